@@ -10,11 +10,11 @@ from time import perf_counter
 import torch
 from torch.nn import functional
 
-from shardwright.execute.native.decoder import Stage
+from shardwright.execute.native.decoder_module import Stage
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import prepare, unsplit
-from shardwright.execute.training.train import member, step_task, training
+from shardwright.execute.training.training_loop import member, step_task, training
+from shardwright.execute.training.training_step import prepare, unsplit
 from shardwright.execute.transport.in_process import run
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config

@@ -24,10 +24,10 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bench_training import RULE, SAMPLES, SIZES, TOKENS, decoder
-from shardwright.execute.native.decoder import Stage
+from shardwright.execute.native.decoder_module import Stage
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import prepare, unsplit
-from shardwright.execute.training.train import Member, Training, member, step_task, training
+from shardwright.execute.training.training_loop import Member, Training, member, step_task, training
+from shardwright.execute.training.training_step import prepare, unsplit
 from shardwright.execute.transport.communicators import GLOO
 from shardwright.execute.transport.distributed import Network
 from shardwright.job.training import SequenceLength, TrainingJob

@@ -17,19 +17,19 @@ import torch.distributed as dist
 
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
-from shardwright.execute.interpreter.cadence import own_gradients
-from shardwright.execute.interpreter.device import device_task
-from shardwright.execute.numerics.base.run_precision import uniform
+from shardwright.execute.interpreter.device_walk import device_task
+from shardwright.execute.interpreter.layer_hooks import own_gradients
+from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.shares.flat_buckets import FlatBucket, HeldPart, Stretch
+from shardwright.execute.shares.optimizer_shards import Bucket, gathered, summed
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
-from shardwright.execute.shares.shards import Bucket, gathered, summed
-from shardwright.execute.training.train import Training, training
+from shardwright.execute.training.training_loop import Training, training
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.strategy.text.parser import parse_plan
 
 DTYPE: Final = torch.float32
-PRECISION: Final = uniform(DTYPE)
+PRECISION: Final = uniform_precision(DTYPE)
 _STEP_AHEAD_S, _MESSAGE_AHEAD_S = 0.15, 0.03
 
 

@@ -13,7 +13,7 @@ from shardwright.api import serving_execution
 from shardwright.api.serving_execution import served_execution
 from shardwright.cli.main import run as command
 from shardwright.errors import DataError, StrategyError, UsageError
-from shardwright.execute.serve import prove
+from shardwright.execute.serve import prove_serving
 from shardwright.report.serving.executed_deployment_screen import render_served, served_document
 from shardwright.serving.serving_request import ServingRequest
 
@@ -71,7 +71,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("brief")
 def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "largest_difference", lambda served, source: 1e-9)
+    monkeypatch.setattr(prove_serving, "largest_difference", lambda served, source: 1e-9)
     with pytest.raises(DataError, match=r"a logit differs by 1\.0e-09"):
         served_execution(REQUEST)
 
@@ -94,7 +94,7 @@ def test_what_is_not_executed_is_refused_by_name(model: str, deployment: str, ru
 
 
 def test_without_pytorch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "shardwright.execute.serve.prove", None)
+    monkeypatch.setitem(sys.modules, "shardwright.execute.serve.prove_serving", None)
     with pytest.raises(UsageError, match="--execute needs PyTorch"):
         served_execution(REQUEST)
 

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
-from shardwright.execute.state.lock import held
+from shardwright.execute.state.folder_lock import held
 from tests.cli import ranks
 
 CONFIG = {

@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
-from shardwright.execute.launch import resumed
-from shardwright.execute.state.remembered import FILE
+from shardwright.execute.launch import resumed_run_facts
+from shardwright.execute.state.remembered_options import FILE
 from tests.cli import ranks as forked
 from tests.cli.test_run import CONFIG, DEADLINE_S, plan_file, words
 from tests.tiers import in_both, in_proof
@@ -378,11 +378,11 @@ def test_a_run_of_an_earlier_version_is_said_not_to_be_known(
 def test_a_large_file_is_known_by_pieces_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resumed, "WHOLE_BYTES", 1 << 12)
-    monkeypatch.setattr(resumed, "PIECE_BYTES", 1 << 10)
+    monkeypatch.setattr(resumed_run_facts, "WHOLE_BYTES", 1 << 12)
+    monkeypatch.setattr(resumed_run_facts, "PIECE_BYTES", 1 << 10)
     tokens = np.arange(100_000, dtype=np.uint16)
     np.save(tmp_path / "tokens.npy", tokens)
-    before = resumed.digest_of(tmp_path / "tokens.npy")
+    before = resumed_run_facts.digest_of(tmp_path / "tokens.npy")
     assert before.startswith("100000 uint16 ")
     for changed in (
         np.r_[tokens[:-1], np.uint16(7)],
@@ -391,9 +391,9 @@ def test_a_large_file_is_known_by_pieces_of_it(
         tokens.astype(np.int32),
     ):
         np.save(tmp_path / "tokens.npy", changed)
-        assert resumed.digest_of(tmp_path / "tokens.npy") != before
+        assert resumed_run_facts.digest_of(tmp_path / "tokens.npy") != before
     np.save(tmp_path / "tokens.npy", tokens)
-    assert resumed.digest_of(tmp_path / "tokens.npy") == before
+    assert resumed_run_facts.digest_of(tmp_path / "tokens.npy") == before
 
 
 EXPERTS = {

@@ -61,5 +61,5 @@ def test_a_name_that_is_not_there_is_seen() -> None:
     assert there("shardwright.cost.step.grid_seconds.compose")
     assert not there("shardwright.cost.step.grid_seconds.composes")
     assert not there("shardwright.cost.no_such_module")
-    assert there("shardwright.execute.launch.launch")
-    assert not there("shardwright.execute.launch.launch.no_such_function")
+    assert there("shardwright.execute.launch.start_ranks")
+    assert not there("shardwright.execute.launch.start_ranks.no_such_function")

@@ -17,21 +17,21 @@ from torch.utils.flop_counter import flop_registry
 from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.tables.recompute_and_offload import named_operators
 from shardwright.execute.interpreter import block_run
-from shardwright.execute.interpreter.device import DeviceWork as Known
+from shardwright.execute.interpreter.device_walk import DeviceWork as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
-from shardwright.execute.numerics.attention import attention_operator as attention
-from shardwright.execute.numerics.attention.attention_by_key_block import met
-from shardwright.execute.numerics.attention.fused_kernel_calls import Made
-from shardwright.execute.numerics.attention.key_exchange import Keys
-from shardwright.execute.numerics.base.local_operators import Local
+from shardwright.execute.numerics.attention import attention_operator
+from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys
+from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
+from shardwright.execute.numerics.attention.key_exchange import KeyBlock
+from shardwright.execute.numerics.base.local_operators import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.prove import made_batch
-from shardwright.execute.proof.shrink import shrink_for
+from shardwright.execute.proof.narrower_model import shrink_for
+from shardwright.execute.proof.prove_plan import made_batch
+from shardwright.execute.shares.gathered_positions import is_spread
 from shardwright.execute.shares.parameters import seeded, whole_shape
-from shardwright.execute.shares.whole_positions import is_spread
-from shardwright.execute.training.step import StepResult, prepare, run_step
-from shardwright.execute.transport.record import SentElements, Trace
+from shardwright.execute.training.training_step import StepResult, prepare, run_step
+from shardwright.execute.transport.communication_record import SentElements, Trace
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import TrainingJob
@@ -89,7 +89,7 @@ def ran(problem: Problem) -> Ran:
     source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
     with (
         mock.patch.object(block_run, "numerics_of", products),
-        mock.patch.object(attention, "met", products.met),
+        mock.patch.object(attention_operator, "attend_to_keys", products.met),
     ):
         result = run_step(
             problem.model, problem.job, problem.plan, batch=batch, source=source, trace=trace
@@ -489,19 +489,21 @@ class CountedProducts:
 
     def __call__(self, operator: Operator) -> Any:
         if operator.kind is OperatorKind.ROUTE:
-            return Local(function=in_turn)
+            return AutogradOperator(function=in_turn)
         found = numerics_of(operator)
         if operator.kind is OperatorKind.ATTENTION:
             return _Counted(found, self.cores)
         return _Counted(found, self.flops) if operator.kind in _COUNTED else found
 
-    def met(self, place: OperatorShare, query: torch.Tensor, keys: Keys, *more: Any) -> Made:
+    def met(
+        self, place: OperatorShare, query: torch.Tensor, keys: KeyBlock, *more: Any
+    ) -> PartialAttention:
         """Stands for what meets a block of keys."""
         assert place.operator.attention is not None
         rows, heads = query.shape[:2].numel() * keys.key.shape[1], place.heads[1] - place.heads[0]
         widths = place.operator.attention.head_dim + place.operator.attention.value_dim
         self.flops[place.device, place.operator.name, "F"] += 2 * rows * heads * widths
-        return met(place, query, keys, *more)
+        return attend_to_keys(place, query, keys, *more)
 
 
 def in_turn(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from shardwright.errors import ShardwrightError
-from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.training.routers import require_trainable
-from shardwright.execute.training.step import StepResult, run_step, unsplit
-from shardwright.execute.weights.read import open_weights
+from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.training.router_checks import require_trainable
+from shardwright.execute.training.training_step import StepResult, run_step, unsplit
+from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model
@@ -91,6 +91,9 @@ OTHERS: dict[type, tuple[Any, ...]] = {
     ),
 }
 """Values that are tried, by the type that a field's class says it has."""
+SECTION: Config = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+"""Value that is tried of a section that the configuration lacks (Gemma 4's ``audio_config``): with
+the sizes of its class, Transformers would draw hundreds of millions of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,11 @@ def fields_of(config: Config) -> dict[str, tuple[Any, ...]]:
         name: declared[name].annotation if name in declared else type(config[name])
         for name in (*declared, *config)
     }
-    values = {name: _values(kind) for name, kind in kinds.items() if name not in sections}
+    values = {
+        name: (SECTION, None) if name.endswith("_config") else _values(kind)
+        for name, kind in kinds.items()
+        if name not in sections
+    }
     others = {name for name in values if name.endswith("_token_id") and name != PADDING}
     found = {name: tried for name, tried in values.items() if name not in OF_FILES | others}
     return found | {

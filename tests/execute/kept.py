@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from shardwright.execute.interpreter.device import Walker, device_task
+from shardwright.execute.interpreter.device_walk import Walker, device_task
 from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.shares.layer_state import LayerState
 from shardwright.execute.shares.parameters import Key
-from shardwright.execute.training.train import training
+from shardwright.execute.training.training_loop import training
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Task
 from shardwright.hardware.expression import parse_cluster

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-from shardwright.execute.native.rules import expressible
+from shardwright.execute.native.supported_grids import expressible
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute

@@ -21,12 +21,12 @@ from shardwright.execute.launch.run_report import NATIVE, OWN
 from shardwright.execute.native.checkpoint import kept
 from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.evaluation import evaluate
-from shardwright.execute.native.traced import native_recorder
+from shardwright.execute.native.step_events import native_recorder
 from shardwright.execute.native.train import train_native
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.spared import EMBEDDINGS, VECTORS
-from shardwright.execute.training.train import StepReport, training
+from shardwright.execute.training.training_loop import StepReport, training
+from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained

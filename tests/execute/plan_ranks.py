@@ -21,7 +21,7 @@ from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter.recorder import Recorder, collected
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.train import StepReport, member, step_task, train_rank
+from shardwright.execute.training.training_loop import StepReport, member, step_task, train_rank
 from shardwright.execute.transport.communicators import GLOO
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Answer, Task

@@ -11,10 +11,10 @@ import torch
 from torch.nn import functional
 
 from shardwright.execute.shares.parameters import Key
-from shardwright.execute.training.step import StepResult
-from shardwright.execute.weights.families import family_of
-from shardwright.execute.weights.layout import owned, stored
-from shardwright.execute.weights.read import open_weights
+from shardwright.execute.training.training_step import StepResult
+from shardwright.execute.weights.parameter_layout import owned, stored
+from shardwright.execute.weights.parameter_names import family_of
+from shardwright.execute.weights.read_weights import open_weights
 from shardwright.model.ir.graph import Model
 from tests.execute.published_configs import logits_of
 

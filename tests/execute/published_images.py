@@ -99,6 +99,7 @@ GEMMA4: Config = {
     "sliding_window": 4,
     "final_logit_softcapping": 3.0,
     "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 16,
     "rope_parameters": {
         "full_attention": {
             "rope_type": "proportional",

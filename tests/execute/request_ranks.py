@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.redistribute import Tensors
+from shardwright.execute.transport.communication_record import SentElements, Trace
 from shardwright.execute.transport.distributed import DTYPES, Network
-from shardwright.execute.transport.record import SentElements, Trace
 from shardwright.execute.transport.requests import (
     Exchange,
     Post,

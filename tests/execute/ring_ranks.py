@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.native import ring as native
-from shardwright.execute.native.ring import Ring, passed_round
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.native import ring_attention
+from shardwright.execute.native.ring_attention import Ring, passed_round
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape, Operator
 from shardwright.program.layout.layout import Indices
@@ -74,10 +74,10 @@ def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
         list[int](),
     )
     place = place_of(operator, length=LENGTH, device=rank, positions=DEAL[rank])
-    *own, grad = (one[:, numbers(DEAL[rank], like=one)] for one in inputs_of(operator))
+    *own, grad = (one[:, index_tensor(DEAL[rank], like=one)] for one in inputs_of(operator))
 
     def told(name: str) -> Callable[..., Any]:
-        law = getattr(native, name)
+        law = getattr(ring_attention, name)
 
         def computed(*asked: Any) -> Any:
             events.append(name)
@@ -86,7 +86,7 @@ def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
         return computed
 
     for name in ("met", "met_back"):
-        patch.setattr(native, name, told(name))
+        patch.setattr(ring_attention, name, told(name))
     begin: Callable[[list[dist.P2POp]], list[dist.Work]] = dist.batch_isend_irecv
 
     def begun(ops: list[dist.P2POp]) -> list[dist.Work]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardwright.execute.state.checkpoint import begin, finish, write_device
-from shardwright.execute.training.train import Member, Training
+from shardwright.execute.training.training_loop import Member, Training
 
 
 def save(members: Mapping[int, Member], known: Training, root: Path) -> Path:

@@ -10,12 +10,12 @@ from random import Random
 
 import torch
 
-from shardwright.execute.proof.proof import TOLERANCE
-from shardwright.execute.proof.shrink import shrink
-from shardwright.execute.serve.batches import Part
+from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.proof_result import TOLERANCE
+from shardwright.execute.serve.iteration_batch import Part
 from shardwright.execute.serve.served_model import served_model
 from shardwright.execute.serve.server import Drive, Server, server
-from shardwright.execute.serve.whole import whole_logits
+from shardwright.execute.serve.unsplit_logits import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
 from shardwright.model.families.huggingface_config import model_from_config

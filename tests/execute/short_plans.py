@@ -3,7 +3,7 @@ are."""
 
 from __future__ import annotations
 
-from shardwright.execute.proof.shorten import Question, num_operators, shortened
+from shardwright.execute.proof.shorter_step import Question, num_operators, shortened
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import in_proof
 

@@ -8,12 +8,18 @@ from functools import lru_cache, partial
 
 import torch
 
-from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.proof.shrink import shrink
+from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.proof.narrower_model import shrink
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Member, StepReport, Training, member, training
+from shardwright.execute.training.training_loop import (
+    Member,
+    StepReport,
+    Training,
+    member,
+    training,
+)
+from shardwright.execute.training.training_step import unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model

@@ -18,12 +18,12 @@ from shardwright.api.simulations import simulate
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.prove import made_batch, prove
-from shardwright.execute.proof.shrink import shrink
+from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.prove_plan import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.initial import InitialValues
-from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.weights.layout import adapters
+from shardwright.execute.state.initial_values import InitialValues
+from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.weights.parameter_layout import adapters
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model

@@ -14,8 +14,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.beside import StreamAsides, ThreadAsides
-from shardwright.execute.transport.one_by_one import one_by_one
 from shardwright.execute.transport.requests import (
     Begin,
     End,
@@ -27,6 +25,8 @@ from shardwright.execute.transport.requests import (
     begun,
     ended,
 )
+from shardwright.execute.transport.side_tasks import StreamAsides, ThreadAsides
+from shardwright.execute.transport.side_tasks_in_turn import one_by_one
 
 
 def asks(*keys: str) -> Task[list[Any]]:

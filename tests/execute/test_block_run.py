@@ -8,10 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.prove import made_batch
-from shardwright.execute.proof.shrink import shrink
+from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import Key, origin, seeded
-from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings

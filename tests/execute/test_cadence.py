@@ -11,13 +11,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.interpreter.cadence import Cadenced
-from shardwright.execute.interpreter.device import Walker, device_task
+from shardwright.execute.interpreter.device_walk import Walker, device_task
+from shardwright.execute.interpreter.layer_hooks import Cadenced
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.shares.shards import Bucket
-from shardwright.execute.training.train import Training
+from shardwright.execute.shares.optimizer_shards import Bucket
+from shardwright.execute.training.training_loop import Training
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Task
 from shardwright.program.instances import TaskKind
 from tests.execute.kept import with_lines

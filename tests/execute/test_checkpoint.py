@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.shares.flat import box_views
+from shardwright.execute.shares.flat_views import box_views
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.state import checkpoint
 from shardwright.execute.state.checkpoint import (
@@ -34,9 +34,9 @@ from shardwright.execute.state.checkpoint import (
     tensor_name,
     write_device,
 )
+from shardwright.execute.state.checkpoint_folders import MANIFEST, latest
 from shardwright.execute.state.checkpoint_planners import Piece
-from shardwright.execute.state.folders import MANIFEST, latest
-from shardwright.execute.training.train import Member, Training, member, training
+from shardwright.execute.training.training_loop import Member, Training, member, training
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.layout import Box
 from tests.execute.saved import save

@@ -17,18 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.numerics.base.run_precision import Precision, uniform
+from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
-from shardwright.execute.numerics.experts import expert_layer as experts
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.numerics.experts import expert_layer
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.state.checkpoint import read, resumed
-from shardwright.execute.training import choice_biases as choice_biases_module
-from shardwright.execute.training.choice_biases import moved_bias
+from shardwright.execute.training import router_bias_updates
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Member, Training, member, training
-from shardwright.execute.weights.saved import written_weights
+from shardwright.execute.training.router_bias_updates import moved_bias
+from shardwright.execute.training.training_loop import Member, Training, member, training
+from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.weights.checkpoint_to_weights import written_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
@@ -122,7 +122,7 @@ def test_loads_are_of_the_choice_of_the_whole_step() -> None:
         return shares, chosen
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(experts, "chosen_experts", watched)
+        patched.setattr(expert_layer, "chosen_experts", watched)
         train(members, known, [made_batch(model, JOB, seed=0)])
     loads = torch.bincount(torch.cat([one.flatten() for one in seen[:4]]), minlength=len(before))
     topk = seen[0].shape[-1]
@@ -188,7 +188,9 @@ def test_small_moves_are_not_lost_where_parameters_have_sixteen_bits() -> None:
     """2 ** -12 beside 1 is nothing in bf16; biases are kept in float32, as Transformers keeps
     them."""
     model, rate = small(1), 2.0**-12
-    known, members = begun(model, unsplit(model, JOB), rate=rate, precision=uniform(torch.bfloat16))
+    known, members = begun(
+        model, unsplit(model, JOB), rate=rate, precision=uniform_precision(torch.bfloat16)
+    )
     (before,) = biases(members, known).values()
     assert before.dtype is torch.float32
     train(members, known, [made_batch(model, JOB, seed=0)])
@@ -208,7 +210,7 @@ def test_equal_loads_come_of_it() -> None:
         loads: list[Any] = []
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
-                choice_biases_module,
+                router_bias_updates,
                 "moved_bias",
                 lambda bias, load, rate: loads.append(load) or moved_bias(bias, load, rate=rate),
             )
@@ -252,7 +254,7 @@ def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> 
     pytest.importorskip("safetensors")
     model = small(1)
     known, members = begun(
-        model, unsplit(model, JOB), rate=2.0**-12, precision=uniform(torch.bfloat16)
+        model, unsplit(model, JOB), rate=2.0**-12, precision=uniform_precision(torch.bfloat16)
     )
     train(members, known, [made_batch(model, JOB, seed=0)])
     config = {

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.weights.families import FAMILIES
+from shardwright.execute.weights.parameter_names import FAMILIES
 from shardwright.model.families import model_settings as settings
 from tests.execute.field_verdicts import all_fields, families, listed, words_of
 from tests.execute.flips import Ending, flips, verdict

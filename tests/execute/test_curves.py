@@ -7,7 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.layers.activation_functions import curve, curve_gradient
+from shardwright.execute.numerics.layers.activation_functions import (
+    activation_gradient,
+    apply_activation,
+)
 from shardwright.model.ir.settings import ACTIVATIONS
 
 
@@ -16,10 +19,10 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
     generator = torch.Generator().manual_seed(2)
     x, grad = (torch.randn(257, generator=generator, dtype=torch.float64) * 3 for _ in range(2))
     leaf = x.clone().requires_grad_()
-    (wanted,) = torch.autograd.grad((curve(name, leaf) * grad).sum(), leaf)
-    torch.testing.assert_close(curve_gradient(name, grad, x), wanted, rtol=1e-13, atol=1e-13)
+    (wanted,) = torch.autograd.grad((apply_activation(name, leaf) * grad).sum(), leaf)
+    torch.testing.assert_close(activation_gradient(name, grad, x), wanted, rtol=1e-13, atol=1e-13)
     assert all(
-        not torch.allclose(curve(other, x), curve(name, x), atol=1e-6)
+        not torch.allclose(apply_activation(other, x), apply_activation(name, x), atol=1e-6)
         for other in ACTIVATIONS
         if other != name
     )

@@ -14,11 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.state.initial_values import InitialValues
 from shardwright.execute.training import token_files
-from shardwright.execute.training.data import open_tokens, shuffled
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import unsplit
+from shardwright.execute.training.token_batches import open_tokens, shuffled
 from shardwright.execute.training.token_files import description_of, write_tokens
 from shardwright.execute.training.tokenizer import (
     BEGIN,
@@ -28,7 +27,8 @@ from shardwright.execute.training.tokenizer import (
     tokenise,
     tokenise_shipped,
 )
-from shardwright.execute.training.train import member, training
+from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.training.training_step import unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.prove import prove
+from shardwright.execute.proof.prove_plan import prove
 from shardwright.model.blocks.deepstack import with_deepstack
 from shardwright.model.blocks.vision import ProjectorShape, projector_operators
 from shardwright.model.ir.block import INPUT

@@ -17,10 +17,10 @@ from benchmarks.emulated.hosts import FAR, MTU, NEAR, Hosts, making, routing, sh
 from benchmarks.emulated.reach import fit_reach
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach
 from benchmarks.emulated.waits import Waiting
-from shardwright.execute.interpreter.device import Walking, device_task
+from shardwright.execute.interpreter.device_walk import Walking, device_task
 from shardwright.execute.shares.parameters import ParameterStore, seeded
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 from shardwright.model.ir.settings import Settings
 from shardwright.program.instances import TaskKind
 from shardwright.program.orders.rows import action_rows

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.training.evaluation import evaluation_task
-from shardwright.execute.training.train import Member, Training
+from shardwright.execute.training.training_loop import Member, Training
 from shardwright.execute.transport.in_process import run
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train

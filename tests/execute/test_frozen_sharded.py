@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch")
 from shardwright.cost.gradients.plan_synchronisation import sync_of
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.state.checkpoint import begin, finish, read, resumed, write_device
-from shardwright.execute.training.train import Member, Training
-from shardwright.execute.transport.record import Trace
+from shardwright.execute.training.training_loop import Member, Training
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught

@@ -10,11 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.attention import attention_by_key_block as core
-from shardwright.execute.numerics.attention.fused_attention import fused, is_fused
-from shardwright.execute.numerics.attention.fused_kernel_calls import joined, joined_back
-from shardwright.execute.numerics.attention.key_exchange import Keys
-from shardwright.execute.numerics.attention.mask_rectangles import calls as calls_of
+from shardwright.execute.numerics.attention import attention_by_key_block
+from shardwright.execute.numerics.attention.fused_attention import fused_attention, is_fused
+from shardwright.execute.numerics.attention.fused_kernel_calls import (
+    key_block_gradients,
+    merge_key_block,
+)
+from shardwright.execute.numerics.attention.key_exchange import KeyBlock
+from shardwright.execute.numerics.attention.mask_rectangles import kernel_calls as calls_of
 from shardwright.execute.numerics.attention.torch_kernels import ProcessorFlash
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import core_operator
@@ -95,7 +98,7 @@ def _built(
 ) -> list[torch.Tensor]:
     """The same from the scores themselves."""
     with monkeypatch.context() as patch:
-        patch.setattr(core, "is_fused", lambda *_: False)
+        patch.setattr(attention_by_key_block, "is_fused", lambda *_: False)
         return _ran(places, inputs)
 
 
@@ -179,11 +182,13 @@ def test_many_calls_in_halves_are_summed_in_32_bits() -> None:
 
     def ran(dtype: torch.dtype) -> list[torch.Tensor]:
         query, key, value = (one.to(dtype) for one in heads)
-        out, normal = joined(kernel, (query, key, value), asked, None, scale=scale)
+        out, normal = merge_key_block(kernel, (query, key, value), asked, None, scale=scale)
         made = out.to(dtype), normal
         return [
             made[0],
-            *joined_back(kernel, (query, key, value), asked, made, grad.to(dtype), scale=scale),
+            *key_block_gradients(
+                kernel, (query, key, value), asked, made, grad.to(dtype), scale=scale
+            ),
         ]
 
     for own, exact in zip(ran(torch.bfloat16), ran(torch.float64), strict=True):
@@ -220,9 +225,9 @@ def test_a_causal_core_of_other_positions(
 
 def test_scores_are_scaled_as_asked() -> None:
     place, _, (query, key, value) = _made(SHAPE)
-    keys = Keys(key=key, value=value, positions=place.positions)
-    plain, _ = fused(place, query, keys, None, scale=0.5)
-    turned, _ = fused(place, query * 2, keys, None, scale=0.25)
+    keys = KeyBlock(key=key, value=value, positions=place.positions)
+    plain, _ = fused_attention(place, query, keys, None, scale=0.5)
+    turned, _ = fused_attention(place, query * 2, keys, None, scale=0.25)
     torch.testing.assert_close(plain, turned, rtol=1e-12, atol=1e-12)
 
 

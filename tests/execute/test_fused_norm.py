@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 
 from torch._decomp import decomposition_table
 
-from shardwright.execute.numerics.norms import fused_norms as fused_norm
+from shardwright.execute.numerics.norms import fused_norms
 from shardwright.execute.numerics.norms import norm_operator as norm
 from shardwright.execute.numerics.norms.fused_norms import is_fused
-from shardwright.execute.numerics.norms.norm_extent import NormPart
+from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import norm as norm_operator
 from shardwright.model.ir.operator import Operator
@@ -70,14 +70,14 @@ def test_fused_norms_are_those_that_are_built_up(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = _ran(*NORMS[name])
-    asked: list[NormPart] = []
+    asked: list[ExtentNorm] = []
 
-    def always(part: NormPart, *_: Any) -> bool:
+    def always(part: ExtentNorm, *_: Any) -> bool:
         asked.append(part)
         return True
 
     monkeypatch.setattr(norm, "is_fused", always)
-    monkeypatch.setattr(fused_norm, "RMS_BACKWARD", decomposition_table[fused_norm.RMS_BACKWARD])
+    monkeypatch.setattr(fused_norms, "RMS_BACKWARD", decomposition_table[fused_norms.RMS_BACKWARD])
     found = _ran(*NORMS[name])
     assert len(asked) == 3
     for own, other in zip(found, expected, strict=True):
@@ -85,7 +85,7 @@ def test_fused_norms_are_those_that_are_built_up(
 
 
 def test_what_the_kernels_norm() -> None:
-    part = NormPart(index=0, block=4, size=4, split=False, gain="gain", bias="", centred=False)
+    part = ExtentNorm(index=0, block=4, size=4, split=False, gain="gain", bias="", centred=False)
 
     class OnGpu:
         device, dtype = torch.device("cuda"), torch.bfloat16

@@ -12,16 +12,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.numerics.attention import attention_by_key_block as core
-from shardwright.execute.numerics.base import top_k_choice as choice
-from shardwright.execute.numerics.experts import expert_layer as experts
-from shardwright.execute.numerics.layers import linear
-from shardwright.execute.numerics.layers import residual_sum as residual
-from shardwright.execute.numerics.norms import norm_operator as norm
-from shardwright.execute.numerics.positions import rotary_operator as rotary
+from shardwright.execute.numerics.attention import attention_by_key_block
+from shardwright.execute.numerics.base import top_k_choice
+from shardwright.execute.numerics.experts import expert_layer
+from shardwright.execute.numerics.layers import linear, residual_sum
+from shardwright.execute.numerics.norms import norm_operator
+from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.state.initial import InitialValues
-from shardwright.execute.weights.layout import owned
+from shardwright.execute.state.initial_values import InitialValues
+from shardwright.execute.weights.parameter_layout import owned
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.settings import ProportionalRotary, Settings
 from tests.execute.flips import Ending, verdict
@@ -32,9 +31,9 @@ CONFIG = PUBLISHED["gemma4"]
 
 def test_pairs_of_a_share_turn_as_in_a_whole_head_and_the_others_stand() -> None:
     settings = Settings(rope_base=16.0, longer=ProportionalRotary(share=0.5))
-    assert rotary_rates(settings, 4, on=torch.device("cpu")).tolist() == [1.0, 0.5, 0.0, 0.0]
+    assert rotary_rates(settings, 4, device=torch.device("cpu")).tolist() == [1.0, 0.5, 0.0, 0.0]
     slower = Settings(rope_base=16.0, longer=ProportionalRotary(share=0.8, factor=2.0))
-    assert rotary_rates(slower, 4, on=torch.device("cpu")).tolist() == [0.5, 0.25, 0.125, 0.0]
+    assert rotary_rates(slower, 4, device=torch.device("cpu")).tolist() == [0.5, 0.25, 0.125, 0.0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.3, 0.5, 0.99, 1.0])
@@ -55,7 +54,7 @@ def test_rates_are_those_of_transformers(share: float, half: int) -> None:
     found = rotary_rates(
         Settings(rope_base=50.0, longer=ProportionalRotary(share=share, factor=3.0)),
         half,
-        on=torch.device("cpu"),
+        device=torch.device("cpu"),
     )
     torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=0)
     assert scale == 1.0
@@ -75,20 +74,22 @@ def test_factors_of_a_layer_and_of_experts_begin_at_one() -> None:
 
 
 def scores_over_the_root_of_the_width(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core, "score_scale", lambda shape, settings: shape.head_dim**-0.5)
+    patch.setattr(
+        attention_by_key_block, "score_scale", lambda shape, settings: shape.head_dim**-0.5
+    )
 
 
 def no_factor_of_a_layer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(residual, "_scaled", lambda place, x, weights: x)
+    patch.setattr(residual_sum, "_scaled", lambda place, x, weights: x)
 
 
 def no_norm_of_values(patch: pytest.MonkeyPatch) -> None:
-    parts = norm._parts
-    patch.setattr(norm, "_parts", lambda place: parts(place)[:2])
+    parts = norm_operator._parts
+    patch.setattr(norm_operator, "_parts", lambda place: parts(place)[:2])
 
 
 def values_are_normed_keys(patch: pytest.MonkeyPatch) -> None:
-    forward = norm.Norm.forward
+    forward = norm_operator.Norm.forward
 
     def wrong(self: Any, place: Any, inputs: Any, weights: Any) -> Any:
         outputs, saved = yield from forward(self, place, inputs, weights)
@@ -96,22 +97,24 @@ def values_are_normed_keys(patch: pytest.MonkeyPatch) -> None:
             inputs[0]
         ) == 2 else outputs, saved
 
-    patch.setattr(norm.Norm, "forward", wrong)
+    patch.setattr(norm_operator.Norm, "forward", wrong)
 
 
 def scores_of_experts_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(linear, "scaled", lambda place, values: values)
+    patch.setattr(linear, "scale_by_factors", lambda place, values: values)
 
 
 def experts_without_scales(patch: pytest.MonkeyPatch) -> None:
-    chosen = choice.chosen_experts
-    patch.setattr(experts, "chosen_experts", lambda logits, own, **more: chosen(logits, {}, **more))
+    chosen = top_k_choice.chosen_experts
+    patch.setattr(
+        expert_layer, "chosen_experts", lambda logits, own, **more: chosen(logits, {}, **more)
+    )
 
 
 def all_pairs_turn(patch: pytest.MonkeyPatch) -> None:
-    rates = rotary.rotary_rates
+    rates = rotary_operator.rotary_rates
     patch.setattr(
-        rotary,
+        rotary_operator,
         "rotary_rates",
         lambda settings, half, **more: rates(Settings(rope_base=settings.rope_base), half, **more),
     )
@@ -134,7 +137,7 @@ def test_without_one_of_its_mechanisms_it_is_another_model(
 ) -> None:
     mutant(monkeypatch)
     # Turns are kept by settings and positions: those of another test are not these.
-    rotary._turns.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     found = verdict(CONFIG, tmp_path)
-    rotary._turns.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     assert found.ending is Ending.OTHER, found.said

@@ -16,18 +16,17 @@ pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter import block_run
-from shardwright.execute.numerics.attention import unfused_attention as built_core
-from shardwright.execute.numerics.images import patch_embedding as patches
-from shardwright.execute.numerics.images import patch_pooling as pool
-from shardwright.execute.numerics.images.merged_tokens import folded, unfolded
-from shardwright.execute.numerics.images.patch_grid import by_axis
-from shardwright.execute.numerics.norms import norm_operator as norm
-from shardwright.execute.numerics.positions import rotary_operator as rotary
-from shardwright.execute.numerics.positions.rotary_angles import turned, turned_apart
+from shardwright.execute.numerics.attention import unfused_attention
+from shardwright.execute.numerics.images import patch_embedding, patch_pooling
+from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
+from shardwright.execute.numerics.images.patch_grid import rows_by_axis
+from shardwright.execute.numerics.norms import norm_operator
+from shardwright.execute.numerics.positions import rotary_operator
+from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, rotate_parts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.prove import prove
-from shardwright.execute.proof.shrink import shrink
-from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.state.initial_values import InitialValues
 from shardwright.execute.training.image_files import open_images, patches_of
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled import pooled_operators
@@ -170,9 +169,9 @@ def test_tower_and_text_in_one_stage_train_alike() -> None:
 
 def test_zeros_fill_up_the_rows_of_a_token() -> None:
     tokens = torch.arange(1.0, 7.0).view(1, 1, 6)
-    held = folded(tokens, 4)
+    held = fold_elements(tokens, 4)
     assert held.tolist() == [[[1, 5], [2, 6], [3, 0], [4, 0]]]
-    assert torch.equal(unfolded(held, 4, width=6), tokens)
+    assert torch.equal(unfold_elements(held, 4, width=6), tokens)
 
 
 def test_a_worked_mean_of_neighbours() -> None:
@@ -186,17 +185,17 @@ def test_a_worked_mean_of_neighbours() -> None:
             place, ((torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]),),), weights
         )
     )
-    assert unfolded(found, 2, width=2).tolist() == [[[3.0, 24.0]]]
+    assert unfold_elements(found, 2, width=2).tolist() == [[[3.0, 24.0]]]
 
 
 def test_a_patch_has_a_row_of_the_table_of_columns_and_one_of_that_of_rows() -> None:
-    numbers, weights = by_axis(torch.tensor([[0, 2], [1, 0]]), (2, 3), PositionAxes(rows=5))
+    numbers, weights = rows_by_axis(torch.tensor([[0, 2], [1, 0]]), (2, 3), PositionAxes(rows=5))
     assert numbers.tolist() == [[2, 5], [0, 6]]
     assert weights.tolist() == [[1.0, 1.0]] * 2
     with pytest.raises(
         DataError, match="an image of 2 x 6 patches, of which the model knows 5 positions"
     ):
-        by_axis(torch.tensor([[0, 2]]), (2, 6), PositionAxes(rows=5))
+        rows_by_axis(torch.tensor([[0, 2]]), (2, 6), PositionAxes(rows=5))
 
 
 def test_halves_of_a_head_turn_apart() -> None:
@@ -204,7 +203,7 @@ def test_halves_of_a_head_turn_apart() -> None:
     last stands."""
     cos, sin = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]]), torch.tensor([[[0.0, 1.0, 0.0, 1.0]]])
     heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]]])
-    assert turned_apart(heads, cos, sin, width=9, parts=2).tolist() == [
+    assert rotate_parts(heads, cos, sin, width=9, parts=2).tolist() == [
         [[1.0, -4.0, 3.0, 2.0, 5.0, -8.0, 7.0, 6.0, 9.0]]
     ]
 
@@ -249,8 +248,8 @@ def test_files_of_images(tmp_path: Path) -> None:
 
 def causal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        built_core,
-        "in_one_image",
+        unfused_attention,
+        "same_image_mask",
         lambda place, runs, positions, window: torch.zeros((1, 1, 1), dtype=torch.bool),
     )
 
@@ -266,36 +265,42 @@ def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 def rows_and_columns_swapped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        patches,
-        "by_axis",
-        lambda at, grid, table, dtype: by_axis(at.flip(-1), grid, table, dtype=dtype),
+        patch_embedding,
+        "rows_by_axis",
+        lambda at, grid, table, dtype: rows_by_axis(at.flip(-1), grid, table, dtype=dtype),
     )
 
 
 def whole_heads_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        rotary, "turned_apart", lambda x, cos, sin, width, parts: turned(x, cos, sin, width=width)
+        rotary_operator,
+        "rotate_parts",
+        lambda x, cos, sin, width, parts: rotate_pairs(x, cos, sin, width=width),
     )
 
 
 def sums_of_patches(patch: pytest.MonkeyPatch) -> None:
-    fine = pool.fine
-    patch.setattr(pool, "fine", lambda x: 4 * fine(x) if x.dim() == 3 else fine(x))
+    fine = patch_pooling.at_least_float32
+    patch.setattr(
+        patch_pooling, "at_least_float32", lambda x: 4 * fine(x) if x.dim() == 3 else fine(x)
+    )
 
 
 def numbers_of_features_left_out(patch: pytest.MonkeyPatch) -> None:
-    fine = pool.fine
-    patch.setattr(pool, "fine", lambda x: torch.ones_like(x) if x.dim() == 1 else fine(x))
+    fine = patch_pooling.at_least_float32
+    patch.setattr(
+        patch_pooling, "at_least_float32", lambda x: torch.ones_like(x) if x.dim() == 1 else fine(x)
+    )
 
 
 def image_tokens_without_a_norm(patch: pytest.MonkeyPatch) -> None:
-    forward = norm.Norm.forward
+    forward = norm_operator.Norm.forward
 
     def wrong(self: Any, place: Any, inputs: Any, weights: Any) -> Any:
         outputs, saved = yield from forward(self, place, inputs, weights)
         return inputs[0] if place.operator.folds > 1 else outputs, saved
 
-    patch.setattr(norm.Norm, "forward", wrong)
+    patch.setattr(norm_operator.Norm, "forward", wrong)
 
 
 MUTANTS = (
@@ -315,9 +320,9 @@ def test_without_one_of_its_mechanisms_it_is_another_model(
 ) -> None:
     pytest.importorskip("transformers", reason="Transformers is not installed")
     mutant(monkeypatch)
-    rotary._turns.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     found = verdict(CONFIG, tmp_path)
-    rotary._turns.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     assert found.ending is Ending.OTHER, found.said
 
 

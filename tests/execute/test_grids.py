@@ -11,16 +11,20 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.images.patch_grid import grid_of, places, stretched
-from shardwright.execute.numerics.positions.rotary_angles import (
-    cosines,
-    rotary_rates,
-    turned,
-    turned_pairs,
+from shardwright.execute.numerics.images.patch_grid import (
+    image_grid,
+    interpolated_rows,
+    patch_coordinates,
 )
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.numerics.positions.rotary_angles import (
+    cosines_and_sines,
+    rotary_rates,
+    rotate_pairs,
+    rotated_pair_count,
+)
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
 from tests.execute.test_merged_patches import job_of, small_kimi
 
@@ -29,12 +33,18 @@ IMAGE = ImageInput(token=5, patch=(3, 4, 4), block=(2, 2))
 
 
 def test_patches_are_counted_block_by_block() -> None:
-    found = places(torch.arange(16), columns=4, block=(2, 2))
+    found = patch_coordinates(torch.arange(16), columns=4, block=(2, 2))
     assert found[:8].tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [0, 2], [0, 3], [1, 2], [1, 3]]
-    assert places(torch.tensor([8, 15]), columns=4, block=(2, 2)).tolist() == [[2, 0], [3, 3]]
-    assert places(torch.tensor([5, 6]), columns=3, block=(1, 1)).tolist() == [[1, 2], [2, 0]]
+    assert patch_coordinates(torch.tensor([8, 15]), columns=4, block=(2, 2)).tolist() == [
+        [2, 0],
+        [3, 3],
+    ]
+    assert patch_coordinates(torch.tensor([5, 6]), columns=3, block=(1, 1)).tolist() == [
+        [1, 2],
+        [2, 0],
+    ]
     # Of blocks of 1 x 2 the second row begins behind the first.
-    assert places(torch.tensor([2, 3, 4]), columns=4, block=(1, 2)).tolist() == [
+    assert patch_coordinates(torch.tensor([2, 3, 4]), columns=4, block=(1, 2)).tolist() == [
         [0, 2],
         [0, 3],
         [1, 0],
@@ -42,13 +52,13 @@ def test_patches_are_counted_block_by_block() -> None:
 
 
 def test_images_are_squares_of_whole_blocks() -> None:
-    assert grid_of(IMAGE, patches=36) == (6, 6)
-    assert grid_of(replace(IMAGE, block=(2, 3)), patches=36) == (6, 6)
+    assert image_grid(IMAGE, patches=36) == (6, 6)
+    assert image_grid(replace(IMAGE, block=(2, 3)), patches=36) == (6, 6)
     for patches in (9, 12, 35):
         with pytest.raises(
             DataError, match=f"{patches} patches is no square of whole blocks of 2 x 2"
         ):
-            grid_of(IMAGE, patches=patches)
+            image_grid(IMAGE, patches=patches)
     assert (IMAGE.written(36), replace(IMAGE, block=(1, 1), first=1).written(37)) == (9, 36)
 
 
@@ -72,8 +82,8 @@ def test_a_stretched_table_is_that_of_pytorch(
     table = torch.randn(
         known[0] * known[1], 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64
     )
-    at = places(torch.arange(size[0] * size[1]), columns=size[1], block=(1, 1))
-    rows, weights = stretched(
+    at = patch_coordinates(torch.arange(size[0] * size[1]), columns=size[1], block=(1, 1))
+    rows, weights = interpolated_rows(
         at, size, PositionGrid(rows=known[0], columns=known[1], cubic=cubic, corners=corners)
     )
     found = (table[rows] * weights.unsqueeze(-1)).sum(1)
@@ -86,39 +96,42 @@ def test_a_stretched_table_is_that_of_pytorch(
 
 
 def test_a_table_as_large_as_the_image_is_its_rows() -> None:
-    at = places(torch.arange(16), columns=4, block=(2, 2))
-    rows, weights = stretched(at, (4, 4), PositionGrid(rows=4, columns=4, cubic=True))
+    at = patch_coordinates(torch.arange(16), columns=4, block=(2, 2))
+    rows, weights = interpolated_rows(at, (4, 4), PositionGrid(rows=4, columns=4, cubic=True))
     assert rows.flatten().tolist() == [0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15]
     assert weights.tolist() == [[1.0]] * 16
 
 
 def test_pairs_turn_by_rows_or_by_columns() -> None:
     settings = Settings(rope_base=100.0, turns=GridRotary())
-    assert rotary_rates(settings, 4, on=CPU).tolist() == [
+    assert rotary_rates(settings, 4, device=CPU).tolist() == [
         [1.0, 0.1, 0.0, 0.0],
         [0.0, 0.0, 1.0, 0.1],
     ]
     in_turns = replace(settings, turns=GridRotary(axes=(1, 0), in_turns=True))
-    assert rotary_rates(in_turns, 4, on=CPU).tolist() == [
+    assert rotary_rates(in_turns, 4, device=CPU).tolist() == [
         [0.0, 1.0, 0.0, 0.1],
         [1.0, 0.0, 0.1, 0.0],
     ]
     # A third of the pairs turns by frames, and two elements of a head of 20 by nothing.
     of_videos = replace(settings, turns=GridRotary(axes=(2, 0, 1)))
-    assert turned_pairs(of_videos, 20) == 9
-    assert rotary_rates(of_videos, 6, on=CPU).tolist() == [
+    assert rotated_pair_count(of_videos, 20) == 9
+    assert rotary_rates(of_videos, 6, device=CPU).tolist() == [
         [0, 0, 1.0, 0.1, 0, 0],
         [0, 0, 0, 0, 1.0, 0.1],
     ]
     # Row 2, column 3: the first pair turns by 3, the second by 2.
-    cos, sin = cosines(
-        torch.tensor([[2, 3]]), rotary_rates(in_turns, 4, on=CPU), scale=1.0, dtype=torch.float64
+    cos, sin = cosines_and_sines(
+        torch.tensor([[2, 3]]),
+        rotary_rates(in_turns, 4, device=CPU),
+        scale=1.0,
+        dtype=torch.float64,
     )
     assert cos[0, 0].tolist() == pytest.approx(
         torch.tensor([3.0, 2.0, 0.3, 0.2], dtype=torch.float64).cos().tolist()
     )
     x = torch.tensor([[[1.0, 0, 0, 0, 0, 0, 0, 0]]], dtype=torch.float64)
-    found = turned(x, cos, sin, width=8)[0, 0]
+    found = rotate_pairs(x, cos, sin, width=8)[0, 0]
     assert found.tolist() == pytest.approx(
         [float(cos[0, 0, 0]), 0, 0, 0, float(sin[0, 0, 0]), 0, 0, 0]
     )
@@ -126,13 +139,15 @@ def test_pairs_turn_by_rows_or_by_columns() -> None:
 
 def test_what_a_query_sees_of_a_key_depends_on_how_far_apart_they_are() -> None:
     """The same of two patches two rows and one column apart, wherever they are."""
-    rates = rotary_rates(Settings(turns=GridRotary(axes=(1, 0), in_turns=True)), 4, on=CPU)
+    rates = rotary_rates(Settings(turns=GridRotary(axes=(1, 0), in_turns=True)), 4, device=CPU)
     q, k = torch.randn(2, 1, 1, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     def at(x: torch.Tensor, row: int, column: int) -> torch.Tensor:
-        return turned(
+        return rotate_pairs(
             x,
-            *cosines(torch.tensor([[row, column]]), rates, scale=1.0, dtype=torch.float64),
+            *cosines_and_sines(
+                torch.tensor([[row, column]]), rates, scale=1.0, dtype=torch.float64
+            ),
             width=8,
         )
 

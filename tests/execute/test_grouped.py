@@ -7,8 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.experts import grouped_gemm as grouped
-from shardwright.execute.numerics.experts.grouped_gemm import ends_of, outer_products, products
+from shardwright.execute.numerics.experts import grouped_gemm
+from shardwright.execute.numerics.experts.grouped_gemm import (
+    group_ends,
+    grouped_matmul,
+    grouped_outer_products,
+)
 
 GROUPS = {
     "some empty": [0, 0, 0, 2, 2, 5],
@@ -29,19 +33,21 @@ def test_each_group_is_multiplied_by_its_own_matrix(
     rows = torch.randn(len(groups), width, generator=generator).to(dtype)
     others = torch.randn(len(groups), out, generator=generator).to(dtype)
     matrices = torch.randn(count, width, out, generator=generator).to(dtype)
-    ends = ends_of(groups, count)
+    ends = group_ends(groups, count)
     near = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
     wanted = (
         torch.stack([row @ matrices[g] for row, g in zip(rows, groups, strict=True)])
         if len(groups)
         else rows.new_zeros((0, out))
     )
-    torch.testing.assert_close(products(rows, matrices, ends), wanted, **near)
-    torch.testing.assert_close(products(others, matrices.transpose(1, 2), ends).shape, rows.shape)
+    torch.testing.assert_close(grouped_matmul(rows, matrices, ends), wanted, **near)
+    torch.testing.assert_close(
+        grouped_matmul(others, matrices.transpose(1, 2), ends).shape, rows.shape
+    )
     total = torch.zeros(count, width, out, dtype=torch.float64)
     for row, other, g in zip(rows, others, groups, strict=True):
         total[g] += torch.outer(row.double(), other.double())
-    torch.testing.assert_close(outer_products(rows, others, ends).double(), total, **near)
+    torch.testing.assert_close(grouped_outer_products(rows, others, ends).double(), total, **near)
 
 
 def test_rows_that_fit_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +56,13 @@ def test_rows_that_fit_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) ->
     def never(*_: object) -> None:
         raise AssertionError("the ends are asked for")
 
-    monkeypatch.setattr(grouped, "_parts", never)
-    rows, ends = torch.randn(4, 16), ends_of(torch.tensor([0, 1, 1, 2]), 3)
-    assert products(rows, torch.randn(3, 16, 8), ends).shape == (4, 8)
-    assert outer_products(rows, torch.randn(4, 8), ends).shape == (3, 16, 8)
+    monkeypatch.setattr(grouped_gemm, "_parts", never)
+    rows, ends = torch.randn(4, 16), group_ends(torch.tensor([0, 1, 1, 2]), 3)
+    assert grouped_matmul(rows, torch.randn(3, 16, 8), ends).shape == (4, 8)
+    assert grouped_outer_products(rows, torch.randn(4, 8), ends).shape == (3, 16, 8)
     with pytest.raises(AssertionError):
-        products(rows.double(), torch.randn(3, 16, 8).double(), ends)
+        grouped_matmul(rows.double(), torch.randn(3, 16, 8).double(), ends)
 
 
 def test_ends_of_groups() -> None:
-    assert ends_of(torch.tensor([0, 0, 2]), 3).tolist() == [2, 2, 3]
+    assert group_ends(torch.tensor([0, 0, 2]), 3).tolist() == [2, 2, 3]

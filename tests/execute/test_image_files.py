@@ -15,11 +15,11 @@ from torch.nn import functional
 from shardwright.errors import DataError
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training import token_files
-from shardwright.execute.training.data import TokenBatches, open_tokens
 from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import member, training
+from shardwright.execute.training.token_batches import TokenBatches, open_tokens
+from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.training.training_step import unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model

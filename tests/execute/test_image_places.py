@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.interpreter import device
-from shardwright.execute.numerics.images.image_token_positions import require_rows
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.interpreter import device_walk
+from shardwright.execute.numerics.images.image_token_positions import require_one_row
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import KIMI, QWEN3_VL
@@ -39,7 +39,7 @@ def refused(config: Config, places: np.ndarray, monkeypatch: pytest.MonkeyPatch)
         .masked_fill(text[0] == image.token, image.token - 1)
         .masked_fill(torch.from_numpy(places), image.token)
     )
-    monkeypatch.setattr(device, "run_forward", None)
+    monkeypatch.setattr(device_walk, "run_forward", None)
     with pytest.raises(DataError) as raised:
         run_step(
             model,
@@ -73,6 +73,6 @@ def test_places_that_are_not_one_row_of_an_image_are_refused(
     found = np.zeros(12, dtype=np.bool_)
     for start in at:
         found[start : start + places] = True
-    require_rows(np.stack([LAST, np.zeros_like(LAST)]), image, grid=(2, 2))
+    require_one_row(np.stack([LAST, np.zeros_like(LAST)]), image, grid=(2, 2))
     with pytest.raises(DataError, match="not one row of 2 x 2"):
-        require_rows(np.stack([LAST, found]), image, grid=(2, 2))
+        require_one_row(np.stack([LAST, found]), image, grid=(2, 2))

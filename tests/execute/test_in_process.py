@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Reduction, Take, Task
 
 

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.shares.parameters import sliced, whole_shape
-from shardwright.execute.state import initial
-from shardwright.execute.state.initial import InitialValues, branches
-from shardwright.execute.training.train import member
-from shardwright.execute.weights.layout import owned
+from shardwright.execute.state import initial_values
+from shardwright.execute.state.initial_values import InitialValues, branches
+from shardwright.execute.training.training_loop import member
+from shardwright.execute.weights.parameter_layout import owned
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.huggingface_layouts import LAYOUTS
 from tests.execute.small_plans import PLANS
@@ -67,7 +67,7 @@ def test_what_is_made_at_a_time_does_not_count(monkeypatch: pytest.MonkeyPatch) 
     model = model_from_config(LAYOUTS["mixtral"], name="mixtral")
     source = InitialValues(model=model, seed=3, dtype=torch.float64)
     whole = {key: source(key) for key, _ in owned(model)}
-    monkeypatch.setattr(initial, "AT_ONCE", 50)
+    monkeypatch.setattr(initial_values, "AT_ONCE", 50)
     assert all(torch.equal(source(key), values) for key, values in whole.items())
 
 

@@ -13,12 +13,12 @@ pytest.importorskip("torch")
 
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
 from shardwright.execute.numerics.base.run_precision import precision_of
+from shardwright.execute.shares.optimizer_shards import Bucket
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.shares.shards import Bucket
 from shardwright.execute.state.checkpoint import read, resumed
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import member, training
-from shardwright.execute.transport.record import SentElements, Trace
+from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.transport.communication_record import SentElements, Trace
 from shardwright.hardware.device_list import DeviceList
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.shard_rules import shard_rules

@@ -16,15 +16,15 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.proof.prove import made_batch, prove
-from shardwright.execute.proof.shrink import shrink
+from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.prove_plan import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import StepResult, differences, run_step, unsplit
-from shardwright.execute.training.train import member, training
+from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.training.training_step import StepResult, differences, run_step, unsplit
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.weights.read import open_weights
+from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.predictor import without_predictors
 from shardwright.model.families.fields.router_training import BALANCED, NOISY

@@ -11,11 +11,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.numerics.images.merged_tokens import apart, folded, joined, unfolded
-from shardwright.execute.proof.prove import made_batch, prove
+from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.numerics.images.merged_tokens import (
+    fold_elements,
+    merge_neighbours,
+    split_neighbours,
+    unfold_elements,
+)
+from shardwright.execute.proof.prove_plan import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import differences, prepare, run_step, unsplit
+from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config
@@ -94,16 +99,18 @@ def assert_same(model: Model, job: TrainingJob, text: str) -> None:
 
 def test_elements_of_a_token_lie_over_its_patches() -> None:
     tokens = torch.arange(2 * 3 * 8.0).view(2, 3, 8)
-    held = folded(tokens, 4)
+    held = fold_elements(tokens, 4)
     assert held.shape == (2, 12, 2)
     assert held[0, :4].tolist() == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert torch.equal(unfolded(held, 4, width=8), tokens)
-    assert torch.equal(unfolded(folded(tokens[..., :7], 4), 4, width=7), tokens[..., :7])
+    assert torch.equal(unfold_elements(held, 4, width=8), tokens)
+    assert torch.equal(
+        unfold_elements(fold_elements(tokens[..., :7], 4), 4, width=7), tokens[..., :7]
+    )
     # Half of the elements of a token are half of what each patch has.
-    assert torch.equal(folded(tokens[..., 4:], 4), held[..., 1:])
+    assert torch.equal(fold_elements(tokens[..., 4:], 4), held[..., 1:])
     patches = torch.arange(2 * 12 * 2.0).view(2, 12, 2)
-    assert joined(patches, 4)[0, 1].tolist() == [8, 9, 10, 11, 12, 13, 14, 15]
-    assert torch.equal(apart(joined(patches, 4), 4), patches)
+    assert merge_neighbours(patches, 4)[0, 1].tolist() == [8, 9, 10, 11, 12, 13, 14, 15]
+    assert torch.equal(split_neighbours(merge_neighbours(patches, 4), 4), patches)
 
 
 @in_both

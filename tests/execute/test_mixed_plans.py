@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of
-from shardwright.execute.proof.prove import prove
+from shardwright.execute.proof.prove_plan import prove
 from shardwright.search.answer import GeneralAnswer
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import Market

@@ -8,13 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.interpreter import block_run
-from shardwright.execute.interpreter import earlier_slices as past
-from shardwright.execute.proof.proof import TOLERANCE
-from shardwright.execute.proof.prove import prove
-from shardwright.execute.redistribution import edges
+from shardwright.execute.interpreter import block_run, earlier_slices
+from shardwright.execute.proof.proof_result import TOLERANCE
+from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.redistribution import edge_layouts
 from shardwright.execute.shares import gradients, parameters
-from shardwright.execute.training import step
+from shardwright.execute.training import training_step
 from tests.strategy.zoo_plans import zoo_plan
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -24,13 +23,13 @@ def no_sums(patch: pytest.MonkeyPatch) -> None:
     def sum_gradients(*_: Any) -> Any:
         yield from ()
 
-    patch.setattr(step, "sum_gradients", sum_gradients)
+    patch.setattr(training_step, "sum_gradients", sum_gradients)
 
 
 def one_parameter_is_not_summed(patch: pytest.MonkeyPatch) -> None:
     whole = gradients.sum_gradients
     patch.setattr(
-        step,
+        training_step,
         "sum_gradients",
         lambda d, groups, store: whole(
             d, {k: g for k, g in groups.items() if "proj" not in k[2]}, store
@@ -55,14 +54,16 @@ def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
 
 
 def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
-    layout = edges.cotangent_layout
+    layout = edge_layouts.cotangent_layout
     patch.setattr(
-        edges, "cotangent_layout", lambda *a: tuple(h._replace(part=None) for h in layout(*a))
+        edge_layouts,
+        "cotangent_layout",
+        lambda *a: tuple(h._replace(part=None) for h in layout(*a)),
     )
 
 
 def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
-    longer = past.EarlierSlices.longer
+    longer = earlier_slices.EarlierSlices.longer
 
     def wrong(self: Any, operator: Any, inputs: Any, *, part: int) -> Any:
         if operator.attention is None:
@@ -70,7 +71,7 @@ def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
         ((query, keys, values, *others),) = longer(self, operator, inputs, part=part)
         return ((query, keys.flip(1), values.flip(1), *others),)
 
-    patch.setattr(past.EarlierSlices, "longer", wrong)
+    patch.setattr(earlier_slices.EarlierSlices, "longer", wrong)
 
 
 def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -82,7 +83,7 @@ def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
         self.owed[operator.name].pop()
         return ((query, keys[:, -length:], values[:, -length:], *others), *rest)
 
-    patch.setattr(past.EarlierSlices, "shorter", shorter)
+    patch.setattr(earlier_slices.EarlierSlices, "shorter", shorter)
 
 
 def positions_begin_at_zero(patch: pytest.MonkeyPatch) -> None:
@@ -122,11 +123,11 @@ def test_mutant_is_caught(
 ) -> None:
     plan = zoo_plan(name)
     mutate(monkeypatch)
-    edges.edges.cache_clear()
+    edge_layouts.edges.cache_clear()
     try:
         found = prove(plan.model, plan.job, plan.plan)
     finally:
-        edges.edges.cache_clear()
+        edge_layouts.edges.cache_clear()
     assert (abs(found.loss_difference) > TOLERANCE) == loss
     assert {key for key, difference in found.gradients.items() if difference > TOLERANCE} == {
         key for key in found.gradients if re.fullmatch(gradients, key)

@@ -16,7 +16,7 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
 from shardwright.execute.launch.run_report import NATIVE, OWN
-from shardwright.execute.native.meshes import spreads_experts
+from shardwright.execute.native.device_meshes import spreads_experts
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.transport.in_process import run
 from shardwright.model.ir.operator import OperatorKind

@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwright.execute.native.attention import Core
-from shardwright.execute.native.context import Context, context_of, tokens_of
-from shardwright.execute.native.meshes import Meshes, grid_meshes, owners_of
-from shardwright.execute.native.rules import expressible
+from shardwright.execute.native.context_parallel_tokens import Context, context_of, tokens_of
+from shardwright.execute.native.device_meshes import Meshes, grid_meshes, owners_of
+from shardwright.execute.native.supported_grids import expressible
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim

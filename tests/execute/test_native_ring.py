@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 from tests.execute.lockstep import alone, place_of
 from tests.execute.ring_ranks import CORES, DEAL, LENGTH, RANKS, core_of, inputs_of, work
 from tests.execute.started import finished, started
@@ -41,7 +41,7 @@ def test_a_ring_finds_what_one_device_does(ranks: list[Any], variant: str) -> No
             (*outputs, *back), found[variant].tensors, found[variant].again, strict=True
         ):
             torch.testing.assert_close(
-                own, whole[:, numbers(DEAL[rank], like=own)], rtol=1e-12, atol=1e-12
+                own, whole[:, index_tensor(DEAL[rank], like=own)], rtol=1e-12, atol=1e-12
             )
             assert torch.equal(own, again)
 
@@ -58,7 +58,7 @@ def test_messages_are_those_of_the_interpreter(ranks: list[Any], variant: str) -
         for d in range(RANKS)
     }
     numerics, inputs = numerics_of(operator), inputs_of(operator)
-    own = {d: [one[:, numbers(DEAL[d], like=one)] for one in inputs] for d in places}
+    own = {d: [one[:, index_tensor(DEAL[d], like=one)] for one in inputs] for d in places}
     made = run(
         {d: numerics.forward(place, (tuple(own[d][:3]),), {}) for d, place in places.items()},
         trace=trace,

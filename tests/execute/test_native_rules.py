@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.native.decoder import Stage
-from shardwright.execute.native.parallel import fill
-from shardwright.execute.native.rules import expressible, remarks, require_expressible
+from shardwright.execute.native.decoder_module import Stage
+from shardwright.execute.native.supported_grids import expressible, remarks, require_expressible
+from shardwright.execute.native.tensor_parallel_styles import fill
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import Block

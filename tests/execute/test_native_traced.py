@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
-from shardwright.execute.native.traced import NOBODY, Events, listening
+from shardwright.execute.native.step_events import NOBODY, Events, listening
 from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import Track
 

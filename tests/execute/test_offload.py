@@ -15,8 +15,8 @@ from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.shares.offload import brought, sent
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.state.checkpoint import read, resumed
-from shardwright.execute.state.folders import latest
-from shardwright.execute.training.train import Training, training
+from shardwright.execute.state.checkpoint_folders import latest
+from shardwright.execute.training.training_loop import Training, training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small

@@ -16,17 +16,20 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.numerics.attention.fused_kernel_calls import joined, joined_back
-from shardwright.execute.numerics.attention.mask_rectangles import calls
+from shardwright.execute.numerics.attention.fused_kernel_calls import (
+    key_block_gradients,
+    merge_key_block,
+)
+from shardwright.execute.numerics.attention.mask_rectangles import kernel_calls
 from shardwright.execute.numerics.attention.torch_kernels import Efficient, Flash
-from shardwright.execute.numerics.base.local_tensors import numbers
-from shardwright.execute.numerics.base.run_precision import Precision, uniform
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.numerics.base.local_tensors import index_tensor
+from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Training, member, training
-from shardwright.execute.transport.beside import StreamAsides
+from shardwright.execute.training.training_loop import Training, member, training
+from shardwright.execute.training.training_step import unsplit
 from shardwright.execute.transport.requests import Exchange, Reduce, Task
+from shardwright.execute.transport.side_tasks import StreamAsides
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
@@ -71,7 +74,7 @@ def both(name: str, precision: Precision) -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_family_computes_the_same(name: str) -> None:
-    here, there = both(name, uniform(torch.float64))
+    here, there = both(name, uniform_precision(torch.float64))
     assert there == pytest.approx(here, rel=CLOSE)
 
 
@@ -169,13 +172,15 @@ def joins(kernel: Any, kv_heads: int, *, on: str) -> None:
     for block in blocks:
         rows = count(block)
         heads = query, key[:, :, first : first + rows], value[:, :, first : first + rows]
-        listed.append((heads, calls(queries, block, causal=True)))
-        made = joined(kernel, heads, listed[-1][1], made, scale=scale)
-        order.append(numbers(block, like=query))
+        listed.append((heads, kernel_calls(queries, block, causal=True)))
+        made = merge_key_block(kernel, heads, listed[-1][1], made, scale=scale)
+        order.append(index_tensor(block, like=query))
         first += rows
     assert made is not None
     made = made[0].to(dtype), made[1]
-    back = [joined_back(kernel, heads, own, made, grad, scale=scale) for heads, own in listed]
+    back = [
+        key_block_gradients(kernel, heads, own, made, grad, scale=scale) for heads, own in listed
+    ]
     found = [
         sum(one[0] for one in back),
         *(torch.cat([one[i] for one in back], dim=2) for i in (1, 2)),
@@ -184,7 +189,7 @@ def joins(kernel: Any, kv_heads: int, *, on: str) -> None:
     repeated = [one.repeat_interleave(4 // kv_heads, 1) for one in exact[1:]]
     scores = scale * exact[0] @ repeated[0].mT
     scores = scores.masked_fill(
-        numbers(queries, like=query).unsqueeze(-1) < torch.cat(order), -torch.inf
+        index_tensor(queries, like=query).unsqueeze(-1) < torch.cat(order), -torch.inf
     )
     whole = scores.softmax(-1) @ repeated[1]
     whole.backward(grad.double())

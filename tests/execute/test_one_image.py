@@ -8,7 +8,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.attention.image_token_mask import image_runs, in_one_image
+from shardwright.execute.numerics.attention.image_token_mask import (
+    image_run_numbers,
+    same_image_mask,
+)
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape
@@ -18,7 +21,7 @@ SHAPE = AttentionShape(heads=2, kv_heads=1, head_dim=4, value_dim=4)
 
 
 def test_worked_runs() -> None:
-    assert image_runs(
+    assert image_run_numbers(
         torch.tensor([[9, 9, 3, 9], [3, 3, 9, 3], [1, 2, 3, 4]]), token=9
     ).tolist() == [
         [0, 0, -1, 1],
@@ -33,14 +36,14 @@ def test_runs_are_those_of_transformers() -> None:
     )
     ids = torch.randint(0, 3, (20, 30), generator=torch.Generator().manual_seed(4))
     wanted = gemma.get_block_sequence_ids_for_mask((ids == 2).int(), ids.device)
-    assert torch.equal(image_runs(ids, token=2), wanted)
+    assert torch.equal(image_run_numbers(ids, token=2), wanted)
 
 
 def test_a_window_hides_the_keys_of_an_image_that_lie_before_it_and_none_behind() -> None:
     place = place_of(core_operator("core", source="rotary", shape=SHAPE), length=5, samples=1)
     runs = torch.tensor([[0, 0, 0, 0, -1]])
-    assert in_one_image(place, runs, torch.arange(5), window=0)[0, :4, :4].all()
-    seen = in_one_image(place, runs, torch.arange(5), window=2)[0].int().tolist()
+    assert same_image_mask(place, runs, torch.arange(5), window=0)[0, :4, :4].all()
+    seen = same_image_mask(place, runs, torch.arange(5), window=2)[0].int().tolist()
     assert seen == [
         [1, 1, 1, 1, 0],
         [1, 1, 1, 1, 0],

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from shardwright.cost.gradients.plan_synchronisation import cuts_of, frozen_cuts_of, in_buckets
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.run_precision import uniform
+from shardwright.execute.numerics.base.run_precision import uniform_precision
+from shardwright.execute.shares.optimizer_shards import Sharers
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.shares.shards import Sharers
 from shardwright.execute.training.optimizer import (
     BLOCK,
     AdamW,
@@ -25,7 +25,7 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
-from shardwright.execute.training.train import member
+from shardwright.execute.training.training_loop import member
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.holdings import HeldParameters, Holdings, plan_holdings
@@ -42,7 +42,7 @@ def test_updates_are_those_of_torch(dtype: torch.dtype, clip: float) -> None:
     reference = torch.optim.AdamW(
         theirs, lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=rule.decay
     )
-    states = [moments(p, precision=uniform(dtype)) for p in ours]
+    states = [moments(p, precision=uniform_precision(dtype)) for p in ours]
     for step in range(1, 8):
         gradients = [torch.randn(p.shape, generator=generator, dtype=dtype) for p in ours]
         for parameter, gradient in zip(theirs, gradients, strict=True):
@@ -71,8 +71,8 @@ def test_an_element_is_updated_alike_wherever_its_piece_is_cut(
     rule, factor = AdamW(), torch.tensor(0.3)
     cuts = (0, *ends, 300)
     pieces = [parameter[a:b].clone() for a, b in pairwise(cuts)]
-    states = [moments(p, precision=uniform(dtype)) for p in pieces]
-    whole, of_whole = parameter.clone(), moments(parameter, precision=uniform(dtype))
+    states = [moments(p, precision=uniform_precision(dtype)) for p in pieces]
+    whole, of_whole = parameter.clone(), moments(parameter, precision=uniform_precision(dtype))
     for step, gradient in enumerate(gradients, start=1):
         update(whole, gradient.clone(), of_whole, step=step, rule=rule, factor=factor)
         for piece, part, of_piece in zip(
@@ -99,7 +99,7 @@ def test_a_coarse_parameter_has_a_master_copy() -> None:
     """Steps too small for bfloat16 add up in the master copy."""
     rule = AdamW(rate=1e-3, decay=0.0, clip=0.0)
     coarse, fine = torch.ones(4, dtype=torch.bfloat16), torch.ones(4)
-    single = uniform(torch.float32)
+    single = uniform_precision(torch.float32)
     states, exact = (
         moments(coarse, precision=replace(single, parameter=torch.bfloat16, master=torch.float32)),
         moments(fine, precision=single),

@@ -15,9 +15,9 @@ pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.execute.shares.parameters import seeded, whole_shape
 from shardwright.execute.state.checkpoint import SavedSource, read
-from shardwright.execute.state.initial import InitialValues
-from shardwright.execute.training.train import member, training
-from shardwright.execute.weights.write import save_weights
+from shardwright.execute.state.initial_values import InitialValues
+from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model

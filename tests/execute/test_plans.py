@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, Phase, assume, given, reject
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.proof.prove import Proof, prove
-from shardwright.execute.proof.shorten import num_operators
-from shardwright.execute.training.step import prepare, unsplit
+from shardwright.execute.proof.prove_plan import Proof, prove
+from shardwright.execute.proof.shorter_step import num_operators
+from shardwright.execute.training.training_step import prepare, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.trained import trained

@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device import device_task
+from shardwright.execute.interpreter.device_walk import device_task
 from shardwright.execute.numerics.base.run_precision import Precision, precision_of
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Member, StepReport, Training, training
+from shardwright.execute.training.training_loop import Member, StepReport, Training, training
+from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import Optimizer
 from shardwright.model.ir.graph import Model

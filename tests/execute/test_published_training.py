@@ -17,11 +17,11 @@ from torch.nn import functional
 from shardwright.execute.shares.parameters import seeded, sliced
 from shardwright.execute.state.checkpoint import SavedSource, read
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.spared import VECTORS
-from shardwright.execute.training.train import member, training
-from shardwright.execute.weights.families import FAMILIES
-from shardwright.execute.weights.read import open_weights
-from shardwright.execute.weights.write import save_weights
+from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.training.weight_decay_exemptions import VECTORS
+from shardwright.execute.weights.parameter_names import FAMILIES
+from shardwright.execute.weights.read_weights import open_weights
+from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import load_config
 from shardwright.model.ir.graph import Model

@@ -14,14 +14,14 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.proof.prove import made_batch, prove
+from shardwright.execute.proof.prove_plan import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.data import open_tokens
 from shardwright.execute.training.image_files import patches_of
-from shardwright.execute.training.step import differences, run_step, unsplit
-from shardwright.execute.weights.layout import owned
-from shardwright.execute.weights.read import open_weights
-from shardwright.execute.weights.write import save_weights
+from shardwright.execute.training.token_batches import open_tokens
+from shardwright.execute.training.training_step import differences, run_step, unsplit
+from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.weights.read_weights import open_weights
+from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.base.run_precision import uniform
+from shardwright.execute.numerics.base.run_precision import uniform_precision
+from shardwright.execute.training.learning_rate import CURVES, RateCurve
 from shardwright.execute.training.optimizer import AdamW, clip_factor, moments, update
-from shardwright.execute.training.rate import CURVES, RateCurve
 
 
 def test_the_worked_numbers() -> None:
@@ -54,7 +54,7 @@ def test_updates_are_torchs_under_the_same_rates() -> None:
         [theirs], lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=rule.decay
     )
     follows = torch.optim.lr_scheduler.LambdaLR(reference, lambda done: rule.curve.share(done + 1))
-    mine, states = start.clone(), moments(start, precision=uniform(torch.float64))
+    mine, states = start.clone(), moments(start, precision=uniform_precision(torch.float64))
     for step in range(1, 9):
         gradient = torch.randn(7, generator=generator, dtype=torch.float64)
         theirs.grad = gradient.clone()

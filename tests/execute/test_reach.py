@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.proof import Proof
-from shardwright.execute.proof.prove import prove
-from shardwright.execute.proof.reach import ShortReach, reach_of, short_reach
+from shardwright.execute.proof.proof_result import Proof
+from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.proof.short_windows import ShortReach, reach_of, short_reach
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model

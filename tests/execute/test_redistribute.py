@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.redistribution.device_steps import moves
+from shardwright.execute.redistribution.box_overlaps import overlap
 from shardwright.execute.redistribution.redistribute import redistribute
-from shardwright.execute.redistribution.regions import overlap
+from shardwright.execute.redistribution.transition_steps import moves
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 from shardwright.program.layout.layout import Holding, Layout
 from shardwright.program.transition.steps import StepKind
 from shardwright.program.transition.transition import best_acts, transition

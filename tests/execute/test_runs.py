@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.execute.numerics.attention.mask_rectangles import Call, calls
+from shardwright.execute.numerics.attention.mask_rectangles import KernelCall, kernel_calls
 from shardwright.program.layout.layout import Indices
 from tests.tiers import examples
 
@@ -27,7 +27,7 @@ def rows_of(indices: Indices) -> list[int]:
     return [position for low, high in indices for position in range(low, high)]
 
 
-def pairs(found: tuple[Call, ...]) -> list[tuple[int, int]]:
+def pairs(found: tuple[KernelCall, ...]) -> list[tuple[int, int]]:
     """(row of a query, row of a key) of all calls."""
     listed = []
     for call in found:
@@ -50,7 +50,7 @@ def test_every_pair_that_is_seen_is_in_one_call(
     queries: Indices, keys: Indices, same: bool
 ) -> None:
     keys = queries if same else keys
-    found = pairs(calls(queries, keys, causal=True))
+    found = pairs(kernel_calls(queries, keys, causal=True))
     seen = [
         (i, j)
         for i, q in enumerate(rows_of(queries))
@@ -64,26 +64,30 @@ def test_every_pair_that_is_seen_is_in_one_call(
 @examples(200)
 def test_where_all_is_seen_one_call_has_it(queries: Indices, keys: Indices) -> None:
     rows, columns = len(rows_of(queries)), len(rows_of(keys))
-    expected = (Call((0, rows), (0, columns), False),) if rows and columns else ()
-    assert calls(queries, keys, causal=False) == expected
+    expected = (KernelCall((0, rows), (0, columns), False),) if rows and columns else ()
+    assert kernel_calls(queries, keys, causal=False) == expected
 
 
 @pytest.mark.parametrize(
     ("queries", "keys", "expected"),
     [
-        (((0, 8),), ((0, 8),), [Call((0, 8), (0, 8), True)]),
-        (((0, 2), (6, 8)), ((0, 2), (6, 8)), [Call((0, 4), (0, 4), True)]),
-        (((0, 2), (6, 8)), ((2, 6),), [Call((2, 4), (0, 4), False)]),
-        (((2, 6),), ((0, 2), (6, 8)), [Call((0, 4), (0, 2), False)]),
+        (((0, 8),), ((0, 8),), [KernelCall((0, 8), (0, 8), True)]),
+        (((0, 2), (6, 8)), ((0, 2), (6, 8)), [KernelCall((0, 4), (0, 4), True)]),
+        (((0, 2), (6, 8)), ((2, 6),), [KernelCall((2, 4), (0, 4), False)]),
+        (((2, 6),), ((0, 2), (6, 8)), [KernelCall((0, 4), (0, 2), False)]),
         (
             ((0, 2), (6, 8)),
             ((0, 2), (6, 8), (2, 6)),
-            [Call((0, 4), (0, 4), True), Call((2, 4), (4, 8), False)],
+            [KernelCall((0, 4), (0, 4), True), KernelCall((2, 4), (4, 8), False)],
         ),
-        (((4, 8),), ((0, 8),), [Call((0, 4), (4, 8), True), Call((0, 4), (0, 4), False)]),
-        (((7, 8),), ((0, 8),), [Call((0, 1), (0, 8), False)]),
+        (
+            ((4, 8),),
+            ((0, 8),),
+            [KernelCall((0, 4), (4, 8), True), KernelCall((0, 4), (0, 4), False)],
+        ),
+        (((7, 8),), ((0, 8),), [KernelCall((0, 1), (0, 8), False)]),
         (((0, 4),), ((4, 8),), []),
     ],
 )
-def test_calls_are_few(queries: Indices, keys: Indices, expected: list[Call]) -> None:
-    assert list(calls(queries, keys, causal=True)) == expected
+def test_calls_are_few(queries: Indices, keys: Indices, expected: list[KernelCall]) -> None:
+    assert list(kernel_calls(queries, keys, causal=True)) == expected

@@ -11,12 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import ModelError, StrategyError
-from shardwright.execute.numerics.attention.selected_key_blocks import chosen_blocks, selected
-from shardwright.execute.proof.prove import made_batch, prove
-from shardwright.execute.proof.reach import reach_of, short_reach
+from shardwright.execute.numerics.attention.selected_key_blocks import (
+    select_key_blocks,
+    selected_mask,
+)
+from shardwright.execute.proof.prove_plan import made_batch, prove
+from shardwright.execute.proof.short_windows import reach_of, short_reach
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.computed import computed
-from shardwright.execute.training.step import differences, prepare, run_step, unsplit
+from shardwright.execute.state.model_computation import computed
+from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog.catalog import load_model
@@ -114,10 +117,10 @@ def test_a_query_sees_its_own_blocks_and_the_best(local: int, wanted: list[list[
     key = torch.tensor([[5.0, 0], [1, 0], [2, 0], [3, 0], [4, 0], [0, 0]]).unsqueeze(0)
     query = torch.tensor([1.0, 0.0]).expand(1, 6, 2)
     place = place_of(choice, length=6, width=2)
-    (found,) = chosen_blocks(place, ((query,), (key,)), {})
+    (found,) = select_key_blocks(place, ((query,), (key,)), {})
     assert [sorted(row) for row in found[0].tolist()] == [sorted(row) for row in wanted]
     core = place_of(choice, length=6, width=2, kind=OperatorKind.ATTENTION)
-    seen = selected(core, found, torch.arange(6))[0, 0]
+    seen = selected_mask(core, found, torch.arange(6))[0, 0]
     assert seen.tolist() == [[at // 2 in row for at in range(6)] for row in wanted]
 
 
@@ -125,13 +128,13 @@ def test_each_head_of_the_scorer_selects_for_its_own_heads() -> None:
     choice = BlockChoice(size=1, count=1, local=0, heads=2, width=1)
     query = torch.tensor([1.0, -1.0]).expand(1, 3, 2)
     key = torch.tensor([[1.0], [3.0], [2.0]]).unsqueeze(0)
-    (found,) = chosen_blocks(place_of(choice, length=3, width=1), ((query,), (key,)), {})
+    (found,) = select_key_blocks(place_of(choice, length=3, width=1), ((query,), (key,)), {})
     assert found[0].tolist() == [[0, 0], [1, 0], [1, 0]]
     core = place_of(choice, length=3, width=1, kind=OperatorKind.ATTENTION)
     shape = replace(core.operator.attention, heads=4)  # type: ignore[type-var]
     # The last two of four query heads are those of the scorer's second.
     core = replace(core, operator=replace(core.operator, attention=shape), heads=(1, 4))
-    seen = selected(core, found, torch.arange(3))[0]
+    seen = selected_mask(core, found, torch.arange(3))[0]
     assert seen.int().argmax(-1).tolist() == [[0, 1, 1], [0, 0, 0], [0, 0, 0]]
 
 

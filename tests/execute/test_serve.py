@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.serve.batches import Part, rows_of
-from shardwright.execute.serve.blocks import BlockTables, Reach
-from shardwright.execute.serve.cached import Absorb
+from shardwright.execute.serve.cache_blocks import BlockTables, Reach
+from shardwright.execute.serve.cached_operators import Absorb
+from shardwright.execute.serve.iteration_batch import Part, rows_of
 from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.serve.whole import whole_logits
+from shardwright.execute.serve.unsplit_logits import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
 from shardwright.model.ir.settings import DynamicRotary, Longer, LongRotary

@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.serve.batches import Part
-from shardwright.execute.serve.blocks import BlockTables, Reach
-from shardwright.execute.serve.scheduled import Scheduled, Serves, run_split
+from shardwright.execute.serve.cache_blocks import BlockTables, Reach
+from shardwright.execute.serve.iteration_batch import Part
+from shardwright.execute.serve.scheduled_serving import Scheduled, Serves, run_split
 from shardwright.execute.serve.server import server
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded

@@ -5,8 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.prove import prove
-from shardwright.execute.proof.shorten import num_operators, shortened
+from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.proof.shorter_step import num_operators, shortened
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -47,7 +47,7 @@ def test_what_is_left_is_a_plan_of_the_same_form(name: str, grid: str, batch: in
 
 
 def test_a_shortened_plan_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardwright.execute.proof.prove.SHORT_OPERATORS", 500)
+    monkeypatch.setattr("shardwright.execute.proof.prove_plan.SHORT_OPERATORS", 500)
     model, job = load_model("llama-3.2-1b"), training_job(seq_len=2048, global_batch=64)
     plan = plan_of(parse_grid("tp2 sp pp2 mbs1 zero1"), model=model, global_batch=64)
     assert num_operators((model, job, plan)) > 500

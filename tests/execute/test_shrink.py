@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.proof.shrink import largest_divisor, shrink, shrink_for
+from shardwright.execute.proof.narrower_model import largest_divisor, shrink, shrink_for
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.text.parser import parse_plan

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.shares.parameters import parameter_of, seeded
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.spared import EMBEDDINGS, VECTORS, is_spared
-from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.training.train import Training, member, training
+from shardwright.execute.training.training_loop import Training, member, training
+from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS, is_spared
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model

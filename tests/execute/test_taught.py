@@ -15,12 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.errors import DataError
-from shardwright.execute.numerics.losses.teacher_divergence import Divergence
-from shardwright.execute.proof.prove import made_batch, prove
-from shardwright.execute.proof.shorten import num_operators, shortened
+from shardwright.execute.numerics.losses.teacher_divergence import TeacherDivergence
+from shardwright.execute.proof.prove_plan import made_batch, prove
+from shardwright.execute.proof.shorter_step import num_operators, shortened
 from shardwright.execute.shares.parameters import Key, seeded
-from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.weights.read import open_weights
+from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.weights.read_weights import open_weights
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.ir.graph import Model
@@ -179,8 +179,10 @@ def divergence(
             return end.value
         raise AssertionError("one device asks nobody")
 
-    (value,), saved = ended(Divergence().forward(Place(), ((own,), (other,), (labels,)), {}))
-    (back,), *none = ended(Divergence().input_grad(Place(), saved, (torch.ones_like(value),), {}))
+    (value,), saved = ended(TeacherDivergence().forward(Place(), ((own,), (other,), (labels,)), {}))
+    (back,), *none = ended(
+        TeacherDivergence().input_grad(Place(), saved, (torch.ones_like(value),), {})
+    )
     assert none == [None, None]
     return value, back
 

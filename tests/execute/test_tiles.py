@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwright.execute.numerics.attention import attention_by_key_block as core
-from shardwright.execute.numerics.attention import score_tiles as tiles
-from shardwright.execute.numerics.attention.position_masks import meet, visible
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.attention import attention_by_key_block, score_tiles
+from shardwright.execute.numerics.attention.position_masks import may_see, visibility_mask
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import core_operator, distance_table
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator
@@ -109,13 +108,13 @@ def _ran(operator: Operator, group: str) -> tuple[list[torch.Tensor], int]:
     if operator.choice is not None:
         beside = ((torch.randint(-1, LENGTH // 8, (SAMPLES, LENGTH, 6), generator=generator),),)
     inputs = [
-        (tuple(one[:, numbers(place.positions, like=one)] for one in whole), *beside)
+        (tuple(one[:, index_tensor(place.positions, like=one)] for one in whole), *beside)
         for place in places
     ]
     grad = torch.randn(
         (SAMPLES, LENGTH, operator.writes[0].size), generator=generator, dtype=torch.float64
     )
-    grads = [(grad[:, numbers(place.positions, like=grad)],) for place in places]
+    grads = [(grad[:, index_tensor(place.positions, like=grad)],) for place in places]
     numerics = numerics_of(operator)
     with Largest() as largest:
         made = run({d: numerics.forward(places[d], inputs[d], weights) for d in devices})
@@ -134,8 +133,8 @@ def _ran(operator: Operator, group: str) -> tuple[list[torch.Tensor], int]:
 
 
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "SCORES", FEW)
-    monkeypatch.setattr(tiles, "NARROWEST", 2)
+    monkeypatch.setattr(score_tiles, "SCORES", FEW)
+    monkeypatch.setattr(score_tiles, "NARROWEST", 2)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_what_a_kernel_computes_holds_no_scores(
     operator = core_operator("core", source="rotary", shape=SHAPE)
     _, most = _ran(operator, group)
     with monkeypatch.context() as patch:
-        patch.setattr(core, "is_fused", lambda *_: False)
+        patch.setattr(attention_by_key_block, "is_fused", lambda *_: False)
         _, before = _ran(operator, group)
     assert most <= LINEAR < before
 
@@ -200,7 +199,9 @@ def test_tiles_that_nobody_sees_are_left_out(
     assert shape is not None
     made = [
         (some.taken.stop - some.taken.start) * (one.taken.stop - one.taken.start)
-        for some, others in tiles.tiles(shape, whole, whole, each=4, images=False)
+        for some, others in score_tiles.score_tiles(
+            shape, whole, whole, scores_per_pair=4, images=False
+        )
         for one in others
     ]
     assert sum(made) < share * LENGTH**2
@@ -220,22 +221,26 @@ def test_positions_that_meet_are_those_that_are_seen(
 ) -> None:
     shape = replace(SHAPE, window=window, chunked=bool(window) and chunked, mask=mask)
     like = torch.empty(0)
-    asking, asked = numbers(queries, like=like).unsqueeze(-1), numbers(keys, like=like)
-    seen = bool(visible(shape, asking - asked, asked).any())
-    assert meet(shape, queries, keys, images=False) or not seen
+    asking, asked = index_tensor(queries, like=like).unsqueeze(-1), index_tensor(keys, like=like)
+    seen = bool(visibility_mask(shape, asking - asked, asked).any())
+    assert may_see(shape, queries, keys, images=False) or not seen
     if not shape.chunked:
-        assert meet(shape, queries, keys, images=False) == seen
-    assert meet(shape, queries, keys, images=True) == bool((asking - asked < (window or 99)).any())
+        assert may_see(shape, queries, keys, images=False) == seen
+    assert may_see(shape, queries, keys, images=True) == bool(
+        (asking - asked < (window or 99)).any()
+    )
 
 
 @given(runs(), st.integers(1, 9))
 @examples(50)
 def test_rows_are_cut_in_turn(positions: Indices, size: int) -> None:
     like = torch.empty(0)
-    parts = list(tiles.cut(positions, size))
+    parts = list(score_tiles.split_rows(positions, size))
     assert [row for part in parts for row in range(part.taken.start, part.taken.stop)] == list(
-        range(len(numbers(positions, like=like)))
+        range(len(index_tensor(positions, like=like)))
     )
     assert all(part.taken.stop - part.taken.start == size for part in parts[:-1])
-    whole = numbers(positions, like=like)
-    assert all(torch.equal(numbers(part.positions, like=like), whole[part.taken]) for part in parts)
+    whole = index_tensor(positions, like=like)
+    assert all(
+        torch.equal(index_tensor(part.positions, like=like), whole[part.taken]) for part in parts
+    )

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.parameters import Key, seeded, sliced
-from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.training.train import member
+from shardwright.execute.training.training_loop import member
+from shardwright.execute.training.training_step import run_step, unsplit
 from tests.execute.small_plans import PLANS, RULE, Small, run_here
 from tests.execute.trained import train
 

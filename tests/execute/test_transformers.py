@@ -13,8 +13,8 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 from torch.nn import functional
 
-from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.weights.read import open_weights
+from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import load_config
 from tests.execute.huggingface_layouts import CONFIGS, checkpoint

@@ -19,13 +19,13 @@ from safetensors.torch import load_file, save_file
 from shardwright.errors import DataError
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
 from shardwright.execute.shares.parameters import seeded, sliced, whole_shape
-from shardwright.execute.training.step import run_step, unsplit
-from shardwright.execute.weights import read
-from shardwright.execute.weights.families import FAMILIES
-from shardwright.execute.weights.layout import adapters, owned
-from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
-from shardwright.execute.weights.settings import settings_of
-from shardwright.execute.weights.write import save_weights
+from shardwright.execute.training.training_step import run_step, unsplit
+from shardwright.execute.weights import read_weights
+from shardwright.execute.weights.parameter_layout import adapters, owned
+from shardwright.execute.weights.parameter_names import FAMILIES
+from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
+from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.families.model_settings import differences
@@ -130,7 +130,7 @@ def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(
     """Boxes with gaps in every dim; elements that are fetched, against those that are asked for."""
     model, _, weights = _opened(name, tmp_path / "weights", dtype=torch.float32)
     fetched = []
-    original = read._ours
+    original = read_weights._ours
 
     def counted(values: torch.Tensor, *others: Any) -> torch.Tensor:
         fetched.append(values.numel())
@@ -142,7 +142,7 @@ def test_a_part_is_the_slice_of_the_whole_and_reads_little_more(
         assert tuple(whole.shape) == shape
         box = tuple(((0, n // 4), (n // 2, n)) if n >= 4 else ((0, n),) for n in shape)
         with monkeypatch.context() as patch:
-            patch.setattr(read, "_ours", counted)
+            patch.setattr(read_weights, "_ours", counted)
             fetched.clear()
             part = weights.part(key, box)
         assert torch.equal(part, sliced(whole, box))
@@ -403,7 +403,7 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
         json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": LONGER})
     )
     settings = settings_of(tmp_path, model=load_config_of("llama"))
-    found = rotary_rates(settings, 16, on=torch.device("cpu"))
+    found = rotary_rates(settings, 16, device=torch.device("cpu"))
     kinds = set()
     for i, rate in enumerate(found.tolist()):
         plain = 1e4 ** (-i / 16)
@@ -424,10 +424,10 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
         )
     )
     linear = rotary_rates(
-        settings_of(tmp_path, model=load_config_of("llama")), 16, on=torch.device("cpu")
+        settings_of(tmp_path, model=load_config_of("llama")), 16, device=torch.device("cpu")
     )
     assert torch.equal(
-        linear, rotary_rates(Settings(rope_base=1e4), 16, on=torch.device("cpu")) / 4
+        linear, rotary_rates(Settings(rope_base=1e4), 16, device=torch.device("cpu")) / 4
     )
 
 

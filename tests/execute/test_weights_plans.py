@@ -13,13 +13,13 @@ pytest.importorskip("safetensors")
 
 from shardwright.execute.shares.parameters import whole_shape
 from shardwright.execute.state.checkpoint import SavedSource, read
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Training, member, training
-from shardwright.execute.weights import read as reading
-from shardwright.execute.weights.layout import owned
-from shardwright.execute.weights.read import open_weights
-from shardwright.execute.weights.settings import settings_of
-from shardwright.execute.weights.write import save_weights
+from shardwright.execute.training.training_loop import Training, member, training
+from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.weights import read_weights
+from shardwright.execute.weights.parameter_layout import owned
+from shardwright.execute.weights.read_weights import open_weights
+from shardwright.execute.weights.stored_settings import settings_of
+from shardwright.execute.weights.write_weights import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config
 from shardwright.strategy.text.parser import parse_plan
@@ -71,13 +71,13 @@ def test_devices_read_what_they_hold_and_train_as_one(
     source = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
     settings = settings_of(tmp_path / "weights", model=model)
     fetched: list[int] = []
-    original = reading._ours
+    original = read_weights._ours
 
     def counted(values: torch.Tensor, *others: Any) -> torch.Tensor:
         fetched.append(values.numel())
         return original(values, *others)
 
-    monkeypatch.setattr(reading, "_ours", counted)
+    monkeypatch.setattr(read_weights, "_ours", counted)
 
     def trained(known: Training) -> tuple[list[float], dict[int, Any], list[tuple[int, int]]]:
         members, amounts = {}, []

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.training.train import member, training
-from shardwright.execute.weights.read import open_weights
-from shardwright.execute.weights.saved import written_weights
+from shardwright.execute.training.training_loop import member, training
+from shardwright.execute.weights.checkpoint_to_weights import written_weights
+from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.asked import asked_model
 from tests.execute.huggingface_layouts import CONFIGS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.interpreter.recorder import Recorder
-from shardwright.execute.training.train import Member, StepReport, Training, step_task
+from shardwright.execute.training.training_loop import Member, StepReport, Training, step_task
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 
 
 def train(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.execute.weights.families import FAMILIES
+from shardwright.execute.weights.parameter_names import FAMILIES
 from shardwright.model.families.family_registry import REGISTRY
 from shardwright.model.families.fields.class_defaults import CLASSES
 from shardwright.model.families.huggingface_config import model_from_config

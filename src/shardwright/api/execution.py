@@ -11,7 +11,7 @@ from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, DataError, UsageError
-from shardwright.execute.launch.checked import require_runnable
+from shardwright.execute.launch.run_checks import require_runnable
 from shardwright.execute.launch.run_report import (
     RunEvaluation,
     RunMemory,
@@ -19,7 +19,7 @@ from shardwright.execute.launch.run_report import (
     RunReport,
     RunStep,
 )
-from shardwright.execute.proof.proof import Proof
+from shardwright.execute.proof.proof_result import Proof
 from shardwright.files.profile_file import read_profile
 from shardwright.files.stored import StoredSimulation
 from shardwright.hardware.catalog.catalog import find_accelerator
@@ -41,7 +41,7 @@ def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> P
         DataError: loss or a gradient differs.
     """
     try:
-        from shardwright.execute.proof.prove import prove  # PyTorch is an extra
+        from shardwright.execute.proof.prove_plan import prove  # PyTorch is an extra
     except ImportError as error:
         raise UsageError(
             "--execute needs PyTorch", hint="pip install 'shardwright[run]'"
@@ -144,7 +144,7 @@ def run(
     """
     require_runnable(stored.problem, options)
     try:
-        from shardwright.execute.launch.running import run_plan  # PyTorch is an extra
+        from shardwright.execute.launch.run_training import run_plan  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
     check_plan(stored.problem, stored.plan)

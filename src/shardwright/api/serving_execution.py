@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwright.api.serving import serving_problem
 from shardwright.errors import DataError, StrategyError, UsageError
-from shardwright.execute.serve.served import Log, ServedProof
+from shardwright.execute.serve.serving_proof import Log, ServedProof
 from shardwright.lazy_dataclass import dataclass
 from shardwright.progress import Progress
 from shardwright.serving.deployments.engine_on_worker import on_worker
@@ -68,8 +68,8 @@ def served_execution(request: ServingRequest, *, progress: Progress | None = Non
         simulator's. Others as `serve_simulate`.
     """
     try:
-        from shardwright.execute.serve.prove import prove_served  # PyTorch is an extra
-        from shardwright.execute.serve.tiny import tiny_workers
+        from shardwright.execute.serve.prove_serving import prove_served  # PyTorch is an extra
+        from shardwright.execute.serve.tiny_deployment import tiny_workers
     except ImportError as error:
         raise UsageError(
             "--execute needs PyTorch", hint="pip install 'shardwright[run]'"

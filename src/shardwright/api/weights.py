@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shardwright.errors import DataError, UsageError, nearest
-from shardwright.execute.state.folders import MANIFEST, latest
+from shardwright.execute.state.checkpoint_folders import MANIFEST, latest
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface_config import load_config
 
@@ -48,7 +48,9 @@ def write_weights(
     if dtype and dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype[:40]!r}", hint=nearest(dtype, DTYPES))
     try:
-        from shardwright.execute.weights.saved import written_weights  # PyTorch is an extra
+        from shardwright.execute.weights.checkpoint_to_weights import (
+            written_weights,  # PyTorch is an extra
+        )
     except ImportError as error:
         raise UsageError("weights needs PyTorch", hint="pip install 'shardwright[run]'") from error
     found = checkpoints if (checkpoints / MANIFEST).is_file() else latest(checkpoints)

@@ -16,11 +16,16 @@ from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError, UsageError
-from shardwright.execute.launch.alive import end_with_launcher
-from shardwright.execute.launch.checked import require_runnable
-from shardwright.execute.launch.launch import FOLDER, INTERRUPTED, is_rank, launch, write_error
-from shardwright.execute.launch.metrics import add_line, line_of
-from shardwright.execute.launch.resumed import WORDS, compared, facts_of, known_facts, require_words
+from shardwright.execute.launch.end_with_launcher import end_with_launcher
+from shardwright.execute.launch.metrics_file import add_line, line_of
+from shardwright.execute.launch.resumed_run_facts import (
+    WORDS,
+    compared,
+    facts_of,
+    known_facts,
+    require_words,
+)
+from shardwright.execute.launch.run_checks import require_runnable
 from shardwright.execute.launch.run_report import (
     AUTO,
     BACKENDS,
@@ -34,12 +39,13 @@ from shardwright.execute.launch.run_report import (
     RunOptions,
     RunStep,
 )
+from shardwright.execute.launch.start_ranks import FOLDER, INTERRUPTED, is_rank, launch, write_error
 from shardwright.execute.launch.tensorboard import Write, writer
-from shardwright.execute.state.folders import latest
-from shardwright.execute.state.lock import held
-from shardwright.execute.state.remembered import changed, recalled, remember, remembered
-from shardwright.execute.training.rate import CURVES
-from shardwright.execute.training.spared import SPARED
+from shardwright.execute.state.checkpoint_folders import latest
+from shardwright.execute.state.folder_lock import held
+from shardwright.execute.state.remembered_options import changed, recalled, remember, remembered
+from shardwright.execute.training.learning_rate import CURVES
+from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text

@@ -1,5 +1,4 @@
-"""What lies before the first trained parameter has no backward: which tensors of a model no
-gradient is asked of.
+"""Tensors of a model that need no gradient: those before its first trained parameter.
 
 A tensor has a gradient if an operator before it, or the one that makes it, has a trained parameter.
 An operator then computes
@@ -52,7 +51,7 @@ def without_gradient(block: Block) -> frozenset[str]:
 
 
 def _for_choices(block: Block) -> frozenset[str]:
-    """What untrained indexers make, and what only they read."""
+    """Operators of untrained indexers, and operators that only they read."""
     readers: dict[str, set[str]] = {}
     for operator in block.operators:
         for name in operator.inputs:

@@ -1,4 +1,4 @@
-"""What a model keeps of the text that it has read so far: by token and by sequence, operator by
+"""State that a model keeps of the text read so far: per token and per sequence, operator by
 operator.
 """
 
@@ -14,7 +14,7 @@ from shardwright.model.ir.tensor import Dim, Extent
 
 
 class Lifetime(StrEnum):
-    """Whether a sequence keeps it for each token, or once."""
+    """The extent of a kept state: one for each token, or one for each sequence."""
 
     TOKEN = "token"
     SEQUENCE = "sequence"
@@ -22,7 +22,7 @@ class Lifetime(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Living:
-    """What one operator of a block keeps.
+    """State that one operator of a block keeps.
 
     Args:
         what: in words.
@@ -53,9 +53,9 @@ def _largest(extent: Extent, parts: int) -> int:
 
 
 def lives_in(block: Block) -> tuple[Living, ...]:
-    """What a block keeps: keys and values (or latent attention's latent and rotary keys, one for
-    all heads), a scorer's keys, the state of a scan, the last inputs of a convolution; nothing of
-    other sequences than the text.
+    """The state that a block keeps: keys and values (or latent attention's latent and rotary keys,
+    one for all heads), a scorer's keys, the state of a scan, the last inputs of a convolution;
+    nothing for sequences other than the text.
 
         8 key heads of 128: 8 x (128 + 128) = 2,048 elements a token and layer. DeepSeek-V3: 512 +
             64 = 576.

@@ -1,5 +1,5 @@
-"""What of a model is trained: all of it, low-rank adapters on frozen weights (LoRA), or all but
-what is frozen or left out.
+"""Trained parameters of a model: all of them, low-rank adapters on frozen weights (LoRA), or all
+but those that are frozen or left out.
 
 Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685), section 4.1:
 y = x W + x A B with W frozen, A of (in, r), B of (r, out). A fused projection (q, k and v; gate and
@@ -51,7 +51,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What is trained.
+    """The parameters that are trained.
 
     Args:
         rank: of the adapters; 0 = there are none, and all that is not frozen is trained.

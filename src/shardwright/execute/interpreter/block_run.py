@@ -9,19 +9,26 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.interpreter.balance import Balance
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.interpreter.expert_loads import Routed
-from shardwright.execute.numerics.attention.image_token_mask import image_runs
-from shardwright.execute.numerics.base.cut_operator import is_chosen, is_stand_in
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.interpreter.load_balancing_counts import Balance
+from shardwright.execute.numerics.attention.image_token_mask import image_run_numbers
+from shardwright.execute.numerics.base.cut_operator import is_expert_choice, is_stand_in
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_grad
-from shardwright.execute.numerics.images.insert_image_tokens import image_numbers
-from shardwright.execute.numerics.images.text_and_image_positions import text_positions
+from shardwright.execute.numerics.images.insert_image_tokens import image_token_numbers
+from shardwright.execute.numerics.images.text_and_image_positions import text_image_positions
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.redistribution.edges import Edge, Exit, edges, exits, given_back, is_passed
-from shardwright.execute.redistribution.transfer import moved, scoped
+from shardwright.execute.redistribution.edge_layouts import (
+    Edge,
+    Exit,
+    edges,
+    exits,
+    given_back,
+    is_passed,
+)
+from shardwright.execute.redistribution.move_tensor import moved, scoped
 from shardwright.execute.shares.layer_state import BlockRun, Inputs, LayerState, changed, kept
 from shardwright.execute.shares.operator_shares import place_of
 from shardwright.execute.shares.parameters import ParameterStore
@@ -39,7 +46,7 @@ from shardwright.program.layout.layout import Indices, Layout
 
 
 def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
-    """How an input reaches `reader`, extent by extent."""
+    """The edge of every extent of an input of `reader`."""
     site = run.site
     return edges(
         site.cells,
@@ -112,7 +119,13 @@ def run_forward(
     for index, way in enumerate(_exits(run, last)):
         key = ("exit", index) if index else ("exit",)
         outputs[index] = yield from _moved(
-            run, store, outputs[index], way.made, way.streamed, key, numbers=is_chosen(way.extent)
+            run,
+            store,
+            outputs[index],
+            way.made,
+            way.streamed,
+            key,
+            numbers=is_expert_choice(way.extent),
         )
     return tuple(outputs), state
 
@@ -168,7 +181,7 @@ def run_again(
 def _nothing(
     run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]
 ) -> tuple[torch.Tensor | None, ...]:
-    """What a device without the operator has of its output: of experts that it has not, no rows."""
+    """The output of an operator that the device lacks: no rows for experts that are elsewhere."""
     maker = next((o for o in run.block.operators if o.name == operator.inputs[0]), None)
     if (
         is_routed(operator)
@@ -193,7 +206,7 @@ def _given(
     if is_routed(operator) and all(t is None for t in found):
         maker = next((o for o in run.block.operators if o.name == name), None)
         if maker is not None and is_stand_in(maker):
-            kinds = (torch.int64 if is_chosen(e) else dtype for e in maker.writes)
+            kinds = (torch.int64 if is_expert_choice(e) else dtype for e in maker.writes)
             return tuple(
                 torch.zeros((0, 0, e.size), dtype=kind, device=on)
                 for e, kind in zip(maker.writes, kinds, strict=True)
@@ -230,7 +243,13 @@ def _brought(
             what = ("F", operator.name, name, edge.index)
             value = values[name][edge.index]
             there[key] = yield from _moved(
-                run, store, value, edge.made, edge.wanted, what, numbers=is_chosen(edge.extent)
+                run,
+                store,
+                value,
+                edge.made,
+                edge.wanted,
+                what,
+                numbers=is_expert_choice(edge.extent),
             )
         found.append(there[key])
     return tuple(found)
@@ -256,10 +275,10 @@ def _data(
         assert place.settings.image is not None, (
             "a model whose image tokens have no place is refused"
         )
-        order = image_numbers(run.data[run.block.sequence], place.settings.image)
+        order = image_token_numbers(run.data[run.block.sequence], place.settings.image)
         return [(_rows(order, place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.ROTARY and isinstance(place.settings.turns, TextRotary):
-        at = text_positions(
+        at = text_image_positions(
             run.data[run.block.sequence], place.settings.image, patches=run.data[IMAGE].shape[1]
         )
         return [(_rows(at, place.samples, place.positions),)]
@@ -270,8 +289,8 @@ def _data(
         ids = run.data[run.block.sequence]
         return [
             (
-                image_runs(
-                    ids.index_select(0, numbers(place.samples, like=ids)),
+                image_run_numbers(
+                    ids.index_select(0, index_tensor(place.samples, like=ids)),
                     token=place.settings.image.token,
                 ),
             )
@@ -285,8 +304,8 @@ def _data(
 
 
 def _selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) -> list[Values]:
-    """What the block's indexer selected for the queries of a core; cuts that have it elsewhere are
-    refused before a step.
+    """The key selection of the block's indexer for a core's queries. Cuts that place it on another
+    device are refused before a step.
     """
     if operator.kind is not OperatorKind.ATTENTION or operator.choice is None:
         return []
@@ -296,8 +315,8 @@ def _selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) 
 
 def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:
     """The device's part of (samples, positions)."""
-    return whole.index_select(0, numbers(samples, like=whole)).index_select(
-        1, numbers(positions, like=whole)
+    return whole.index_select(0, index_tensor(samples, like=whole)).index_select(
+        1, index_tensor(positions, like=whole)
     )
 
 
@@ -310,7 +329,7 @@ def _moved(
     what: tuple[Hashable, ...],
     numbers: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """An activation or its gradient in another layout; `numbers`: whole ones."""
+    """An activation or its gradient in another layout; `index_tensor`: whole ones."""
     device, dtype = (
         run.site.device + run.site.base,
         torch.int64 if numbers else store.precision.compute,

@@ -1,5 +1,5 @@
-"""What operators look back on of the earlier slices of a microbatch, and the gradients that later
-slices owe it.
+"""Keys, values and states of a microbatch's earlier slices that operators read, and the gradients
+that later slices send back for them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.execute.shares.whole_positions import looks_around
+from shardwright.execute.shares.gathered_positions import looks_around
 from shardwright.model.ir.operator import Operator
 
 _Some = TypeVar("_Some", Values, Gradients | None)
@@ -81,7 +81,7 @@ class EarlierSlices:
 
 
 def _looked(operator: Operator, inputs: tuple[Gradients | None, ...]) -> list[torch.Tensor]:
-    """What the operator looks back on, of all its inputs."""
+    """The tensors of earlier slices that the operator reads, over all its inputs."""
     tensors = enumerate(tensor for values in inputs for tensor in values or ())
     return [
         tensor

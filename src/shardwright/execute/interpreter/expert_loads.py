@@ -1,4 +1,6 @@
-"""How many tokens of a step chose each expert of each router, every token counted on one device."""
+"""Tokens of a step that chose each expert of each router, with every token counted on one
+device.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from dataclasses import field
 
 import torch
 
-from shardwright.execute.interpreter.passes import Turn
+from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.stage_nodes import Node
 from shardwright.execute.shares.parameters import Key
 from shardwright.lazy_dataclass import dataclass

@@ -1,5 +1,5 @@
-"""What really happened, and when: a recorder that tasks of devices tell what they do, and that sees
-what they ask.
+"""Recorder of actual events and their times in a step, from the reports of device tasks and from
+their requests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from shardwright.execute.transport.record import moved
+from shardwright.execute.transport.communication_record import moved
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
@@ -99,7 +99,7 @@ class Recorder:
         self._spans, self._memory, self._doing = [], [], {}
 
     def listens(self, device: int) -> bool:
-        """Whether a device is doing something."""
+        """True if a device is doing something."""
         return device in self._doing
 
     @contextmanager
@@ -112,7 +112,8 @@ class Recorder:
         size: int = 0,
         place: tuple[int, int, int, int] | None = None,
     ) -> Iterator[None]:
-        """What runs inside asks something of others, and has the answer at its end.
+        """Record that the code inside makes a request of other devices, which is answered at the
+        end.
 
         Args:
             kind: as a span has it.
@@ -126,7 +127,7 @@ class Recorder:
         )
 
     def tell(self, device: int) -> Tell:
-        """What the task of `device` calls when it begins something."""
+        """The function that the task of `device` calls when it begins something."""
 
         def begins(kind: TaskKind | None, place: tuple[int, int, int, int]) -> None:
             now = self._now()

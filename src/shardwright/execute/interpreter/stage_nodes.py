@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import lru_cache
 
 from shardwright.cost.tables.recompute_and_offload import named_operators
-from shardwright.execute.numerics.base.cut_operator import crossing, operator_block
+from shardwright.execute.numerics.base.cut_operator import operator_block, stream_extents
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
@@ -152,17 +152,17 @@ def _reads(
 
 
 def output_extents(model: Model, output: Output, *, width: int) -> tuple[Extent, ...]:
-    """What an output is per token; `width`: of the run's layers."""
+    """The extents of an output per token; `width`: of the run's layers."""
     run, name = output
     if not name:
         return (Extent(dim=Dim.HIDDEN, size=width),)
-    return crossing(
+    return stream_extents(
         next(o for o in model.blocks[model.runs[run].block].operators if o.name == name)
     )
 
 
 def output_sequence(model: Model, output: Output) -> str:
-    """Which sequence an output is of."""
+    """The name of the sequence that an output belongs to."""
     run, name = output
     block = model.blocks[model.runs[run].block]
     inputs = next((o.inputs for o in block.operators if o.name == name), ())

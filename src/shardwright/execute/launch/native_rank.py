@@ -14,8 +14,8 @@ from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.train import train_native
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.keep import is_due
-from shardwright.execute.training.train import Batches, StepReport, Training
+from shardwright.execute.state.kept_checkpoints import is_due
+from shardwright.execute.training.training_loop import Batches, StepReport, Training
 from shardwright.job.training import TrainingJob
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Table

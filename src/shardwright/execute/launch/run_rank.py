@@ -9,17 +9,23 @@ from pathlib import Path
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.keep import is_due, keep_last
+from shardwright.execute.state.kept_checkpoints import is_due, keep_last
 from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
-from shardwright.execute.training.train import Batches, StepReport, Training, member, train_rank
+from shardwright.execute.training.training_loop import (
+    Batches,
+    StepReport,
+    Training,
+    member,
+    train_rank,
+)
 from shardwright.execute.transport.distributed import Network
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What is evaluated while a run trains.
+    """Data that are evaluated while a run trains.
 
     Args:
         batches: by number, the first `count` of which are taken each time.

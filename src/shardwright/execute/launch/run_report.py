@@ -1,6 +1,4 @@
-"""What a run is asked, and what it found;
-made by `execute.launch.running`, read without PyTorch.
-"""
+"""Options and report of a run, made by `execute.launch.running` and read without PyTorch."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from shardwright.execute.training.rate import RateCurve
+from shardwright.execute.training.learning_rate import RateCurve
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.settings import Settings
 from shardwright.program.step_trace import StepTrace
@@ -43,7 +41,7 @@ TRANSPORTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a run is asked beside its plan.
+    """Options of a run other than its plan.
 
     Args:
         data: (sequence, file of tokens) of each.
@@ -125,7 +123,7 @@ class RunOptions:
 
     @property
     def rates(self) -> RateCurve:
-        """What each step has of `rate`."""
+        """The share of `rate` that each step uses."""
         return RateCurve(
             name=self.curve,
             warmup=self.warmup,
@@ -178,7 +176,7 @@ class RunMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What a run found.
+    """Results of a run.
 
     Args:
         steps: done in this run.

@@ -16,21 +16,21 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.native.context import Context
-from shardwright.execute.native.ring import Ring, passed_round
+from shardwright.execute.native.context_parallel_tokens import Context
+from shardwright.execute.native.ring_attention import Ring, passed_round
 from shardwright.execute.native.torch_private import exchanged, gathered
 from shardwright.execute.numerics.attention.attention_by_key_block import score_scale
-from shardwright.execute.numerics.attention.attention_operator import growth
-from shardwright.execute.numerics.attention.position_masks import visible
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.attention.attention_operator import temperature_factors
+from shardwright.execute.numerics.attention.position_masks import visibility_mask
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.positions.rotary_angles import (
-    cosines,
+    cosines_and_sines,
     rotary_rates,
     rotary_scale,
-    turned,
-    turned_pairs,
+    rotate_pairs,
+    rotated_pair_count,
 )
-from shardwright.execute.numerics.positions.rotary_operator import joined_keys
+from shardwright.execute.numerics.positions.rotary_operator import join_rotary_keys
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
@@ -75,18 +75,24 @@ class NativeRotary(nn.Module):  # type: ignore[misc]
                 shared = every.to_local(grad_placements=[Partial()])
             rope = shared.shape[-1]
             cos, sin = self._turns(query, rope // 2)
-            key = joined_keys(key, turned(shared, cos, sin, width=rope), head=self.width)
-            return turned(query, cos, sin, width=self.width, start=self.width - rope), key, value
-        cos, sin = self._turns(query, turned_pairs(self.settings, self.width))
+            key = join_rotary_keys(key, rotate_pairs(shared, cos, sin, width=rope), head=self.width)
+            return (
+                rotate_pairs(query, cos, sin, width=self.width, start=self.width - rope),
+                key,
+                value,
+            )
+        cos, sin = self._turns(query, rotated_pair_count(self.settings, self.width))
         return (
-            turned(query, cos, sin, width=self.width),
-            turned(key, cos, sin, width=self.width),
+            rotate_pairs(query, cos, sin, width=self.width),
+            rotate_pairs(key, cos, sin, width=self.width),
             value,
         )
 
     def _turns(self, like: torch.Tensor, pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
-        rates = rotary_rates(self.settings, pairs, length=self.context.whole(like), on=like.device)
-        return cosines(
+        rates = rotary_rates(
+            self.settings, pairs, length=self.context.whole(like), device=like.device
+        )
+        return cosines_and_sines(
             self.context.positions(like), rates, scale=rotary_scale(self.settings), dtype=like.dtype
         )
 
@@ -119,7 +125,7 @@ class Core(nn.Module):  # type: ignore[misc]
     ) -> tuple[torch.Tensor]:
         """The output of all heads, side by side."""
         if self.temper is not None:
-            query = query * growth(self.context.positions(query), self.temper).to(
+            query = query * temperature_factors(self.context.positions(query), self.temper).to(
                 query.dtype
             ).unsqueeze(-1)
         if self.again and torch.is_grad_enabled():
@@ -162,7 +168,7 @@ class Core(nn.Module):  # type: ignore[misc]
         if context.givers is not None:
             k, v = _all_given(k, v, context.givers)
         if list(context.keys) != sorted(context.keys):
-            order = torch.argsort(numbers(context.keys, like=k))
+            order = torch.argsort(index_tensor(context.keys, like=k))
             k, v = k[:, order], v[:, order]
         return self._seen(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2)
 
@@ -212,12 +218,12 @@ class Core(nn.Module):  # type: ignore[misc]
         return torch.cat(parts, dim=2) if len(parts) > 1 else parts[0]
 
     def _mask(self, low: int, high: int, *, on: torch.device) -> torch.Tensor | None:
-        """Which keys before `high` queries from `low` to `high` see; None: no later one than
-        themselves, of as many.
+        """The mask of queries from `low` to `high` over the keys before `high`; None for a plain
+        causal mask over as many keys.
         """
         if self.shape.window:
             keys = torch.arange(high, device=on)
-            return visible(self.shape, keys[low:].unsqueeze(-1) - keys, keys)
+            return visibility_mask(self.shape, keys[low:].unsqueeze(-1) - keys, keys)
         return causal_lower_right(high - low, high) if low else None
 
 

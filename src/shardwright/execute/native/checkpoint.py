@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.native.decoder import Lying
+from shardwright.execute.native.decoder_module import Lying
 from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.torch_private import own_intervals
 from shardwright.execute.shares.parameters import Key, Source, whole_shape
@@ -25,11 +25,11 @@ from shardwright.execute.state.checkpoint import (
     tensor_name,
     write_files,
 )
+from shardwright.execute.state.checkpoint_folders import latest
 from shardwright.execute.state.checkpoint_planners import Piece
 from shardwright.execute.state.checkpoint_ranks import save_files, together
-from shardwright.execute.state.folders import latest
-from shardwright.execute.state.keep import is_due, keep_last
-from shardwright.execute.training.train import StepReport, Training
+from shardwright.execute.state.kept_checkpoints import is_due, keep_last
+from shardwright.execute.training.training_loop import StepReport, Training
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 
@@ -147,7 +147,7 @@ def _trained(engine: Engine) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Te
 
 
 def _pieces(engine: Engine, model: Model) -> Iterator[Piece]:
-    """What this rank writes."""
+    """The tensors that this rank writes."""
     for number, (key, parameter, piece, turn) in enumerate(_trained(engine)):
         shape, states = whole_shape(model, key), engine.optimizer.state[piece]
         tensors = {

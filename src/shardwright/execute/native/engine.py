@@ -1,4 +1,4 @@
-"""What a rank of PyTorch's own engine holds: DTensor, FSDP2 and pipelining, with our order and our
+"""One rank's state on PyTorch's own engine: DTensor, FSDP2 and pipelining, with our order and our
 weights.
 """
 
@@ -18,19 +18,19 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.native.balance import NativeBalance, native_balance
-from shardwright.execute.native.context import Tokens, context_of, tokens_of
-from shardwright.execute.native.decoder import Stage
-from shardwright.execute.native.meshes import Meshes, grid_meshes
-from shardwright.execute.native.parallel import place
-from shardwright.execute.native.rules import require_expressible
-from shardwright.execute.native.tied import Copies, copies
+from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.native.context_parallel_tokens import Tokens, context_of, tokens_of
+from shardwright.execute.native.decoder_module import Stage
+from shardwright.execute.native.device_meshes import Meshes, grid_meshes
+from shardwright.execute.native.load_balancing import NativeBalance, native_balance
+from shardwright.execute.native.supported_grids import require_expressible
+from shardwright.execute.native.tensor_parallel_styles import place
+from shardwright.execute.native.tied_parameters import Copies, copies
 from shardwright.execute.native.torch_private import local, pipeline
-from shardwright.execute.numerics.losses.logit_scaling import logits_of
+from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.shares.parameters import Source, parameter_of
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.spared import is_spared
+from shardwright.execute.training.weight_decay_exemptions import is_spared
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
@@ -50,7 +50,7 @@ IGNORED = -100
 
 @dataclass(slots=True, kw_only=True)
 class Engine:
-    """What a rank has of a run.
+    """One rank's state of a run.
 
     Args:
         plan: of the grid.
@@ -93,7 +93,7 @@ class Engine:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """What logits and losses of this rank are computed in."""
+        """Context with the default dtype in which logits and losses of this rank are computed."""
         shards: AbstractContextManager[object] = (
             loss_parallel() if self.grid.tp > 1 else nullcontext()
         )
@@ -116,8 +116,8 @@ class Engine:
         )
 
     def writes(self, parameter: torch.nn.Parameter, number: int) -> bool:
-        """Whether this rank is the one that keeps these elements of a parameter, among those that
-        have them; they take turns by number.
+        """True if this rank saves these elements of a parameter, among the ranks that have them,
+        which take turns by number.
         """
         if any(parameter is copy.last for copy in self.shared):
             return False
@@ -139,12 +139,12 @@ class Engine:
 
     @property
     def first(self) -> bool:
-        """Whether the rank has the first chunk."""
+        """True if the rank has the first chunk."""
         return self.places[0] == 0
 
     @property
     def last(self) -> bool:
-        """Whether the rank has the last chunk."""
+        """True if the rank has the last chunk."""
         return self.places[-1] == self.chunks - 1
 
     @property
@@ -187,7 +187,7 @@ def _loss(
         flat: torch.Tensor = logits.flatten(0, 1)
         if flat.dtype.itemsize < 4:
             flat = flat.float()
-        flat = logits_of(flat, settings)
+        flat = scaled_logits(flat, settings)
         if grid.tp > 1:
             flat = DTensor.from_local(flat, meshes.dense["tp"], [Shard(-1)], run_check=False)
             wanted = DTensor.from_local(wanted, meshes.dense["tp"], [Replicate()], run_check=False)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
-from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.torch_private import around_actions, drop_output, forward_only
 

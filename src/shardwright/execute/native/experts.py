@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from shardwright.execute.native.dispatch import Owners, Way, returned, sent
+from shardwright.execute.native.token_dispatch import Owners, Way, returned, sent
 from shardwright.execute.native.torch_private import local
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.model.ir.operator import Operator

@@ -1,5 +1,5 @@
-"""What PyTorch 2.13 keeps private and this backend cannot do without; nothing else of the package
-touches it.
+"""Private interfaces of PyTorch 2.13 that this backend needs; no other module of the package uses
+them.
 
 `_PipelineScheduleRuntime` is the only schedule that runs an order given from outside, and
 `_load_csv` its only door: the public schedules each know one order by name. Only its own state says
@@ -135,9 +135,7 @@ def around_wait(
     microbatch: int,
     around: Callable[[], AbstractContextManager[None]],
 ) -> None:
-    """What a RECV_F or RECV_B has just begun is waited for inside `around`, by the action that
-    needs it.
-    """
+    """Run the wait for a RECV_F or RECV_B inside `around`, in the action that needs its tensor."""
     works = runtime.fwd_recv_ops if word == "RECV_F" else runtime.bwd_recv_ops
     works[chunk, microbatch] = [_Waits(works[chunk, microbatch], around)]
 
@@ -145,8 +143,7 @@ def around_wait(
 def around_shards(
     stage: nn.Module, around: Callable[[Collective], AbstractContextManager[None]]
 ) -> None:
-    """What FSDP2 has a rank wait for runs inside `around`: starting a gather, its end, and sums of
-    gradients.
+    """Run FSDP2's waits inside `around`: the start and end of a gather, and sums of gradients.
 
     Collectives of one rank are none.
     """
@@ -213,7 +210,7 @@ def _put_inside(
 
 
 def is_sharded(runtime: Any, chunk: int) -> bool:
-    """Whether FSDP2 has a chunk of the rank."""
+    """True if FSDP2 shards a chunk of the rank."""
     return isinstance(_stage(runtime, chunk).submod, FSDPModule)
 
 
@@ -245,7 +242,7 @@ def _stage(runtime: Any, chunk: int) -> PipelineStage:
 
 
 def own_intervals(held: torch.Tensor) -> tuple[tuple[int, int], ...]:
-    """Which elements of a parameter this rank has: an interval of each dim, empty ones where it has
+    """The elements of a parameter on this rank: an interval of each dim, empty ones where it has
     none.
     """
     if not isinstance(held, DTensor):

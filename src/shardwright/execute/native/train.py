@@ -10,16 +10,16 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
 from shardwright.execute.native.engine import Engine, engine
-from shardwright.execute.native.tied import add_up
+from shardwright.execute.native.step_events import Listener, listening, tell_actions, tell_shards
+from shardwright.execute.native.tied_parameters import add_up
 from shardwright.execute.native.torch_private import local
-from shardwright.execute.native.traced import Listener, listening, tell_actions, tell_shards
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.training.optimizer import AdamW, clip_factor
 from shardwright.execute.training.process_group import process_group
-from shardwright.execute.training.train import Batches, StepReport
+from shardwright.execute.training.training_loop import Batches, StepReport
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings

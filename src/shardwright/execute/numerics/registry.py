@@ -1,4 +1,4 @@
-"""Operator -> its numerics."""
+"""The numerics of each operator."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Final
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.attention_operator import Attention
-from shardwright.execute.numerics.attention.selected_key_blocks import chosen_blocks
+from shardwright.execute.numerics.attention.selected_key_blocks import select_key_blocks
 from shardwright.execute.numerics.base.cut_operator import GATHER, SCATTER
-from shardwright.execute.numerics.base.local_operators import Local
+from shardwright.execute.numerics.base.local_operators import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Numerics
 from shardwright.execute.numerics.experts.expert_layer import (
     GroupedLinear,
@@ -16,20 +16,28 @@ from shardwright.execute.numerics.experts.expert_layer import (
     Unpermute,
     route,
 )
-from shardwright.execute.numerics.experts.token_slots import Gather, Scatter, spread, weighed
-from shardwright.execute.numerics.images.insert_image_tokens import Merge
-from shardwright.execute.numerics.images.merged_tokens import Folds, neighbours
-from shardwright.execute.numerics.images.patch_embedding import Patches
-from shardwright.execute.numerics.images.patch_pooling import pooled
+from shardwright.execute.numerics.experts.token_slots import (
+    Gather,
+    Scatter,
+    copy_to_slots,
+    sum_weighted_slots,
+)
+from shardwright.execute.numerics.images.insert_image_tokens import InsertImageTokens
+from shardwright.execute.numerics.images.merged_tokens import OverMergedTokens, neighbour_count
+from shardwright.execute.numerics.images.patch_embedding import PatchEmbedding
+from shardwright.execute.numerics.images.patch_pooling import pool_patches
 from shardwright.execute.numerics.layers.gated_activations import PointwiseActivation
 from shardwright.execute.numerics.layers.linear import Linear
 from shardwright.execute.numerics.layers.residual_sum import Residual
 from shardwright.execute.numerics.layers.token_embedding import Embedding
-from shardwright.execute.numerics.losses.cross_entropy import Loss
-from shardwright.execute.numerics.losses.teacher_divergence import Divergence
+from shardwright.execute.numerics.losses.cross_entropy import CrossEntropy
+from shardwright.execute.numerics.losses.teacher_divergence import TeacherDivergence
 from shardwright.execute.numerics.norms.norm_operator import Norm
 from shardwright.execute.numerics.positions.rotary_operator import Rotary
-from shardwright.execute.numerics.state_space.state_space_mixers import conv, scan
+from shardwright.execute.numerics.state_space.state_space_mixers import (
+    causal_convolution,
+    state_space_scan,
+)
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 
 NUMERICS: Final[dict[OperatorKind, Numerics]] = {
@@ -40,26 +48,28 @@ NUMERICS: Final[dict[OperatorKind, Numerics]] = {
     OperatorKind.ACTIVATION: PointwiseActivation(),
     OperatorKind.RESIDUAL: Residual(),
     OperatorKind.EMBEDDING: Embedding(),
-    OperatorKind.LOSS: Loss(),
-    OperatorKind.ROUTE: Local(function=route),
+    OperatorKind.LOSS: CrossEntropy(),
+    OperatorKind.ROUTE: AutogradOperator(function=route),
     OperatorKind.GROUPED_LINEAR: GroupedLinear(),
-    OperatorKind.CONV: Local(function=conv),
-    OperatorKind.SCAN: Local(function=scan),
+    OperatorKind.CONV: AutogradOperator(function=causal_convolution),
+    OperatorKind.SCAN: AutogradOperator(function=state_space_scan),
 }
 
 
 def _moves(operator: Operator) -> Numerics:
-    """What moves tokens to their experts and back; in a cut block their slots."""
-    back = operator.name.endswith("unpermute")
+    """The numerics of an operator that moves tokens to their experts or back; in a cut block, of
+    one that moves their slots.
+    """
+    returns = operator.name.endswith("unpermute")
     if operator.klass is OperatorClass.ROUTER:
-        return Local(function=weighed if back else spread)
+        return AutogradOperator(function=sum_weighted_slots if returns else copy_to_slots)
     if operator.name.endswith((SCATTER, GATHER)):
         return Scatter() if operator.name.endswith(SCATTER) else Gather()
-    return Unpermute() if back else Permute()
+    return Unpermute() if returns else Permute()
 
 
 def numerics_of(operator: Operator) -> Numerics:
-    """How an operator computes.
+    """The numerics of an operator.
 
     Raises:
         StrategyError: no numerics for its kind (rule ``execute.operator``), or for adapters of it
@@ -71,21 +81,23 @@ def numerics_of(operator: Operator) -> Numerics:
             hint="simulate the plan, or name other targets: --train lora:r16:attn,mlp,shared",
             rule="execute.adapters",
         )
-    found = Divergence() if operator.is_taught else NUMERICS.get(operator.kind)
+    numerics = TeacherDivergence() if operator.is_taught else NUMERICS.get(operator.kind)
     if operator.reads_features:
-        found = Patches()
+        numerics = PatchEmbedding()
     elif operator.merges:
-        found = Merge()
+        numerics = InsertImageTokens()
     elif operator.kind is OperatorKind.PERMUTE and operator.experts is not None:
-        found = _moves(operator)
+        numerics = _moves(operator)
     elif operator.kind is OperatorKind.INDEX and operator.choice is not None:
-        found = Local(function=chosen_blocks)
-    elif found is not None and neighbours(operator) > 1:
-        found = Folds(of=Local(function=pooled) if operator.pools else found)
-    if found is None:
+        numerics = AutogradOperator(function=select_key_blocks)
+    elif numerics is not None and neighbour_count(operator) > 1:
+        numerics = OverMergedTokens(
+            of=AutogradOperator(function=pool_patches) if operator.pools else numerics
+        )
+    if numerics is None:
         raise StrategyError(
             f"operator {operator.name} ({operator.kind.value}) cannot be executed yet",
             hint="choose a model without it, or simulate the plan instead",
             rule="execute.operator",
         )
-    return found
+    return numerics

@@ -1,0 +1,1 @@
+"""Proofs that a plan's step equals the unsplit model's, on a shortened and narrowed model."""

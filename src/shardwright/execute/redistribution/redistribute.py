@@ -15,8 +15,8 @@ from typing import cast
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.redistribution.device_steps import Landing, Moves, Range, Turn, moves
-from shardwright.execute.redistribution.regions import copy, shape
+from shardwright.execute.redistribution.box_overlaps import copy, shape
+from shardwright.execute.redistribution.transition_steps import Landing, Moves, Range, Turn, moves
 from shardwright.execute.transport.requests import (
     Answer,
     Exchange,
@@ -37,8 +37,8 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halfway:
-    """What a device keeps between both sides of an edge: its own tensors and the buffer that its
-    steps worked in.
+    """State that a device keeps between both sides of an edge: its own tensors and the buffer of
+    its steps.
     """
 
     tensors: Tensors

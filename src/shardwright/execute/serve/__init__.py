@@ -1,0 +1,4 @@
+"""Serving of tiny models on real workers, with their caches and transfers.
+
+The simulation of deployments is in shardwright.serving.
+"""

@@ -10,9 +10,9 @@ from dataclasses import field
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.serve.batches import Part, Rows, rows_of
-from shardwright.execute.serve.cached import Absorb
-from shardwright.execute.serve.transfer import Side, has_states, transfer_task
+from shardwright.execute.serve.cache_transfer import Side, has_states, transfer_task
+from shardwright.execute.serve.cached_operators import Absorb
+from shardwright.execute.serve.iteration_batch import Part, Rows, rows_of
 from shardwright.execute.serve.worker import (
     CacheSize,
     ServingWorker,
@@ -97,8 +97,8 @@ class Server:
     def send(
         self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
     ) -> None:
-        """What lives of a request goes from one worker (and rank of it) to another, where it waits
-        until it lands.
+        """Send a request's cache and states from one worker (and rank of it) to another, where they
+        wait until they land.
         """
         gives, gets = (
             Side(worker=self.workers[w], rank=r)
@@ -113,8 +113,7 @@ class Server:
         self.under_way[request] = end
 
     def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
-        """What was sent of a request to a worker has blocks there from now on, up to position
-        `end`.
+        """Store a request's sent cache in blocks of the worker, up to position `end`.
 
         Raises:
             StrategyError: more was sent, and the model has states, which cannot go back (rule
@@ -172,8 +171,8 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationOutcome:
-    """What a device has of an iteration: logits, (first row, (rows, vocabulary)); the next token of
-    every growing row.
+    """One device's results of an iteration: logits, (first row, (rows, vocabulary)); the next token
+    of every growing row.
     """
 
     logits: tuple[tuple[int, torch.Tensor], ...]

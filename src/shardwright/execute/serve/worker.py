@@ -10,19 +10,19 @@ from dataclasses import replace
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device import DeviceWork, Walker
-from shardwright.execute.interpreter.passes import Turn
+from shardwright.execute.interpreter.device_actions import Turn
+from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
 from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.serve.batches import Rows
-from shardwright.execute.serve.blocks import BlockTables, Reach, reaches
-from shardwright.execute.serve.cache import DeviceCache
-from shardwright.execute.serve.cached import Absorb, ServedLayer
-from shardwright.execute.serve.latent import forward_in
+from shardwright.execute.serve.cache_blocks import BlockTables, Reach, reaches
+from shardwright.execute.serve.cached_latent_attention import forward_in
+from shardwright.execute.serve.cached_operators import Absorb, ServedLayer
+from shardwright.execute.serve.device_cache import DeviceCache
+from shardwright.execute.serve.iteration_batch import Rows
 from shardwright.execute.serve.served_model import require_served
 from shardwright.execute.shares.layer_state import BlockRun
 from shardwright.execute.shares.operator_shares import Site, place_of
 from shardwright.execute.shares.parameters import ParameterStore, Source
-from shardwright.execute.training.step import forward_work
+from shardwright.execute.training.training_step import forward_work
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass

@@ -19,7 +19,7 @@ Rows = tuple[torch.Tensor, ...] | tuple[slice, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPart:
-    """Where a box lies in one of the device's parts. is_all: it is all of the part."""
+    """The place of a box in one of the device's parts. is_all: the box is the whole part."""
 
     held: StoredParameter
     rows: Rows
@@ -152,7 +152,7 @@ def _broadcast(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def _rows(inner: Box, outer: Box) -> Rows | None:
-    """Where the indices of `inner` stand among those of `outer`; None if one is missing."""
+    """Rows of the indices of `inner` among those of `outer`; None if one is missing."""
     found: list[list[Interval]] = []
     for own, whole in zip(inner, outer, strict=True):
         rows, starts, start = [], [], 0

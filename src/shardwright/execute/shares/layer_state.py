@@ -1,4 +1,6 @@
-"""What a device keeps of a layer between forward and backward, and what of it is made again."""
+"""State that a device keeps of a layer between forward and backward, and the part of it that is
+recomputed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import hollow
+from shardwright.execute.numerics.base.local_tensors import shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
     Gradients,
@@ -78,7 +80,7 @@ class Ran:
 
 @dataclass(slots=True)
 class LayerState:
-    """What a layer keeps of a microbatch: operators that ran; or only its inputs, if it is
+    """Saved state of a layer for one microbatch: operators that ran; or only its inputs, if it is
     recomputed.
 
     Args:
@@ -102,7 +104,7 @@ class LayerState:
 
 
 def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: SavedTensors) -> Ran:
-    """What stays of an operator until backward, without what is made again."""
+    """The results of an operator that stay until backward, without those that are recomputed."""
     names = () if operator.kind is OperatorKind.EMBEDDING else operator.inputs
     if operator.name in run.again:
         inputs = tuple(
@@ -117,7 +119,9 @@ def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: Sa
         if own is came and own.is_floating_point()
     )
     return Ran(
-        saved=changed(saved, {place: hollow(given[place[0]][place[1]]) for place in lacks}),
+        saved=changed(
+            saved, {place: shape_placeholder(given[place[0]][place[1]]) for place in lacks}
+        ),
         lacks=lacks,
     )
 
@@ -162,7 +166,7 @@ def send_away(run: BlockRun, state: LayerState) -> None:
                     )
     for percent, tensor, where in spots.values():
         state.away.append((sent(tensor, percent=percent), where))
-        _put(state, where, hollow(tensor))
+        _put(state, where, shape_placeholder(tensor))
 
 
 def bring_back(state: LayerState) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
-from shardwright.execute.shares.whole_positions import is_spread
+from shardwright.execute.shares.gathered_positions import is_spread
 from shardwright.execute.transport.torch_device import OperatorShare, Routed
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
@@ -59,8 +59,8 @@ class Site:
 
 @lru_cache(maxsize=65536)
 def place_of(site: Site, operator: Operator) -> OperatorShare | None:
-    """Where `operator` runs on the device; None if it does not. Tokens meet their experts also
-    where they only are held.
+    """The device's share of `operator`; None if it has none. Token exchange runs also where tokens
+    are only held.
     """
     moves = operator.kind is OperatorKind.PERMUTE and is_routed(operator)
     cell = site.structure.cell(operator.klass)
@@ -212,8 +212,8 @@ def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
 
 
 def _inside(site: Site, operator: Operator) -> dict[str, Dim]:
-    """Which dim the parts of each kind of group are of: keys are passed round or gathered, a norm's
-    width may lie in heads.
+    """The dim that the members of each kind of group split: keys are passed round or gathered, a
+    norm's width may lie in heads.
     """
     if operator.kind is OperatorKind.NORM:
         wide = any(p.extents[0].dim is Dim.HEADS for p in operator.parameters)

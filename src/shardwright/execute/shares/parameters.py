@@ -121,7 +121,7 @@ def sliced(whole: torch.Tensor, box: Box) -> torch.Tensor:
 
 @dataclass(slots=True)
 class StoredParameter:
-    """What a device holds of one parameter for one use: its box in the owner's order, values and
+    """A device's part of one parameter for one use: its box in the owner's order, values and
     gradient.
 
     Args:

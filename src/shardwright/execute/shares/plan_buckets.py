@@ -1,4 +1,6 @@
-"""Which parameters are in one bucket, who sums it, and who shares its states."""
+"""Buckets of parameters, the devices that sum each bucket, and the devices that share its optimizer
+states.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from typing import cast
 from shardwright.cost.gradients.plan_synchronisation import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.gradients import Groups, in_own_order
+from shardwright.execute.shares.optimizer_shards import Bucket, Sharers
 from shardwright.execute.shares.parameters import Key
-from shardwright.execute.shares.shards import Bucket, Sharers
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward, without_gradient
@@ -128,8 +130,8 @@ class _Users:
         return [tuple(d for d in holders if self.operator[d] == name) for name in names]
 
     def stand(self, device: int) -> tuple[int, Stages, bool]:
-        """What a device's matrices have in common that are in a bucket: they are its own, of the
-        same stages, experts or not.
+        """The properties that a device's matrices in one bucket share: own or duplicate, stages,
+        experts or not.
         """
         return device, self.stages[device], self.klass is ParameterClass.EXPERTS
 
@@ -152,7 +154,7 @@ def _users(uses: tuple[ParameterPlace, ...]) -> _Users:
 
 
 def _holders(own: Iterable[int], group: SumGroup) -> tuple[int, ...]:
-    """Those that sum, and duplicates."""
+    """The devices that sum, and duplicates."""
     return tuple(sorted({*own, *(d for copy in group.copies for d in copy)}))
 
 
@@ -184,7 +186,7 @@ def _sharing(holders: tuple[int, ...], used: _Users, beside: Beside) -> list[tup
 
 
 def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> Sharers:
-    """Those of a bucket, with their parties where there are several; of frozen parameters there is
+    """The sharers of a bucket, with their parties where there are several; for frozen parameters,
     the parameter's degree alone.
     """
     if not trainable:

@@ -22,9 +22,10 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
-from shardwright.execute.shares.flat import box_views
+from shardwright.execute.shares.flat_views import box_views
+from shardwright.execute.shares.optimizer_shards import Bucket
 from shardwright.execute.shares.parameters import Key, Source, parameter_of, part, whole_shape
-from shardwright.execute.shares.shards import Bucket
+from shardwright.execute.state.checkpoint_folders import MANIFEST
 from shardwright.execute.state.checkpoint_planners import (
     Piece,
     Written,
@@ -33,9 +34,8 @@ from shardwright.execute.state.checkpoint_planners import (
     write_metadata,
     write_pieces,
 )
-from shardwright.execute.state.computed import computed, require_same
-from shardwright.execute.state.folders import MANIFEST
-from shardwright.execute.training.train import Member, Training, member
+from shardwright.execute.state.model_computation import computed, require_same
+from shardwright.execute.training.training_loop import Member, Training, member
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
@@ -48,7 +48,7 @@ EARLIER = "remove its folder to resume from the checkpoint before"
 
 
 def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
-    """What a parameter, or a state of it, is called in a checkpoint: ``model.layers.0.qkv.weight``,
+    """The name of a parameter, or of a state of it, in a checkpoint: ``model.layers.0.qkv.weight``,
     ``optimizer.first.layers.0...``.
     """
     run, layer, _, name = key
@@ -60,7 +60,7 @@ def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFiles:
-    """What a device wrote, and (name, bytes, digest) of its files."""
+    """One device's written tensors, and (name, bytes, digest) of its files."""
 
     written: Written
     files: tuple[tuple[str, int, str], ...]
@@ -274,8 +274,8 @@ def read(
 
 
 def has_block(folder: Path, name: str) -> bool:
-    """Whether a checkpoint's model has a block of that name; of those that do not say what they
-    computed it is taken to be so.
+    """True if a checkpoint's model has a block of that name, or if the checkpoint does not list its
+    blocks.
 
     Raises:
         DataError: the manifest is not whole.

@@ -1,5 +1,5 @@
-"""What is written and read by torch.distributed.checkpoint: boxes of named tensors, without a plan
-or a process group.
+"""Planners of torch.distributed.checkpoint that write and read boxes of named tensors, without a
+plan or a process group.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Piece:
 
     @property
     def chunk(self) -> ChunkStorageMetadata:
-        """Where the box lies."""
+        """The box's place in its tensor."""
         return ChunkStorageMetadata(
             offsets=torch.Size(a for a, _ in self.box), sizes=torch.Size(b - a for a, b in self.box)
         )
@@ -166,7 +166,7 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What a device wrote: names of its files, and what the metadata needs."""
+    """One device's output: names of its files, and its part of the metadata."""
 
     files: tuple[str, ...]
     plan: SavePlan

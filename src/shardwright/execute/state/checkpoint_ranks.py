@@ -21,15 +21,15 @@ from shardwright.execute.state.checkpoint import (
     resumed,
     write_device,
 )
-from shardwright.execute.state.folders import latest
-from shardwright.execute.training.train import Member, Training, member
+from shardwright.execute.state.checkpoint_folders import latest
+from shardwright.execute.training.training_loop import Member, Training, member
 
 T = TypeVar("T")
 
 
 def together(make: Callable[[], T]) -> list[T]:
-    """What `make` gives on every rank, by rank. All ranks call it, and none goes on before all have
-    made theirs.
+    """The result of `make` on every rank, by rank. All ranks call it, and none continues before all
+    have their results.
 
     Raises:
         DataError: `make` raised one, or could not read or write, on any rank: the same on all

@@ -7,9 +7,9 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.interpreter.cadence import dropped, filled
-from shardwright.execute.interpreter.device import Batch, forward_task
-from shardwright.execute.training.train import Member, Training, cadenced, counted_losses
+from shardwright.execute.interpreter.device_walk import Batch, forward_task
+from shardwright.execute.interpreter.layer_hooks import dropped, filled
+from shardwright.execute.training.training_loop import Member, Training, cadenced, counted_losses
 from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Reduce, Task
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.arrays import mapped
+from shardwright.execute.training.mapped_arrays import mapped
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
@@ -104,7 +104,7 @@ def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
 
 
 def patch_operator(model: Model) -> Operator | None:
-    """What projects patches; None of a model without a tower."""
+    """The operator that projects patches; None for a model without a tower."""
     return next((o for block in model.blocks for o in block.operators if o.reads_features), None)
 
 
@@ -114,7 +114,9 @@ def has_class_token(first: Operator) -> bool:
 
 
 def has_grid(model: Model) -> bool:
-    """What a patch gets depends on its row and column, or it is merged with its neighbours."""
+    """True if a patch's input depends on its row and column, or it is merged with its
+    neighbours.
+    """
     settings = [model.settings, *(own for _, own in model.settings.own)]
     blocks = [one.image.block for one in settings if one.image is not None]
     return any(one.turns is not None or one.stretched is not None for one in settings) or any(
@@ -123,8 +125,8 @@ def has_grid(model: Model) -> bool:
 
 
 def patches_of(images: np.ndarray, *, model: Model) -> np.ndarray:
-    """What a tower reads of images, (images, tokens, elements): their patches block by block; zeros
-    where its class token is.
+    """The tower's input from images, (images, tokens, elements): their patches block by block;
+    zeros at the class token.
 
     Args:
         images: (images, channels, rows, columns), or (images, patches, elements) in the order of

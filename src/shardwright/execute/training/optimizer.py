@@ -8,7 +8,7 @@ from torch.nn import functional
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.run_precision import Precision
 from shardwright.execute.shares.offload import host_like
-from shardwright.execute.training.rate import CONSTANT, RateCurve
+from shardwright.execute.training.learning_rate import CONSTANT, RateCurve
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.lazy_dataclass import dataclass
 

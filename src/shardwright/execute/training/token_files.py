@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.arrays import mapped
 from shardwright.execute.training.image_files import open_images, require_places
+from shardwright.execute.training.mapped_arrays import mapped
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
@@ -83,7 +83,7 @@ def _row(path: Path) -> np.ndarray:
 
 
 def description_of(path: Path) -> Path:
-    """Where the description of a file of tokens lies."""
+    """The path of a token file's description."""
     return path.with_name(f"{path.name}.json")
 
 

@@ -22,8 +22,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.beside import Asides, StreamAsides, ThreadAsides
-from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
@@ -38,6 +37,7 @@ from shardwright.execute.transport.requests import (
     Task,
     answered,
 )
+from shardwright.execute.transport.side_tasks import Asides, StreamAsides, ThreadAsides
 from shardwright.execute.transport.torch_private import named_group
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Communicators:
         return timedelta(seconds=self.timeout_s)
 
     def _beside(self) -> Asides:
-        """What runs the tasks that the device begins."""
+        """The runner of tasks that the device begins."""
         if self._asides is None:
             self._asides = (
                 StreamAsides(self.on)
@@ -176,8 +176,8 @@ class Communicators:
     def exchange(
         self, request: Exchange, device: int, *, beside: bool = False
     ) -> dict[int, torch.Tensor]:
-        """What each member gives this one: an all-gather where all give the same shape to all, else
-        an all-to-all of what each gives.
+        """The tensors that each member gives this one: an all-gather where all give tensors of the
+        same shape to all, else an all-to-all.
         """
         members = request.group
         dtype = request.dtype or next(
@@ -277,8 +277,8 @@ class Communicators:
         return _MADE[key][1]
 
     def ready(self) -> torch.cuda.Event | None:
-        """What a thread that sends has to wait for: all that this one has asked of the device; None
-        on the host.
+        """The event that a sending thread waits for, after all work that this thread has queued on
+        the device; None on the host.
         """
         if self.on.type != "cuda":
             return None
@@ -310,8 +310,8 @@ class Communicators:
 
 
 def gathers(request: Exchange, device: int) -> bool:
-    """Whether an exchange is an all-gather of parts of one shape, by what one member knows of it;
-    all members find the same.
+    """True if an exchange is an all-gather of parts of one shape, judged by one member's knowledge;
+    all members agree.
 
     Else parts differ in size, or some member gives or gets nothing: an all-to-all carries that.
     """
@@ -327,5 +327,5 @@ def gathers(request: Exchange, device: int) -> bool:
 
 
 def one_line(error: RuntimeError) -> str:
-    """What a backend says, without places in its source and its guesses."""
+    """A backend's error message on one line, without source positions and guesses."""
     return re.sub(r"\[/\S*\] |\. This is typically.*", "", " ".join(str(error).split()))

@@ -25,9 +25,9 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.communicators import Communicators, one_line
 from shardwright.execute.transport.messages import as_messages
-from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Answer, Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 
@@ -55,8 +55,8 @@ MESSAGE, GOODBYE = 1, 0
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    """What a message brought, as octets.
-    there: what a stream has to wait for; None = it is there.
+    """The bytes of a received message. there: the event that a stream waits for; None = it is
+    there.
     """
 
     dtype: torch.dtype
@@ -66,8 +66,8 @@ class _Parcel:
 
 @dataclass(frozen=True, slots=True)
 class _Going:
-    """What is being sent, kept until it has gone. work: None = it is still to be begun, behind
-    `ready`, on the backend.
+    """A message that is being sent, kept until it has gone. work: None = it is still to be begun,
+    behind `ready`, on the backend.
     """
 
     tensor: torch.Tensor
@@ -77,7 +77,7 @@ class _Going:
 
 @dataclass(slots=True)
 class _Inbox:
-    """What has come. failed: why a rank is no longer heard. left: ranks that said goodbye.
+    """Received messages. failed: why a rank is no longer heard. left: ranks that said goodbye.
     `changed` tells of all changes.
     """
 
@@ -185,7 +185,7 @@ class Network:
             ) from error
 
     def drive(self, tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
-        """What the tasks of this rank's devices return. All ranks call it, each with its own
+        """The results of the tasks of this rank's devices. All ranks call it, each with its own
         devices.
 
         Args:
@@ -473,7 +473,7 @@ class Network:
             self._inbox.fail(rank, one_line(error))
 
     def _parcel(self, rank: int, size: int, dtype: torch.dtype) -> _Parcel:
-        """What follows a header."""
+        """The message that follows a header."""
         if self._communicators is None:
             return _Parcel(dtype, self._receive(rank, size, torch.uint8))
         octets = torch.empty(size, dtype=torch.uint8, device=self.on)

@@ -12,9 +12,8 @@ from typing import Generic, TypeVar
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.messages import reduced
-from shardwright.execute.transport.one_by_one import one_by_one
-from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
@@ -26,6 +25,7 @@ from shardwright.execute.transport.requests import (
     Take,
     Task,
 )
+from shardwright.execute.transport.side_tasks_in_turn import one_by_one
 
 T = TypeVar("T")
 Meeting = tuple[type, tuple[int, ...], Hashable]
@@ -33,8 +33,8 @@ Meeting = tuple[type, tuple[int, ...], Hashable]
 
 
 def run(tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
-    """What each device's task returns, once all are done. Deterministic: devices go on in their
-    order, each as far as it can.
+    """The result of each device's task, once all are done. Deterministic: devices run in order,
+    each as far as it can.
 
     Args:
         tasks: by device; all devices that they ask anything of are among them.
@@ -213,7 +213,9 @@ def _agree(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, 
 
 
 def _deadlock(waiting: Mapping[int, Moving]) -> StrategyError:
-    """Who waits for what: of a group, for the members that have not asked the same."""
+    """An error that names the waiting devices and the members of their groups that have not made
+    the same request.
+    """
     lines = []
     for device, request in sorted(waiting.items()):
         if isinstance(request, Take):

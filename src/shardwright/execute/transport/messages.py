@@ -10,8 +10,7 @@ from typing import TypeVar, cast
 
 import torch
 
-from shardwright.execute.transport.one_by_one import one_by_one
-from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
@@ -25,6 +24,7 @@ from shardwright.execute.transport.requests import (
     Task,
     answered,
 )
+from shardwright.execute.transport.side_tasks_in_turn import one_by_one
 from shardwright.program.transition.steps import even_ranges
 
 T = TypeVar("T")

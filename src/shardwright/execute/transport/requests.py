@@ -1,4 +1,4 @@
-"""What a device asks of its transport: it yields a request and is sent the answer.
+"""Requests of a device to its transport: its task yields a request and is sent the answer.
 
 Keys are made of strings, integers and tuples of them, so that they are the same on all ranks.
 Messages between two devices under one key come in the order in which they were posted. A posted
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Reduction(StrEnum):
-    """How members' tensors become one."""
+    """The reduction of the members' tensors to one."""
 
     SUM = "sum"
     MAX = "max"

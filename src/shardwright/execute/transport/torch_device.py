@@ -1,4 +1,4 @@
-"""Where an operator runs: one device's share of it, as its numerics need it."""
+"""One device's share of an operator, as its numerics need it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.program.layout.layout import Box, Indices, Interval
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """What a device is to routed tokens.
+    """A device's part in routing: the tokens that it holds, and those that its experts process.
 
     Args:
         home: samples and positions whose tokens it holds with their probabilities; () = none.

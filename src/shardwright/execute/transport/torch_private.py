@@ -1,4 +1,4 @@
-"""What torch.distributed does, but has no public name for."""
+"""Functions of torch.distributed without a public name."""
 
 from __future__ import annotations
 

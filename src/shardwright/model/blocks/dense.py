@@ -25,7 +25,7 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter, ParameterClass
 
 
 class QkNorm(StrEnum):
-    """What the gain of a query/key norm spans: one head, all heads, or nothing (a norm without
+    """The span of a query/key norm's gain: one head, all heads, or nothing (a norm without
     parameters).
     """
 

@@ -1,4 +1,4 @@
-"""Which layers see only a window of the keys, in the spellings of different families."""
+"""Layers with a sliding window over the keys, in the spellings of different families."""
 
 from __future__ import annotations
 

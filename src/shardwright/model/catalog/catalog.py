@@ -42,7 +42,7 @@ def catalog_entry(name: str) -> CatalogEntry:
 
 
 def is_catalog_name(name: str) -> bool:
-    """Whether there is an entry of that name in any spelling."""
+    """True if there is an entry of that name in any spelling."""
     return _find(name) is not None
 
 

@@ -1,0 +1,3 @@
+"""Readers of Hugging Face's config.json, by family: decoders, images, and fields that families
+share.
+"""

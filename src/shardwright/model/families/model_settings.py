@@ -1,5 +1,5 @@
-"""What a Hugging Face configuration says beyond sizes: numbers that are computed with, and what
-would be computed otherwise.
+"""Settings of a Hugging Face configuration beyond sizes: constants of the computation, and
+differences from it that we do not compute.
 
 A field that is not written has the value of the family's configuration class in Transformers.
 """
@@ -155,7 +155,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
 
 
 def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """What a configuration asks for that our operators do not compute, so that published weights
+    """Settings of a configuration that our operators do not compute, so that published weights
     would not give the published losses.
     """
     own = CLASSES.get(model.architecture, UNKNOWN)
@@ -192,7 +192,7 @@ def _local_base(config: Mapping[str, Any], own: ClassSettings) -> float:
 
 
 def _temper(fields: Fields, model: Model) -> tuple[float, float]:
-    """How queries grow with their position, where some do."""
+    """The growth of queries with their position, where the model has one."""
     positions, strength = Settings().temper
     if not any(o.tempered for b in model.blocks for o in b.operators):
         return positions, strength
@@ -400,7 +400,7 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
 
 
 def _add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
-    """Whether the scores of chosen experts are made to add up to one; None: not known."""
+    """True if the scores of chosen experts are normalised to add up to one; None: not known."""
     return (
         bool(config["norm_topk_prob"])
         if own.reads_norm and "norm_topk_prob" in config

@@ -58,12 +58,12 @@ class Block:
 
     @property
     def is_teachers(self) -> bool:
-        """It is a frozen teacher's, beside the model."""
+        """True if the block belongs to a frozen teacher beside the model."""
         return self.sequence == TEACHER
 
     @property
     def has_words(self) -> bool:
-        """It is an embedding or a head."""
+        """True if the block is an embedding or a head."""
         return not _WORDS.isdisjoint([o.klass for o in self.operators])
 
     @property

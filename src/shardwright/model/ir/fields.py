@@ -46,7 +46,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What has been asked of a configuration so far; the one thing about it that grows.
+    """The fields of a configuration that have been read so far; the only part that changes.
 
     Args:
         objects: every object that was entered, by its path.
@@ -106,12 +106,12 @@ class Fields:
         )
 
     def present(self, *names: str) -> bool:
-        """Whether one of the spellings is there and not null."""
+        """True if one of the spellings is there and not null."""
         self.aside(*names)
         return any(self.mapping.get(name) is not None for name in names)
 
     def written(self, name: str) -> bool:
-        """Whether the field is there, null or not."""
+        """True if the field is there, null or not."""
         self.aside(name)
         return name in self.mapping
 

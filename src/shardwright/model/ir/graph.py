@@ -78,7 +78,7 @@ class Model:
         return hash((self.name, self.hidden, self.vocab, len(self.blocks)))
 
     def is_memory(self, run: int, source: int) -> bool:
-        """What run number `run` reads of run number `source` is its blocks' memory, not their
+        """True if run number `run` reads run number `source` as its blocks' memory and not as their
         stream.
         """
         memory = self.blocks[self.runs[run].block].memory

@@ -13,7 +13,7 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter
 
 
 class OperatorClass(StrEnum):
-    """What a placement selects (DESIGN section 2)."""
+    """Class of an operator, by which a placement selects it (DESIGN section 2)."""
 
     STREAM = "stream"
     ATTN = "attn"
@@ -28,7 +28,9 @@ class OperatorClass(StrEnum):
 
 
 class OperatorKind(StrEnum):
-    """How an operator computes: which cost formula and which executor routine it uses."""
+    """Kind of an operator's computation, which decides its cost formula and its executor
+    routine.
+    """
 
     LINEAR = "linear"
     GROUPED_LINEAR = "grouped-linear"
@@ -47,7 +49,7 @@ class OperatorKind(StrEnum):
 
 
 class Mask(StrEnum):
-    """Which keys a query sees."""
+    """The keys that a query sees."""
 
     CAUSAL = "causal"
     FULL = "full"
@@ -101,8 +103,8 @@ class ExpertShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockChoice:
-    """Which keys an indexer selects for a query: blocks of neighbours, for each of its heads
-    others.
+    """An indexer's selection of keys for a query: blocks of neighbours, for each of its heads other
+    blocks.
 
     Args:
         size: keys of a block.
@@ -243,8 +245,8 @@ class Operator:
 
     @property
     def joins_stream(self) -> bool:
-        """It adds a sub-block's output to a layer's stream: what combines experts is within one,
-        what has no extents only stands for it.
+        """True if the operator adds a sub-block's output to a layer's stream. An operator that
+        combines experts works inside one, and an operator without extents only stands for it.
         """
         stream = self.kind is OperatorKind.RESIDUAL and self.klass is OperatorClass.STREAM
         return stream and bool(self.reads) and not self.name.endswith("combine")
@@ -256,8 +258,8 @@ class Operator:
 
     @property
     def merges(self) -> bool:
-        """It writes what another sequence made over places of its own (image tokens over
-        placeholders), or `adds` it there.
+        """True if the operator writes another sequence's output over places of its own (image
+        tokens over placeholders), or `adds` it there.
         """
         return (
             self.kind is OperatorKind.PERMUTE
@@ -272,7 +274,7 @@ class Operator:
 
     @property
     def pools(self) -> bool:
-        """It takes the mean of neighbours."""
+        """True if the operator takes the mean of neighbours."""
         return self.kind is OperatorKind.ACTIVATION and self.joins > 1
 
     @property

@@ -119,7 +119,7 @@ Longer = LongerRotary | YarnRotary | DynamicRotary | LongRotary | ProportionalRo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInput:
-    """How images come into a text.
+    """The input of images into a text: patches, and the tokens that they become.
 
     Args:
         token: of the text, over which image tokens are written: its k-th place in a sample has the
@@ -148,8 +148,8 @@ class ImageInput:
 
     @property
     def pixels(self) -> tuple[int, ...]:
-        """What the elements of a patch are: channels, frames where it has some, rows, columns; or
-        channels last.
+        """The dims of a patch: channels, frames where it has some, rows, columns; or channels
+        last.
         """
         if self.channels_last:
             return (*self.patch[1:], self.patch[0])
@@ -242,13 +242,13 @@ class PositionAxes:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """As files have them, without the width of a row."""
+        """The shape in files, without the width of a row."""
         return 2, self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What operators compute with beside sizes and parameters.
+    """Constants of the operators' computation other than sizes and parameters.
 
     Args:
         rope_base: of rotary positions.
@@ -332,8 +332,8 @@ class Settings:
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:
-        """Those that a block computes with, or one of its operators that stands alone
-        (``projector.up``), or an operator of this block.
+        """The settings of a block, of one of its operators that stands alone (``projector.up``), or
+        of an operator of this block.
         """
         return next(
             (
@@ -345,7 +345,7 @@ class Settings:
         )
 
     def of_layers(self, *, local: bool) -> Settings:
-        """Those of layers with a window (`local`), or of the others."""
+        """The settings of layers with a window (`local`), or of the others."""
         return (
             replace(self, rope_base=self.local_rope_base, longer=None, local_rope_base=0.0)
             if local and self.local_rope_base

@@ -9,8 +9,8 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class Dim(StrEnum):
-    """What a split may cut (DESIGN section 2). `WIDTH` is an operator's own width, `REPLICATE` cuts
-    nothing.
+    """The dims that a split may cut (DESIGN section 2). `WIDTH` is an operator's own width,
+    `REPLICATE` cuts nothing.
     """
 
     BATCH = "b"
@@ -26,7 +26,7 @@ class Dim(StrEnum):
 
 
 class ParameterClass(StrEnum):
-    """What `Shards` rules and sync groups select parameters by."""
+    """Class of a parameter, by which `Shards` rules and sync groups select it."""
 
     DENSE = "dense"
     EXPERTS = "experts"

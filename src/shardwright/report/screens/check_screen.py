@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from shardwright.execute.proof.proof import Proof
+from shardwright.execute.proof.proof_result import Proof
 from shardwright.report.line_breaking import Words
 from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Verified

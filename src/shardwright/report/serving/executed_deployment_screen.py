@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from shardwright.execute.serve.served import ServedProof
+from shardwright.execute.serve.serving_proof import ServedProof
 from shardwright.report.line_breaking import Words
 
 

@@ -1,4 +1,4 @@
-"""Attention of a device's queries to one block of keys after another, by a fused kernel where one
+"""Attention of a device's queries to one block of keys at a time, by a fused kernel where one
 computes it.
 """
 
@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.attention.fused_attention import fused, fused_back, is_fused
-from shardwright.execute.numerics.attention.fused_kernel_calls import Made
-from shardwright.execute.numerics.attention.key_exchange import Keys
+from shardwright.execute.numerics.attention.fused_attention import (
+    fused_attention,
+    fused_attention_backward,
+    is_fused,
+)
+from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
+from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.attention.unfused_attention import (
     ScoreInputs,
-    built,
-    built_back,
     shape_of,
+    unfused_attention,
+    unfused_attention_backward,
 )
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.model.ir.settings import Settings
 
-ALONE = ScoreInputs()
+NO_SCORE_INPUTS = ScoreInputs()
 
 
 def score_scale(shape: AttentionShape, settings: Settings) -> float:
@@ -33,53 +37,52 @@ def score_scale(shape: AttentionShape, settings: Settings) -> float:
     )
 
 
-def met(
+def attend_to_keys(
     place: OperatorShare,
     query: torch.Tensor,
-    keys: Keys,
-    before: Made | None = None,
-    beside: ScoreInputs = ALONE,
-) -> Made:
-    """What is made of all keys that queries have met, once a block of keys has joined.
+    keys: KeyBlock,
+    earlier: PartialAttention | None = None,
+    score_inputs: ScoreInputs = NO_SCORE_INPUTS,
+) -> PartialAttention:
+    """Attention over all key blocks so far, after one more block of keys.
 
     Args:
-        query: (samples, positions, heads x width), of `place.positions`.
-        before: of the blocks before, which may be overwritten; None: this is the first.
-
+        query: (samples, positions, heads x width), of `place.positions`. earlier: attention over
+            the blocks before, which may be overwritten; None: this is the first.
     Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1; of keys that come from other devices
     Liu et al. 2023 (arXiv 2310.01889).
     """
     scale = score_scale(shape_of(place), place.settings)
     if is_fused(place, (query, keys.key, keys.value)):
-        return fused(place, query, keys, before, scale=scale)
-    return built(place, query, keys, before, beside, scale=scale)
+        return fused_attention(place, query, keys, earlier, scale=scale)
+    return unfused_attention(place, query, keys, earlier, score_inputs, scale=scale)
 
 
-def met_back(
+def attend_to_keys_backward(
     place: OperatorShare,
     query: torch.Tensor,
-    keys: Keys,
-    made: Made,
+    keys: KeyBlock,
+    attended: PartialAttention,
     grad: torch.Tensor,
-    beside: ScoreInputs = ALONE,
-) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
-    """Gradients of queries, of a block of keys and values, and of what `beside` has of a table.
+    score_inputs: ScoreInputs = NO_SCORE_INPUTS,
+) -> tuple[torch.Tensor, KeyBlock, *tuple[torch.Tensor, ...]]:
+    """Gradients of queries, of a block of keys and values, and of the table in `score_inputs`.
 
     Args:
-        made: of all blocks, the output in the format of the queries.
-        grad: of that output, by head as it is.
+        attended: over all blocks, with the output in the format of the queries.
+        grad: of that output, by head.
     """
     scale = score_scale(shape_of(place), place.settings)
     if is_fused(place, (query, keys.key, keys.value)):
-        return fused_back(place, query, keys, made, grad, scale=scale)
-    return built_back(place, query, keys, made, grad, beside, scale=scale)
+        return fused_attention_backward(place, query, keys, attended, grad, scale=scale)
+    return unfused_attention_backward(place, query, keys, attended, grad, score_inputs, scale=scale)
 
 
-def by_head(place: OperatorShare, values: torch.Tensor) -> torch.Tensor:
+def split_heads(place: OperatorShare, values: torch.Tensor) -> torch.Tensor:
     """(samples, heads, positions, width of values) of an output or its gradient."""
     return values.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)
 
 
-def side_by_side(heads: torch.Tensor) -> torch.Tensor:
+def merge_heads(heads: torch.Tensor) -> torch.Tensor:
     """(samples, positions, heads x width) of (samples, heads, positions, width)."""
     return heads.transpose(1, 2).flatten(-2)

@@ -1,5 +1,5 @@
-"""softmax(Q K^T) V with every mask of the catalog, keys of the device's positions, gathered from
-its group or passed round a ring.
+"""The attention operator: every mask of the catalog, with keys of the device's own positions,
+gathered from a group or passed round a ring.
 """
 
 from __future__ import annotations
@@ -7,23 +7,29 @@ from __future__ import annotations
 import torch
 
 from shardwright.execute.numerics.attention.attention_by_key_block import (
-    by_head,
-    met,
-    met_back,
-    side_by_side,
+    attend_to_keys,
+    attend_to_keys_backward,
+    merge_heads,
+    split_heads,
 )
-from shardwright.execute.numerics.attention.fused_kernel_calls import Made
+from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
 from shardwright.execute.numerics.attention.key_exchange import (
-    Keys,
-    gathered,
-    own_positions,
-    passed,
-    sent_back,
+    KeyBlock,
+    gather_keys,
+    local_key_positions,
+    reduce_scatter_key_grads,
+    ring_step,
 )
-from shardwright.execute.numerics.attention.selected_key_blocks import selection_of
+from shardwright.execute.numerics.attention.selected_key_blocks import split_off_selection
 from shardwright.execute.numerics.attention.unfused_attention import ScoreInputs, shape_of
-from shardwright.execute.numerics.base.group_calls import members
-from shardwright.execute.numerics.base.local_tensors import fine, given, hollow, numbers, returned
+from shardwright.execute.numerics.base.group_calls import group_members
+from shardwright.execute.numerics.base.local_tensors import (
+    at_least_float32,
+    index_tensor,
+    input_gradients,
+    require_gradient,
+    shape_placeholder,
+)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -37,19 +43,19 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """The core: local query heads against the key heads that they read.
+    """softmax(Q K^T) V of the device's query heads over the key heads that they read.
 
     Scores are divided by the root of a key head's width (unless they are plain), and multiplied
     with the settings' factor. Inputs: q k v in one, or q and (k, v) in two (cross-attention: keys'
     positions are the memory's). Keys may be those of more positions than the queries
     (`Place.key_positions`). Where an indexer selects keys, what it selected comes behind the other
-    inputs (`selection_of`); of a core that sees images, the runs of image tokens (`image_runs`).
-    Where positions are split, keys and values are passed round (`groups["ring"]`; in backward with
-    the gradients that their owner is to get), or gathered from all members and gathered again in
-    backward (`groups["gather"]`). The gradient of a table of biases by distance is a sum of the
-    scores' cotangents: it is found with the input gradient, where the keys of all positions pass
-    by, and given out as the weight's. Queries meet one block of keys after another (`core`); the
-    output and the logarithm of its denominator are kept.
+    inputs (`split_off_selection`); of a core that sees images, the runs of image tokens
+    (`image_runs`). Where positions are split, keys and values are passed round a ring
+    (`groups["ring"]`; in backward together with their gradients), or gathered from all members, in
+    backward once more (`groups["gather"]`). The gradient of a table of biases by distance is a sum
+    of the scores' cotangents. It is computed with the input gradient, where the keys of all
+    positions are at hand, and returned as the weight gradient. Key blocks are attended to one after
+    another (`attention_by_key_block`); the output and the logarithm of its denominator are saved.
     """
 
     def forward(
@@ -58,26 +64,34 @@ class Attention:
         """See `Numerics`.
 
         Raises:
-            StrategyError: as `selection_of`.
+            StrategyError: as `split_off_selection`.
         """
-        inputs, chosen = selection_of(place, inputs)
+        inputs, selection = split_off_selection(place, inputs)
         query, key, value = _parts(inputs)
-        query = tempered(place, query)
-        kept = tuple(
-            tuple(v if i < 3 else hollow(v) for i, v in enumerate(values)) for values in inputs
+        query = apply_temperature(place, query)
+        kept_inputs = tuple(
+            tuple(value if i < 3 else shape_placeholder(value) for i, value in enumerate(values))
+            for values in inputs
         )
-        beside = _beside(place, inputs, weights, chosen)
-        keys = yield from gathered(
-            place, Keys(key=key, value=value, positions=own_positions(place)), what="keys"
+        score_inputs = _score_inputs(place, inputs, weights, selection)
+        keys = yield from gather_keys(
+            place,
+            KeyBlock(key=key, value=value, positions=local_key_positions(place)),
+            purpose="keys",
         )
-        made = met(place, query, keys, None, beside)
-        for step in range(1, len(members(place, "ring"))):
-            keys = yield from passed(place, keys, step, what="keys")
-            made = met(place, query, keys, made, beside)
-        out = side_by_side(made[0].to(query.dtype))
+        attended = attend_to_keys(place, query, keys, None, score_inputs)
+        for step in range(1, len(group_members(place, "ring"))):
+            keys = yield from ring_step(place, keys, step, purpose="keys")
+            attended = attend_to_keys(place, query, keys, attended, score_inputs)
+        out = merge_heads(attended[0].to(query.dtype))
         return (out,), SavedTensors(
-            inputs=kept,
-            own=(out, made[1], *(torch.zeros_like(fine(t)) for t in beside.table), *chosen),
+            inputs=kept_inputs,
+            own=(
+                out,
+                attended[1],
+                *(torch.zeros_like(at_least_float32(t)) for t in score_inputs.table),
+                *selection,
+            ),
         )
 
     def input_grad(
@@ -85,52 +99,68 @@ class Attention:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         query, key, value = _parts(saved.inputs)
-        query, grad = tempered(place, query), by_head(place, given(grads[0]))
-        made, learned, chosen = _kept(place, saved)
-        beside = _beside(place, saved.inputs, weights, chosen)
-        own = yield from gathered(
-            place, Keys(key=key, value=value, positions=own_positions(place)), what="keys again"
+        query, grad = (
+            apply_temperature(place, query),
+            split_heads(place, require_gradient(grads[0])),
         )
-        dq, of_own, *found = met_back(place, query, own, made, grad, beside)
-        _added(learned, found)
-        keys, of_others = own, None
-        size = len(members(place, "ring"))
+        attended, table_grads, selection = _saved_results(place, saved)
+        score_inputs = _score_inputs(place, saved.inputs, weights, selection)
+        own_keys = yield from gather_keys(
+            place,
+            KeyBlock(key=key, value=value, positions=local_key_positions(place)),
+            purpose="keys again",
+        )
+        dq, own_key_grads, *block_table_grads = attend_to_keys_backward(
+            place, query, own_keys, attended, grad, score_inputs
+        )
+        _add_table_grads(table_grads, block_table_grads)
+        keys, travelling_grads = own_keys, None
+        size = len(group_members(place, "ring"))
         for step in range(1, size):
-            keys = yield from passed(place, keys, step, what="keys again")
-            if of_others is not None:
-                of_others = yield from passed(place, of_others, step, what="key gradients")
-            more, of_these, *found = met_back(place, query, keys, made, grad, beside)
-            dq, of_others = (
-                fine(dq) + more,
-                of_these if of_others is None else of_others.plus(of_these),
+            keys = yield from ring_step(place, keys, step, purpose="keys again")
+            if travelling_grads is not None:
+                travelling_grads = yield from ring_step(
+                    place, travelling_grads, step, purpose="key gradients"
+                )
+            block_query_grad, block_key_grads, *block_table_grads = attend_to_keys_backward(
+                place, query, keys, attended, grad, score_inputs
             )
-            _added(learned, found)
-        if of_others is not None:
-            of_own = of_own.plus((yield from passed(place, of_others, size, what="key gradients")))
-        dk, dv = yield from sent_back(place, of_own, key.shape[1])
-        return _returned(saved, tempered(place, dq.to(query.dtype)), dk, dv)
+            dq, travelling_grads = (
+                at_least_float32(dq) + block_query_grad,
+                block_key_grads
+                if travelling_grads is None
+                else travelling_grads.added_to(block_key_grads),
+            )
+            _add_table_grads(table_grads, block_table_grads)
+        if travelling_grads is not None:
+            own_key_grads = own_key_grads.added_to(
+                (yield from ring_step(place, travelling_grads, size, purpose="key gradients"))
+            )
+        dk, dv = yield from reduce_scatter_key_grads(place, own_key_grads, key.shape[1])
+        return _returned(saved, apply_temperature(place, dq.to(query.dtype)), dk, dv)
 
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`: of a sink, -p(sink) x <output, its gradient>, summed over tokens; of a
-        table what the input gradient found.
+        table, the sum that `input_grad` computed.
         """
         yield from ()
-        found = {}
-        (out, normal), learned, _ = _kept(place, saved)
+        weight_grads = {}
+        (out, normal), table_grads, _ = _saved_results(place, saved)
         if shape_of(place).sinks:
             name = place.operator.parameters[0].name
-            share = (fine(weights[name]).unsqueeze(-1) - normal).exp()
-            found[name] = -(share * (fine(by_head(place, given(grads[0]))) * out).sum(-1)).sum(
-                (0, 2)
-            )
+            share = (at_least_float32(weights[name]).unsqueeze(-1) - normal).exp()
+            weight_grads[name] = -(
+                share
+                * (at_least_float32(split_heads(place, require_gradient(grads[0]))) * out).sum(-1)
+            ).sum((0, 2))
         if place.operator.distances is not None:
-            (found[place.operator.distances.name],) = learned
-        return found
+            (weight_grads[place.operator.distances.name],) = table_grads
+        return weight_grads
 
 
-def _beside(
+def _score_inputs(
     place: OperatorShare, inputs: tuple[Values, ...], weights: Weights, chosen: Values
 ) -> ScoreInputs:
     distances = place.operator.distances
@@ -142,32 +172,35 @@ def _beside(
     )
 
 
-def _kept(place: OperatorShare, saved: SavedTensors) -> tuple[Made, list[torch.Tensor], Values]:
-    """(output and logarithm of the denominator by head, what scores say of the table of biases, the
-    selection of keys); the last two where there are some.
+def _saved_results(
+    place: OperatorShare, saved: SavedTensors
+) -> tuple[PartialAttention, list[torch.Tensor], Values]:
+    """(output and logarithm of the denominator by head, gradients of the table of biases so far,
+    the selection of keys); the last two where they exist.
     """
-    out, normal, *others = saved.own
-    made = by_head(place, out), normal
-    return (made, [], tuple(others)) if shape_of(place).selected else (made, others, ())
+    out, normal, *extra = saved.own
+    attended = split_heads(place, out), normal
+    return (attended, [], tuple(extra)) if shape_of(place).selected else (attended, extra, ())
 
 
-def _added(learned: list[torch.Tensor], found: list[torch.Tensor]) -> None:
-    """Add what the scores of one block of keys say of the table to what those before said."""
-    for total, more in zip(learned, found, strict=True):
-        total += more
+def _add_table_grads(totals: list[torch.Tensor], block_grads: list[torch.Tensor]) -> None:
+    """Add the table gradients of one block of keys to those of the blocks before."""
+    for total, block_grad in zip(totals, block_grads, strict=True):
+        total += block_grad
 
 
 def _returned(
     saved: SavedTensors, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor
 ) -> tuple[Gradients, ...]:
     if len(saved.inputs[0]) > 2:
-        return (returned(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
-    return returned(saved.inputs[0], {0: dq}), returned(saved.inputs[1], {0: dk, 1: dv})
+        return (input_gradients(saved.inputs[0], {0: dq, 1: dk, 2: dv}),)
+    return input_gradients(saved.inputs[0], {0: dq}), input_gradients(
+        saved.inputs[1], {0: dk, 1: dv}
+    )
 
 
-def growth(positions: torch.Tensor, temper: tuple[float, float]) -> torch.Tensor:
-    """What queries are multiplied with: 1 + strength ln(1 + floor((p + 1) / every)) at position p,
-    in float64.
+def temperature_factors(positions: torch.Tensor, temper: tuple[float, float]) -> torch.Tensor:
+    """Factors of queries: 1 + strength ln(1 + floor((p + 1) / every)) at position p, in float64.
 
     Args:
         temper: (every, strength).
@@ -183,13 +216,13 @@ def growth(positions: torch.Tensor, temper: tuple[float, float]) -> torch.Tensor
     return 1.0 + strength * torch.log1p(torch.floor((positions.to(torch.float64) + 1.0) / every))
 
 
-def tempered(place: OperatorShare, query: torch.Tensor) -> torch.Tensor:
-    """Queries (samples, positions, ..), or their gradients, times their `growth`, where they grow
-    with their position.
+def apply_temperature(place: OperatorShare, query: torch.Tensor) -> torch.Tensor:
+    """Queries (samples, positions, ..), or their gradients, times their `temperature_factors`,
+    where the operator has them.
     """
     if not place.operator.tempered:
         return query
-    factors = growth(numbers(place.positions, like=query), place.settings.temper)
+    factors = temperature_factors(index_tensor(place.positions, like=query), place.settings.temper)
     return query * factors.to(query.dtype).view(1, -1, *(1,) * (query.dim() - 2))
 
 

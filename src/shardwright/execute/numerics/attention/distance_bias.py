@@ -1,6 +1,4 @@
-"""Learned biases of attention's scores by distance: which row of a table a query and a key have,
-and what it adds.
-"""
+"""Learned biases of attention scores by the distance of query and key (T5)."""
 
 from __future__ import annotations
 
@@ -12,22 +10,24 @@ import torch
 from shardwright.model.ir.operator import Mask
 
 
-def biases(table: torch.Tensor, distance: torch.Tensor, *, mask: Mask, reach: int) -> torch.Tensor:
-    """What scores get: (heads, queries, keys) of a table of (rows, heads).
+def distance_biases(
+    table: torch.Tensor, distance: torch.Tensor, *, mask: Mask, reach: int
+) -> torch.Tensor:
+    """Biases of scores, (heads, queries, keys), from a table of (rows, heads).
 
     Args:
         distance: (queries, keys), the query's position less the key's.
-        reach: see `rows_of`.
+        reach: see `bias_rows`.
     """
-    return table[rows_of(distance, mask=mask, rows=table.shape[0], reach=reach)].permute(2, 0, 1)
+    return table[bias_rows(distance, mask=mask, rows=table.shape[0], reach=reach)].permute(2, 0, 1)
 
 
-def rows_of(distance: torch.Tensor, *, mask: Mask, rows: int, reach: int) -> torch.Tensor:
-    """The row of each distance. Queries that see both sides have half of the `rows` for keys behind
-    them, the others for later ones.
+def bias_rows(distance: torch.Tensor, *, mask: Mask, rows: int, reach: int) -> torch.Tensor:
+    """The table row of each distance. With a mask that sees both sides, half of the `rows` are for
+    earlier keys, the others for later ones.
 
-    Half of the rows of a side are of one distance each, from 0 on. With n rows a side of which e
-    are such, distance d beyond has row
+    Half of the rows of a side have one distance each, from 0 on. With n rows a side, e of them of
+    this kind, a larger distance d has row
 
         e + floor((n - e) ln(d / e) / ln(reach / e)), at most n - 1.
 
@@ -42,19 +42,23 @@ def rows_of(distance: torch.Tensor, *, mask: Mask, rows: int, reach: int) -> tor
     sides' order, are those of the class in Transformers.
     """
     if mask is Mask.CAUSAL:
-        return _beyond(rows, reach).to(distance.device)[distance.clamp(0, reach)]
-    side = rows // 2
-    return _beyond(side, reach).to(distance.device)[distance.abs().clamp(max=reach)] + side * (
-        distance < 0
-    )
+        return _rows_of_one_side(rows, reach).to(distance.device)[distance.clamp(0, reach)]
+    rows_per_side = rows // 2
+    return _rows_of_one_side(rows_per_side, reach).to(distance.device)[
+        distance.abs().clamp(max=reach)
+    ] + rows_per_side * (distance < 0)
 
 
 @lru_cache(maxsize=64)
-def _beyond(rows: int, reach: int) -> torch.Tensor:
+def _rows_of_one_side(rows: int, reach: int) -> torch.Tensor:
     """(reach + 1,) the row of each distance on one side. In 32 bits on the host, as published
     tables were made: floors are the same.
     """
-    each = rows // 2
-    far = torch.arange(each, reach + 1)
-    shared = torch.log(far.float() / each) / log(reach / each) * (rows - each)
-    return torch.cat([torch.arange(each), (each + shared.long()).clamp(max=rows - 1)])
+    single_rows = rows // 2
+    distances = torch.arange(single_rows, reach + 1)
+    shared_rows = (
+        torch.log(distances.float() / single_rows) / log(reach / single_rows) * (rows - single_rows)
+    )
+    return torch.cat(
+        [torch.arange(single_rows), (single_rows + shared_rows.long()).clamp(max=rows - 1)]
+    )

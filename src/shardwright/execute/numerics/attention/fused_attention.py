@@ -1,23 +1,27 @@
-"""softmax(Q K^T) V by one of PyTorch's fused kernels, where one computes what a core asks for."""
+"""Attention by one of PyTorch's fused kernels, where one computes the operator."""
 
 from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.attention.fused_kernel_calls import Made, joined, joined_back
-from shardwright.execute.numerics.attention.key_exchange import Keys
-from shardwright.execute.numerics.attention.mask_rectangles import Call, calls
+from shardwright.execute.numerics.attention.fused_kernel_calls import (
+    PartialAttention,
+    key_block_gradients,
+    merge_key_block,
+)
+from shardwright.execute.numerics.attention.key_exchange import KeyBlock
+from shardwright.execute.numerics.attention.mask_rectangles import KernelCall, kernel_calls
 from shardwright.execute.numerics.attention.torch_kernels import Heads, Kernel, kernel_of
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape, Mask
 
-Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+QueryKeyValue = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values, or their gradients: (samples, positions, heads x width)."""
 
 
-def is_fused(place: OperatorShare, parts: Parts) -> bool:
-    """A kernel computes this core: of heads as wide as their values, each key head read by equally
-    many query heads in turn, seeing all keys or those at and before their own position.
+def is_fused(place: OperatorShare, parts: QueryKeyValue) -> bool:
+    """True if a kernel computes this attention: heads as wide as their values, each key head read
+    by equally many query heads in turn, all keys visible or those up to the query's own position.
 
     Left out: sinks, soft caps, biases by distance, windows, images in a text, selected keys.
     """
@@ -42,63 +46,71 @@ def is_fused(place: OperatorShare, parts: Parts) -> bool:
 
 
 def _grouped(place: OperatorShare, shape: AttentionShape) -> bool:
-    """Local query heads read local key heads in turn, equally many each."""
-    (low, high), (first, last) = place.heads, place.kv_heads
-    each, rest = divmod(high - low, max(last - first, 1))
+    """True if local query heads read local key heads in turn, equally many each."""
+    (low, high), (first_kv, last_kv) = place.heads, place.kv_heads
+    each, rest = divmod(high - low, max(last_kv - first_kv, 1))
     return not rest and all(
-        h * shape.kv_heads // shape.heads - first == (h - low) // each for h in range(low, high)
+        h * shape.kv_heads // shape.heads - first_kv == (h - low) // each for h in range(low, high)
     )
 
 
-def fused(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None, *, scale: float
-) -> Made:
-    """What is made once a block of keys has joined, where `is_fused` (see `kernel_calls.joined`).
+def fused_attention(
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: KeyBlock,
+    earlier: PartialAttention | None,
+    *,
+    scale: float,
+) -> PartialAttention:
+    """Attention over all key blocks so far, after one more block, where `is_fused` (see
+    `merge_key_block`).
 
     Args:
         query: (samples, positions, heads x width).
-        before: None: no block has.
-        scale: of the products of queries with keys.
+        earlier: attention over the blocks before; None: there are none.
+        scale: factor of the products of queries with keys.
     """
     heads = _heads(place, (query, keys.key, keys.value))
-    return joined(_kernel(heads), heads, _calls(place, keys), before, scale=scale)
+    return merge_key_block(_kernel(heads), heads, _calls(place, keys), earlier, scale=scale)
 
 
-def fused_back(
+def fused_attention_backward(
     place: OperatorShare,
     query: torch.Tensor,
-    keys: Keys,
-    made: Made,
+    keys: KeyBlock,
+    attended: PartialAttention,
     grad: torch.Tensor,
     *,
     scale: float,
-) -> tuple[torch.Tensor, Keys]:
-    """Gradients of queries and of a block of keys and values, from what forward made of all blocks:
-    no forward runs again.
+) -> tuple[torch.Tensor, KeyBlock]:
+    """Gradients of queries and of a block of keys and values, from forward's result over all
+    blocks; forward does not run again.
 
     Args:
         grad: of the output, (samples, heads, positions, width).
     """
     heads = _heads(place, (query, keys.key, keys.value))
-    found = joined_back(_kernel(heads), heads, _calls(place, keys), made, grad, scale=scale)
-    dq, dk, dv = (one.transpose(1, 2).flatten(-2) for one in found)
-    return dq, Keys(key=dk.to(query.dtype), value=dv.to(query.dtype), positions=keys.positions)
+    head_grads = key_block_gradients(
+        _kernel(heads), heads, _calls(place, keys), attended, grad, scale=scale
+    )
+    dq, dk, dv = (head_grad.transpose(1, 2).flatten(-2) for head_grad in head_grads)
+    return dq, KeyBlock(key=dk.to(query.dtype), value=dv.to(query.dtype), positions=keys.positions)
 
 
-def _calls(place: OperatorShare, keys: Keys) -> tuple[Call, ...]:
+def _calls(place: OperatorShare, keys: KeyBlock) -> tuple[KernelCall, ...]:
     assert place.operator.attention is not None
-    return calls(
+    return kernel_calls(
         place.positions, keys.positions, causal=place.operator.attention.mask is Mask.CAUSAL
     )
 
 
 def _kernel(heads: Heads) -> Kernel:
-    found = kernel_of(heads)
-    assert found is not None, "only where a kernel computes it"
-    return found
+    kernel = kernel_of(heads)
+    assert kernel is not None, "only where a kernel computes it"
+    return kernel
 
 
-def _heads(place: OperatorShare, parts: Parts) -> Heads:
+def _heads(place: OperatorShare, parts: QueryKeyValue) -> Heads:
     query, key, value = (_by_head(place, part) for part in parts)
     return query, key, value
 

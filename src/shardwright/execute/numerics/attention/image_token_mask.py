@@ -1,15 +1,17 @@
-"""Tokens of one image in a text, which may see each other whatever their order (Gemma 3 and 4)."""
+"""Masks of image tokens in a text: tokens of one image see each other in both directions (Gemma 3
+and 4).
+"""
 
 from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.transport.torch_device import OperatorShare
 
 
-def image_runs(ids: torch.Tensor, *, token: int) -> torch.Tensor:
-    """Of every token of a text, the number of the run of image tokens that it is in; -1: of none.
+def image_run_numbers(ids: torch.Tensor, *, token: int) -> torch.Tensor:
+    """The number of the run of image tokens that each token of a text is in; -1: none.
 
     Args:
         ids: (samples, positions), whole texts.
@@ -23,18 +25,18 @@ def image_runs(ids: torch.Tensor, *, token: int) -> torch.Tensor:
     return torch.where(places, begins.cumsum(1) - 1, -1)
 
 
-def in_one_image(
+def same_image_mask(
     place: OperatorShare, runs: torch.Tensor, positions: torch.Tensor, *, window: int
 ) -> torch.Tensor:
-    """(samples, queries, keys) whether query and key are of one run, and the key not so far before
-    the query that a window leaves it out.
+    """(samples, queries, keys): True where query and key are in one run of image tokens, and the
+    key is not further before the query than the window.
 
     Args:
         runs: of the device's samples, all positions.
         positions: of the keys.
         window: keys that a query sees at most; 0 = all.
     """
-    own = numbers(place.positions, like=runs)
-    asking, asked = runs[:, own].unsqueeze(-1), runs[:, positions].unsqueeze(-2)
-    together = (asking == asked) & (asking >= 0)
-    return together & (own.unsqueeze(-1) - positions < window) if window else together
+    own_positions = index_tensor(place.positions, like=runs)
+    query_runs, key_runs = runs[:, own_positions].unsqueeze(-1), runs[:, positions].unsqueeze(-2)
+    same_run = (query_runs == key_runs) & (query_runs >= 0)
+    return same_run & (own_positions.unsqueeze(-1) - positions < window) if window else same_run

@@ -1,5 +1,5 @@
-"""Keys and values of other positions: gathered from all members of a group,
-or passed round a ring.
+"""Exchange of keys and values between devices: an all-gather over a group, or steps round a
+ring.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.execute.numerics.attention.score_tiles import TileRows
-from shardwright.execute.numerics.base.group_calls import exchanged, members
+from shardwright.execute.numerics.base.group_calls import exchange_tensors, group_members
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -15,7 +15,7 @@ from shardwright.program.layout.layout import Indices, count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class KeyBlock:
     """A block of keys and values, or their gradients: (samples, keys, elements), and the keys'
     global positions in the order of rows.
     """
@@ -24,20 +24,20 @@ class Keys:
     value: torch.Tensor
     positions: Indices
 
-    def of(self, rows: TileRows) -> Keys:
-        """Some of them."""
-        return Keys(
+    def of(self, rows: TileRows) -> KeyBlock:
+        """The given rows of the block."""
+        return KeyBlock(
             key=self.key[:, rows.taken], value=self.value[:, rows.taken], positions=rows.positions
         )
 
-    def plus(self, other: Keys) -> Keys:
+    def added_to(self, other: KeyBlock) -> KeyBlock:
         """The sum of two gradients of one block."""
-        return Keys(
+        return KeyBlock(
             key=self.key + other.key, value=self.value + other.value, positions=self.positions
         )
 
 
-def own_positions(place: OperatorShare) -> Indices:
+def local_key_positions(place: OperatorShare) -> Indices:
     """Positions of the device's own keys."""
     if place.key_positions:
         return place.key_positions
@@ -46,64 +46,65 @@ def own_positions(place: OperatorShare) -> Indices:
 
 
 def _positions(place: OperatorShare, device: int) -> Indices:
-    return own_positions(place) if device == place.device else place.ring_positions[device]
+    return local_key_positions(place) if device == place.device else place.ring_positions[device]
 
 
-def passed(place: OperatorShare, keys: Keys, step: int, *, what: str) -> Task[Keys]:
-    """What the device before holds, given what this one holds to the device behind; blocks have
-    travelled `step` hops then.
+def ring_step(place: OperatorShare, keys: KeyBlock, step: int, *, purpose: str) -> Task[KeyBlock]:
+    """The key block of the previous device of the ring, sent in exchange for this one's block to
+    the next device; blocks have then travelled `step` hops.
     """
-    group = members(place, "ring")
+    group = group_members(place, "ring")
     index = group.index(place.device)
-    behind, before = group[(index + 1) % len(group)], group[index - 1]
+    next_device, previous = group[(index + 1) % len(group)], group[index - 1]
     owner = group[(index - step) % len(group)]
     positions = _positions(place, owner)
     sent = torch.cat([keys.key, keys.value], dim=-1)
-    receives = {before: (sent.shape[0], count(positions), sent.shape[2])}
-    came = yield from exchanged(
+    receives = {previous: (sent.shape[0], count(positions), sent.shape[2])}
+    received = yield from exchange_tensors(
         place,
         group,
-        {behind: sent},
+        {next_device: sent},
         receives,
-        what=f"{what} {step}",
+        purpose=f"{purpose} {step}",
         kind="send",
         elements=sent.numel(),
     )
-    key, value = came[before].split([keys.key.shape[-1], keys.value.shape[-1]], dim=-1)
-    return Keys(key=key, value=value, positions=positions)
+    key, value = received[previous].split([keys.key.shape[-1], keys.value.shape[-1]], dim=-1)
+    return KeyBlock(key=key, value=value, positions=positions)
 
 
-def gathered(place: OperatorShare, keys: Keys, *, what: str) -> Task[Keys]:
-    """Keys of all members of ``gather``, in the order of the members; the device's own where there
-    is no such group.
+def gather_keys(place: OperatorShare, keys: KeyBlock, *, purpose: str) -> Task[KeyBlock]:
+    """Keys of all members of ``gather``, in the order of the members; the device's own keys where
+    there is no such group.
     """
-    group = members(place, "gather")
+    group = group_members(place, "gather")
     if not group:
         return keys
     sent = torch.cat([keys.key, keys.value], dim=-1)
-    others = {d: _positions(place, d) for d in group if d != place.device}
+    peers = {device: _positions(place, device) for device in group if device != place.device}
     receives = {
-        d: (sent.shape[0], count(positions), sent.shape[2]) for d, positions in others.items()
+        device: (sent.shape[0], count(positions), sent.shape[2])
+        for device, positions in peers.items()
     }
     total = sent.numel() + sum(a * b * c for a, b, c in receives.values())
-    came = yield from exchanged(
+    received = yield from exchange_tensors(
         place,
         group,
-        dict.fromkeys(others, sent),
+        dict.fromkeys(peers, sent),
         receives,
-        what=what,
+        purpose=purpose,
         kind="all_gather",
         elements=total,
     )
-    key, value = torch.cat([sent if d == place.device else came[d] for d in group], dim=1).split(
-        [keys.key.shape[-1], keys.value.shape[-1]], dim=-1
-    )
-    positions = tuple(run for d in group for run in _positions(place, d))
-    return Keys(key=key, value=value, positions=positions)
+    key, value = torch.cat(
+        [sent if device == place.device else received[device] for device in group], dim=1
+    ).split([keys.key.shape[-1], keys.value.shape[-1]], dim=-1)
+    positions = tuple(stretch for device in group for stretch in _positions(place, device))
+    return KeyBlock(key=key, value=value, positions=positions)
 
 
-def sent_back(
-    place: OperatorShare, grads: Keys, own_count: int
+def reduce_scatter_key_grads(
+    place: OperatorShare, grads: KeyBlock, own_count: int
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
     """The gradients of the device's own keys and values, summed over the members of ``gather``.
 
@@ -111,25 +112,25 @@ def sent_back(
         grads: of the gathered keys.
         own_count: how many of them are the device's own.
     """
-    group = members(place, "gather")
+    group = group_members(place, "gather")
     if not group:
         return grads.key, grads.value
     lengths = [count(_positions(place, d)) if d != place.device else own_count for d in group]
     pieces = dict(
         zip(group, torch.cat([grads.key, grads.value], dim=-1).split(lengths, dim=1), strict=True)
     )
-    own = pieces.pop(place.device)
-    total = own[:, :1].numel() * sum(lengths)
-    came = yield from exchanged(
+    own_grads = pieces.pop(place.device)
+    total = own_grads[:, :1].numel() * sum(lengths)
+    received = yield from exchange_tensors(
         place,
         group,
         pieces,
-        dict.fromkeys(pieces, tuple(own.shape)),
-        what="key gradients",
+        dict.fromkeys(pieces, tuple(own_grads.shape)),
+        purpose="key gradients",
         kind="reduce_scatter",
         elements=total,
     )
-    for device in sorted(came):
-        own = own + came[device]
-    dk, dv = own.split([grads.key.shape[-1], grads.value.shape[-1]], dim=-1)
+    for device in sorted(received):
+        own_grads = own_grads + received[device]
+    dk, dv = own_grads.split([grads.key.shape[-1], grads.value.shape[-1]], dim=-1)
     return dk, dv

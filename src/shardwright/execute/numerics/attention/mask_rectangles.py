@@ -1,4 +1,4 @@
-"""Which rows of queries see which rows of keys, as rectangles that a fused kernel computes."""
+"""The attention mask as rectangles of query rows and key rows that a fused kernel computes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shardwright.program.layout.layout import Indices, Interval, count
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """Rows of queries and of keys: each query sees all of the keys or, where `causal`, of as many
+class KernelCall:
+    """Rows of queries and of keys. Each query sees all of the keys or, where `causal`, of as many
     keys those up to its own row.
     """
 
@@ -35,13 +35,13 @@ class _Run:
 
 
 @lru_cache(maxsize=4096)
-def calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[Call, ...]:
-    """Calls that have every pair of a query and a key that it sees in exactly one of them, and no
-    other pair.
+def kernel_calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[KernelCall, ...]:
+    """Kernel calls that together cover every pair of a query and a key that it sees exactly once,
+    and no other pair.
 
-    Positions are cut at each other's borders, so that two runs are of the same positions or share
-    none. Runs of queries that meet the same rising runs of keys, one behind the other in both, are
-    one diagonal; what a query sees beside its diagonal it sees wholly.
+    Query and key positions are cut at each other's borders, so that two runs have the same
+    positions or share none. Consecutive runs of queries whose own positions are consecutive runs of
+    keys form one diagonal. A query sees every run outside its diagonal entirely or not at all.
 
     Worked: queries at 0-1 and 6-7 see keys at 0-1, 6-7 and 2-5, in that order, in two calls: all
     queries the first four keys, causally, and the last two queries the last four keys, wholly.
@@ -56,75 +56,87 @@ def calls(queries: Indices, keys: Indices, *, causal: bool) -> tuple[Call, ...]:
     if not rows or not columns:
         return ()
     if not causal:
-        return (Call((0, rows), (0, columns), False),)
-    asking, asked = _cut(queries, keys), _cut(keys, queries)
-    diagonals = list(_diagonals(asking, asked))
-    found = [
-        Call((asking[a].first, asking[b].end), (asked[m].first, asked[m + b - a].end), True)
+        return (KernelCall((0, rows), (0, columns), False),)
+    query_runs, key_runs = _cut(queries, keys), _cut(keys, queries)
+    diagonals = list(_diagonals(query_runs, key_runs))
+    rectangles = [
+        KernelCall(
+            (query_runs[a].first, query_runs[b].end),
+            (key_runs[m].first, key_runs[m + b - a].end),
+            True,
+        )
         for a, b, m in diagonals
     ]
-    inside = {i: range(m, m + i - a + 1) for a, b, m in diagonals for i in range(a, b + 1)}
-    seen = [tuple(_seen(one, asked, inside.get(i, range(0)))) for i, one in enumerate(asking)]
-    for slices, group in groupby(range(len(asking)), key=seen.__getitem__):
-        alike = list(group)
-        found += [
-            Call((asking[alike[0]].first, asking[alike[-1]].end), one, False) for one in slices
+    on_diagonal = {i: range(m, m + i - a + 1) for a, b, m in diagonals for i in range(a, b + 1)}
+    full_rows = [
+        tuple(_seen(rows, key_runs, on_diagonal.get(i, range(0))))
+        for i, rows in enumerate(query_runs)
+    ]
+    for slices, group in groupby(range(len(query_runs)), key=full_rows.__getitem__):
+        run_numbers = list(group)
+        rectangles += [
+            KernelCall(
+                (query_runs[run_numbers[0]].first, query_runs[run_numbers[-1]].end), rows, False
+            )
+            for rows in slices
         ]
-    return tuple(found)
+    return tuple(rectangles)
 
 
-def _cut(runs: Indices, others: Indices) -> list[_Run]:
-    """The runs, cut where one of the others begins or ends."""
-    borders = sorted({border for other in others for border in other})
-    found, first = [], 0
+def _cut(runs: Indices, borders_of: Indices) -> list[_Run]:
+    """The runs, cut where one of `borders_of` begins or ends."""
+    borders = sorted({border for other in borders_of for border in other})
+    cut_runs, first_row = [], 0
     for low, high in runs:
         ends = [low, *(border for border in borders if low < border < high), high]
-        found += [_Run(a, b, first + a - low) for a, b in pairwise(ends) if a < b]
-        first += high - low
-    return found
+        cut_runs += [_Run(a, b, first_row + a - low) for a, b in pairwise(ends) if a < b]
+        first_row += high - low
+    return cut_runs
 
 
-def _diagonals(asking: list[_Run], asked: list[_Run]) -> Iterator[tuple[int, int, int]]:
-    """(first run of queries, last one, first run of keys) of each diagonal; a single position is
-    none, as it sees itself wholly.
+def _diagonals(query_runs: list[_Run], key_runs: list[_Run]) -> Iterator[tuple[int, int, int]]:
+    """(first run of queries, last one, first run of keys) of each diagonal. A single position is no
+    diagonal, as it sees itself entirely.
     """
-    places = {one.low: number for number, one in enumerate(asked)}
-    begun: tuple[int, int] | None = None
-    for i, one in enumerate(asking):
-        place = places.get(one.low)
-        if begun is not None and (place != begun[1] + i - begun[0] or one.low < asking[i - 1].high):
-            yield begun[0], i - 1, begun[1]
-            begun = None
-        if (
-            begun is None
-            and place is not None
-            and (one.high - one.low > 1 or _goes_on(asking, asked, i, place))
+    places = {run.low: number for number, run in enumerate(key_runs)}
+    start: tuple[int, int] | None = None
+    for i, run in enumerate(query_runs):
+        place = places.get(run.low)
+        if start is not None and (
+            place != start[1] + i - start[0] or run.low < query_runs[i - 1].high
         ):
-            begun = i, place
-    if begun is not None:
-        yield begun[0], len(asking) - 1, begun[1]
+            yield start[0], i - 1, start[1]
+            start = None
+        if (
+            start is None
+            and place is not None
+            and (run.high - run.low > 1 or _goes_on(query_runs, key_runs, i, place))
+        ):
+            start = i, place
+    if start is not None:
+        yield start[0], len(query_runs) - 1, start[1]
 
 
-def _goes_on(asking: list[_Run], asked: list[_Run], i: int, place: int) -> bool:
-    """The next runs of queries and of keys are of the same later positions."""
-    if i + 1 == len(asking) or place + 1 == len(asked):
+def _goes_on(query_runs: list[_Run], key_runs: list[_Run], i: int, place: int) -> bool:
+    """True if the next runs of queries and of keys have the same later positions."""
+    if i + 1 == len(query_runs) or place + 1 == len(key_runs):
         return False
-    return asking[i].high <= asking[i + 1].low == asked[place + 1].low
+    return query_runs[i].high <= query_runs[i + 1].low == key_runs[place + 1].low
 
 
-def _seen(one: _Run, asked: list[_Run], inside: range) -> Iterator[Interval]:
-    """Rows of keys that all queries of a run see, in slices as long as can be, without the runs
-    that are `inside` its diagonal.
+def _seen(query_run: _Run, key_runs: list[_Run], on_diagonal: range) -> Iterator[Interval]:
+    """Rows of keys that all queries of a run see, in maximal slices, without the runs on its
+    diagonal.
     """
-    begun: tuple[int, int] | None = None
-    for number, other in enumerate(asked):
-        if other.high - 1 > one.low or number in inside:
+    start: tuple[int, int] | None = None
+    for number, key_run in enumerate(key_runs):
+        if key_run.high - 1 > query_run.low or number in on_diagonal:
             continue
-        if begun is not None and begun[1] == other.first:
-            begun = begun[0], other.end
+        if start is not None and start[1] == key_run.first:
+            start = start[0], key_run.end
             continue
-        if begun is not None:
-            yield begun
-        begun = other.first, other.end
-    if begun is not None:
-        yield begun
+        if start is not None:
+            yield start
+        start = key_run.first, key_run.end
+    if start is not None:
+        yield start

@@ -1,4 +1,4 @@
-"""Which keys a query sees by their positions alone."""
+"""Attention masks from positions alone: causal, sliding windows and chunks."""
 
 from __future__ import annotations
 
@@ -8,38 +8,48 @@ from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.program.layout.layout import Indices, Interval
 
 
-def visible(shape: AttentionShape, distance: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Which keys a query sees: (queries, keys), from query minus key positions and the keys'
-    positions.
+def visibility_mask(
+    shape: AttentionShape, distance: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """(queries, keys): True where the query sees the key, from query minus key positions and the
+    keys' positions.
     """
-    seen = (
+    mask = (
         distance >= 0 if shape.mask is Mask.CAUSAL else torch.ones_like(distance, dtype=torch.bool)
     )
     if not shape.window:
-        return seen
+        return mask
     if shape.chunked:
-        return seen & ((distance + positions) // shape.window == positions // shape.window)
-    return seen & (distance.abs() < shape.window)
+        return mask & ((distance + positions) // shape.window == positions // shape.window)
+    return mask & (distance.abs() < shape.window)
 
 
-def meet(shape: AttentionShape, queries: Indices, keys: Indices, *, images: bool) -> bool:
-    """Whether some query may see some key, from their positions on the host; False: `visible` is
-    False for all of them.
+def may_see(shape: AttentionShape, queries: Indices, keys: Indices, *, images: bool) -> bool:
+    """True if some query may see some key, from their positions on the host; if False,
+    `visibility_mask` is False for all of them.
 
     Args:
-        images: tokens of one image see each other whatever their order, as far as a window lets
-            them (`one_image`).
+        images: tokens of one image see each other in both directions, up to the window
+        (`same_image_mask`).
     """
-    return any(_meet(shape, asking, asked, images=images) for asking in queries for asked in keys)
+    return any(
+        _interval_may_see(shape, query_interval, key_interval, images=images)
+        for query_interval in queries
+        for key_interval in keys
+    )
 
 
-def _meet(shape: AttentionShape, queries: Interval, keys: Interval, *, images: bool) -> bool:
-    (first, end), (low, high), window = queries, keys, shape.window
-    nearest, farthest = first - high + 1, end - 1 - low
+def _interval_may_see(
+    shape: AttentionShape, queries: Interval, keys: Interval, *, images: bool
+) -> bool:
+    (first_query, end), (low, high), window = queries, keys, shape.window
+    nearest, farthest = first_query - high + 1, end - 1 - low
     if images:
         return not window or nearest < window
     if shape.mask is Mask.CAUSAL and farthest < 0:
         return False
     if window and shape.chunked:
-        return first // window <= (high - 1) // window and low // window <= (end - 1) // window
+        return (
+            first_query // window <= (high - 1) // window and low // window <= (end - 1) // window
+        )
     return not window or (nearest < window and farthest > -window)

@@ -1,4 +1,4 @@
-"""Blocks of keys that an indexer selects for every query, and what of them its core sees
+"""Key blocks that an indexer selects for every query, and the attention mask that follows
 (MiniMax-M3).
 """
 
@@ -8,15 +8,15 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.local_tensors import fine, numbers
+from shardwright.execute.numerics.base.local_tensors import at_least_float32, index_tensor
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
-from shardwright.execute.numerics.base.top_k_choice import highest
+from shardwright.execute.numerics.base.top_k_choice import stable_top_k
 from shardwright.execute.numerics.positions.rotary_angles import (
-    cosines,
+    cosines_and_sines,
     rotary_rates,
     rotary_scale,
-    turned,
-    turned_pairs,
+    rotate_pairs,
+    rotated_pair_count,
 )
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import BlockChoice
@@ -24,78 +24,91 @@ from shardwright.model.ir.operator import BlockChoice
 RULE = "execute.selected"
 
 
-def chosen_blocks(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """(samples, positions, scorer's heads x blocks) numbers of blocks that a query's heads see, -1
-    behind the last of fewer.
+def select_key_blocks(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
+    """(samples, positions, scorer's heads x blocks) numbers of the key blocks that a query's heads
+    see, -1 after the last where there are fewer.
 
-    A block scores the highest product of the query with one of its keys up to the query's own, both
-    turned as those of the core; the query's own block and the nearest before it, so many as are
-    local, go before all others.
+    A block's score is the highest product of the query with one of its keys up to the query's own
+    position, both with the core's rotary positions. The query's own block and the nearest before
+    it, as many as are local, precede all others.
     """
     choice, shape = place.operator.choice, place.operator.attention
     assert choice is not None, "only indexers of blocks run"
     assert shape is not None, "an indexer has heads"
     assert place.positions == ((0, place.length),), "cuts of positions are refused before a step"
     (query, *_), (key, *_) = inputs
-    query, key = (_by_head(one, place, choice, width=shape.head_dim) for one in (query, key))
-    at = numbers(place.positions, like=query)
-    scores = (query @ key.transpose(-1, -2)).masked_fill(at > at.unsqueeze(-1), -torch.inf)
+    query, key = (_by_head(values, place, choice, width=shape.head_dim) for values in (query, key))
+    positions = index_tensor(place.positions, like=query)
+    scores = (query @ key.transpose(-1, -2)).masked_fill(
+        positions > positions.unsqueeze(-1), -torch.inf
+    )
     blocks = (
-        functional.pad(scores, (0, -len(at) % choice.size), value=-torch.inf)
+        functional.pad(scores, (0, -len(positions) % choice.size), value=-torch.inf)
         .unflatten(-1, (-1, choice.size))
         .amax(-1)
     )
     if choice.local:
-        near = (at // choice.size).unsqueeze(-1) - torch.arange(choice.local, device=at.device)
-        blocks.scatter_(-1, near.clamp(min=0).expand(*blocks.shape[:-1], -1), torch.inf)
-    best = highest(blocks, choice.count)
-    best = best.masked_fill(blocks.gather(-1, best) == -torch.inf, -1)
-    best = functional.pad(best, (0, choice.count - best.shape[-1]), value=-1)
-    return (best.transpose(1, 2).flatten(2),)
+        local_blocks = (positions // choice.size).unsqueeze(-1) - torch.arange(
+            choice.local, device=positions.device
+        )
+        blocks.scatter_(-1, local_blocks.clamp(min=0).expand(*blocks.shape[:-1], -1), torch.inf)
+    selected = stable_top_k(blocks, choice.count)
+    selected = selected.masked_fill(blocks.gather(-1, selected) == -torch.inf, -1)
+    selected = functional.pad(selected, (0, choice.count - selected.shape[-1]), value=-1)
+    return (selected.transpose(1, 2).flatten(2),)
 
 
 def _by_head(
     x: torch.Tensor, place: OperatorShare, choice: BlockChoice, *, width: int
 ) -> torch.Tensor:
-    """(samples, heads, positions, width), turned."""
+    """(samples, heads, positions, width), with rotary positions."""
     settings = place.settings
     rates = rotary_rates(
-        settings, turned_pairs(settings, choice.width), length=place.length, on=x.device
+        settings, rotated_pair_count(settings, choice.width), length=place.length, device=x.device
     )
-    cos, sin = cosines(
-        numbers(place.positions, like=rates), rates, scale=rotary_scale(settings), dtype=x.dtype
+    cos, sin = cosines_and_sines(
+        index_tensor(place.positions, like=rates),
+        rates,
+        scale=rotary_scale(settings),
+        dtype=x.dtype,
     )
-    return fine(turned(x, cos, sin, width=width)).unflatten(-1, (-1, width)).transpose(1, 2)
+    return (
+        at_least_float32(rotate_pairs(x, cos, sin, width=width))
+        .unflatten(-1, (-1, width))
+        .transpose(1, 2)
+    )
 
 
-def selected(place: OperatorShare, blocks: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """(samples, local heads, queries, keys) whether a query's head sees the block of a key.
+def selected_mask(
+    place: OperatorShare, blocks: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """(samples, local heads, queries, keys): True where a query's head sees the block of a key.
 
     Args:
-        blocks: see `chosen_blocks`.
+        blocks: see `select_key_blocks`.
         positions: of the keys.
     """
     choice, shape = place.operator.choice, place.operator.attention
     assert choice is not None, "only cores whose blocks are known run"
     assert shape is not None, "a core has heads"
-    own = blocks.unflatten(-1, (choice.heads, -1)).transpose(1, 2)
-    most = -(-place.length // choice.size) + 1
-    # What is behind the last block lies in a column of its own.
-    seen = torch.zeros((*own.shape[:-1], most), dtype=torch.bool, device=own.device).scatter_(
-        -1, own.remainder(most), True
-    )
-    seen[..., -1] = False
-    heads = torch.arange(*place.heads, device=own.device) * choice.heads // shape.heads
-    return seen[:, heads][..., positions // choice.size]
+    head_blocks = blocks.unflatten(-1, (choice.heads, -1)).transpose(1, 2)
+    columns = -(-place.length // choice.size) + 1
+    # Entries of -1 go to one more column.
+    mask = torch.zeros(
+        (*head_blocks.shape[:-1], columns), dtype=torch.bool, device=head_blocks.device
+    ).scatter_(-1, head_blocks.remainder(columns), True)
+    mask[..., -1] = False
+    heads = torch.arange(*place.heads, device=head_blocks.device) * choice.heads // shape.heads
+    return mask[:, heads][..., positions // choice.size]
 
 
-def selection_of(
+def split_off_selection(
     place: OperatorShare, inputs: tuple[Values, ...]
 ) -> tuple[tuple[Values, ...], Values]:
     """(inputs without the selection, the selection where keys are selected).
 
     Raises:
-        StrategyError: single keys are selected (rule ``execute.selected``).
+        StrategyError: single keys are selected (rule ``execute.selected_mask``).
     """
     shape = place.operator.attention
     assert shape is not None, "a core has heads"

@@ -1,5 +1,5 @@
-"""PyTorch's fused kernels of attention, each with its own backward,
-by what it computes and where.
+"""PyTorch's fused attention kernels, each with its backward pass, and the one that computes given
+tensors.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from torch.nn import functional
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values, or their gradients: (samples, heads, positions, width)."""
 ALIGNED: Final = 8
-"""Elements of a head's width that an accelerator's kernels read at once."""
+"""An accelerator's kernels read heads whose width is a multiple of this number of elements."""
 WIDEST: Final = 256
 """Elements of the widest head of the flash kernel."""
 ROWS: Final = 32
-"""The memory-efficient kernel keeps denominators of so many queries at a time."""
+"""The memory-efficient kernel stores denominators in multiples of this number of queries."""
 
 
 class Kernel(Protocol):
-    """softmax(scale Q K^T) V block by block of keys (arXiv 2205.14135); key heads are read by
-    equally many query heads in turn.
+    """A fused kernel of softmax(scale Q K^T) V (arXiv 2205.14135). Key heads are read by equally
+    many query heads in turn.
     """
 
     def fits(self, parts: Heads) -> bool:
-        """Whether it computes tensors of this device, format and width."""
+        """True if the kernel computes tensors of this device, format and width."""
 
     def forward(
         self, parts: Heads, *, causal: bool, scale: float
@@ -43,11 +43,11 @@ class Kernel(Protocol):
         causal: bool,
         scale: float,
     ) -> Heads:
-        """Gradients of queries, keys and values, from what forward gave."""
+        """Gradients of queries, keys and values, from the results of forward."""
 
 
 class ProcessorFlash:
-    """Of processors, in every format."""
+    """The flash kernel of CPUs, in every format."""
 
     def fits(self, parts: Heads) -> bool:
         """See `Kernel`."""
@@ -73,10 +73,12 @@ class ProcessorFlash:
         scale: float,
     ) -> Heads:
         """See `Kernel`."""
-        found: Heads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
-            grad, *parts, out, normal, 0.0, causal, scale=scale
+        gradients: Heads = (
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+                grad, *parts, out, normal, 0.0, causal, scale=scale
+            )
         )
-        return found
+        return gradients
 
 
 class Flash:
@@ -114,9 +116,9 @@ class Flash:
         """See `Kernel`."""
         query, key, _ = parts
         sizes = (query.shape[-2], key.shape[-2])
-        # Undefined lengths say that all samples are alike; without dropout nobody looks at the
-        # state of a generator.
-        found: Heads = torch.ops.aten._scaled_dot_product_flash_attention_backward.default(
+        # Undefined lengths mean that all samples have one length. Without dropout the generator's
+        # state is not read.
+        gradients: Heads = torch.ops.aten._scaled_dot_product_flash_attention_backward.default(
             grad,
             *parts,
             out,
@@ -129,12 +131,12 @@ class Flash:
             *_no_dropout(query.device),
             scale=scale,
         )
-        return found
+        return gradients
 
 
 class Efficient:
-    """The memory-efficient kernel (CUTLASS) of CUDA devices, in float32; key heads are repeated for
-    it.
+    """The memory-efficient kernel (CUTLASS) of CUDA devices, in float32; key heads are repeated to
+    match the query heads.
     """
 
     def fits(self, parts: Heads) -> bool:
@@ -151,9 +153,9 @@ class Efficient:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Kernel`."""
         query, key, value = parts
-        whole = (query, _repeated(key, query), _repeated(value, query))
+        repeated = (query, _repeated(key, query), _repeated(value, query))
         out, normal, *_ = torch.ops.aten._scaled_dot_product_efficient_attention.default(
-            *whole, None, True, 0.0, causal, scale=scale
+            *repeated, None, True, 0.0, causal, scale=scale
         )
         return out, normal[..., : query.shape[-2]]
 
@@ -169,11 +171,11 @@ class Efficient:
     ) -> Heads:
         """See `Kernel`."""
         query, key, value = parts
-        whole = (query, _repeated(key, query), _repeated(value, query))
+        repeated = (query, _repeated(key, query), _repeated(value, query))
         rows = functional.pad(normal, (0, -normal.shape[-1] % ROWS), value=torch.inf)
         dq, dk, dv, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default(
             grad,
-            *whole,
+            *repeated,
             None,
             out,
             rows,
@@ -190,7 +192,7 @@ KERNELS: Final[tuple[Kernel, ...]] = (ProcessorFlash(), Flash(), Efficient())
 
 
 def kernel_of(parts: Heads) -> Kernel | None:
-    """The first that computes them; None = none does."""
+    """The first kernel that computes the tensors; None if none does."""
     return next((kernel for kernel in KERNELS if kernel.fits(parts)), None)
 
 
@@ -205,17 +207,17 @@ def _generation(device: torch.device) -> int:
 
 @cache
 def _no_dropout(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """A generator's seed and offset that nobody draws from."""
+    """A generator's seed and offset, which are not read without dropout."""
     return torch.empty(2, dtype=torch.int64, device=device), torch.empty(
         (), dtype=torch.int64, device=device
     )
 
 
 def _repeated(key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """A key head for every query head."""
+    """One key head for every query head."""
     return key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
 
 
 def _summed(grad: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-    """Of every key head, the gradients of those that stood for it."""
+    """The gradient of every key head, summed over its repetitions."""
     return grad if grad.shape[1] == key.shape[1] else grad.unflatten(1, (key.shape[1], -1)).sum(2)

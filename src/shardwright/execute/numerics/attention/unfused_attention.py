@@ -1,5 +1,5 @@
-"""softmax(Q K^T) V from the scores themselves, a tile at a time, with every mask and bias of the
-catalog: what no fused kernel computes.
+"""Attention computed from its scores, a tile at a time, with every mask and bias of the catalog,
+where no fused kernel applies.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from math import log2
 
 import torch
 
-from shardwright.execute.numerics.attention.distance_bias import biases
-from shardwright.execute.numerics.attention.fused_kernel_calls import Made
-from shardwright.execute.numerics.attention.image_token_mask import in_one_image
-from shardwright.execute.numerics.attention.key_exchange import Keys
-from shardwright.execute.numerics.attention.position_masks import visible
-from shardwright.execute.numerics.attention.score_tiles import TileRows, tiles
-from shardwright.execute.numerics.attention.selected_key_blocks import selected
-from shardwright.execute.numerics.base.local_operators import detached, gradients
-from shardwright.execute.numerics.base.local_tensors import fine, numbers
+from shardwright.execute.numerics.attention.distance_bias import distance_biases
+from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
+from shardwright.execute.numerics.attention.image_token_mask import same_image_mask
+from shardwright.execute.numerics.attention.key_exchange import KeyBlock
+from shardwright.execute.numerics.attention.position_masks import visibility_mask
+from shardwright.execute.numerics.attention.score_tiles import TileRows, score_tiles
+from shardwright.execute.numerics.attention.selected_key_blocks import selected_mask
+from shardwright.execute.numerics.base.local_operators import autograd_gradients, detached_leaf
+from shardwright.execute.numerics.base.local_tensors import at_least_float32, index_tensor
 from shardwright.execute.numerics.base.operator_protocol import Values
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -27,13 +27,13 @@ from shardwright.model.ir.operator import AttentionShape
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreInputs:
-    """What a core depends on beside queries, keys and their positions.
+    """Inputs of the scores other than queries, keys and their positions.
 
     Args:
-        table: of biases by distance, (rows, local heads), where there is one.
-        sinks: of every local head the logarithm of what its denominators begin with, where there
-            are some.
-        runs: of image tokens, (samples, all positions), or None.
+        table: biases by distance, (rows, local heads), where there is one.
+        sinks: for every local head, the logarithm of its denominators' initial value, where there
+        are sinks.
+        runs: numbers of the runs of image tokens, (samples, all positions), or None.
         chosen: keys that an indexer selected (`selection_of`), where one does.
     """
 
@@ -43,49 +43,51 @@ class ScoreInputs:
     chosen: Values = ()
 
     def of(self, rows: slice) -> ScoreInputs:
-        """Of these rows of queries."""
+        """The inputs of these rows of queries."""
         return (
-            replace(self, chosen=tuple(one[:, rows] for one in self.chosen))
+            replace(self, chosen=tuple(blocks[:, rows] for blocks in self.chosen))
             if self.chosen
             else self
         )
 
 
 def shape_of(place: OperatorShare) -> AttentionShape:
-    """The shape of the place's core."""
+    """The attention shape of the share's operator."""
     assert place.operator.attention is not None
     return place.operator.attention
 
 
-def built(
+def unfused_attention(
     place: OperatorShare,
     query: torch.Tensor,
-    keys: Keys,
-    before: Made | None,
-    beside: ScoreInputs,
+    keys: KeyBlock,
+    earlier: PartialAttention | None,
+    score_inputs: ScoreInputs,
     *,
     scale: float,
-) -> Made:
-    """What is made once a block of keys has joined; fine (`boxes.fine`). Scores are held a tile at
-    a time (`tiles`).
+) -> PartialAttention:
+    """Attention over all key blocks so far, after one more block, in float32 or finer. Scores are
+    computed a tile at a time (`score_tiles`).
 
     Args:
         query: (samples, positions, heads x width).
-        before: None: no block has.
-        scale: of the products of queries with keys.
+        earlier: attention over the blocks before; None: there are none.
+        scale: factor of the products of queries with keys.
     """
-    out, normal = _begun(place, query, beside) if before is None else before
+    out, normal = _no_keys_yet(place, query, score_inputs) if earlier is None else earlier
     parts = []
-    for some, others in _tiles(place, query, keys, beside):
-        rows = some.taken
-        made, here, own = (
+    for query_rows, key_tiles in _tiles(place, query, keys, score_inputs):
+        rows = query_rows.taken
+        attended, row_share, row_inputs = (
             (out[:, :, rows], normal[:, :, rows]),
-            replace(place, positions=some.positions),
-            beside.of(rows),
+            replace(place, positions=query_rows.positions),
+            score_inputs.of(rows),
         )
-        for other in others:
-            made = _joined(here, query[:, rows], keys.of(other), made, own, scale=scale)
-        parts.append(made)
+        for key_rows in key_tiles:
+            attended = _merge_tile(
+                row_share, query[:, rows], keys.of(key_rows), attended, row_inputs, scale=scale
+            )
+        parts.append(attended)
     if len(parts) == 1:
         return parts[0]
     return (
@@ -95,147 +97,178 @@ def built(
     )
 
 
-def built_back(
+def unfused_attention_backward(
     place: OperatorShare,
     query: torch.Tensor,
-    keys: Keys,
-    made: Made,
+    keys: KeyBlock,
+    attended: PartialAttention,
     grad: torch.Tensor,
-    beside: ScoreInputs,
+    score_inputs: ScoreInputs,
     *,
     scale: float,
-) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
-    """Gradients of queries, of a block of keys and values, and of the table, from what forward made
-    of all blocks.
+) -> tuple[torch.Tensor, KeyBlock, *tuple[torch.Tensor, ...]]:
+    """Gradients of queries, of a block of keys and values, and of the table, from forward's result
+    over all blocks.
 
     Args:
         grad: of the output, (samples, heads, queries, width).
     """
-    leaves = (query, keys.key, keys.value, *beside.table)
-    held = list(_tiles(place, query, keys, beside))
-    if [len(others) for _, others in held] == [1] and held[0][1][0].taken.stop == keys.key.shape[1]:
-        dq, dk, dv, *more = _gradients(place, query, keys, made, grad, beside, scale=scale)
-        return dq, Keys(key=dk, value=dv, positions=keys.positions), *more
-    dq, dk, dv, *more = (torch.zeros_like(fine(one)) for one in leaves)
-    for some, others in held:
-        rows, here, own = (
-            some.taken,
-            replace(place, positions=some.positions),
-            beside.of(some.taken),
+    leaves = (query, keys.key, keys.value, *score_inputs.table)
+    query_tiles = list(_tiles(place, query, keys, score_inputs))
+    if [len(key_tiles) for _, key_tiles in query_tiles] == [1] and query_tiles[0][1][
+        0
+    ].taken.stop == keys.key.shape[1]:
+        dq, dk, dv, *table_grads = _tile_gradients(
+            place, query, keys, attended, grad, score_inputs, scale=scale
         )
-        known = made[0][:, :, rows], made[1][:, :, rows]
-        for other in others:
-            columns = other.taken
-            found = _gradients(
-                here, query[:, rows], keys.of(other), known, grad[:, :, rows], own, scale=scale
+        return dq, KeyBlock(key=dk, value=dv, positions=keys.positions), *table_grads
+    dq, dk, dv, *table_grads = (torch.zeros_like(at_least_float32(leaf)) for leaf in leaves)
+    for query_rows, key_tiles in query_tiles:
+        rows, row_share, row_inputs = (
+            query_rows.taken,
+            replace(place, positions=query_rows.positions),
+            score_inputs.of(query_rows.taken),
+        )
+        row_attended = attended[0][:, :, rows], attended[1][:, :, rows]
+        for key_rows in key_tiles:
+            columns = key_rows.taken
+            tile_grads = _tile_gradients(
+                row_share,
+                query[:, rows],
+                keys.of(key_rows),
+                row_attended,
+                grad[:, :, rows],
+                row_inputs,
+                scale=scale,
             )
-            for whole, part in zip(
-                (dq[:, rows], dk[:, columns], dv[:, columns], *more), found, strict=True
+            for total, tile_grad in zip(
+                (dq[:, rows], dk[:, columns], dv[:, columns], *table_grads), tile_grads, strict=True
             ):
-                whole += part
+                total += tile_grad
     return (
         dq,
-        Keys(key=dk.to(keys.key.dtype), value=dv.to(keys.value.dtype), positions=keys.positions),
-        *more,
+        KeyBlock(
+            key=dk.to(keys.key.dtype), value=dv.to(keys.value.dtype), positions=keys.positions
+        ),
+        *table_grads,
     )
 
 
 def _tiles(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs
+    place: OperatorShare, query: torch.Tensor, keys: KeyBlock, score_inputs: ScoreInputs
 ) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
-    each = query.shape[0] * (place.heads[1] - place.heads[0])
-    there, accelerated = beside.runs is not None, query.device.type != "cpu"
-    return tiles(
+    scores_per_pair = query.shape[0] * (place.heads[1] - place.heads[0])
+    images, accelerated = score_inputs.runs is not None, query.device.type != "cpu"
+    return score_tiles(
         shape_of(place),
         place.positions,
         keys.positions,
-        each=each,
-        images=there,
+        scores_per_pair=scores_per_pair,
+        images=images,
         accelerated=accelerated,
     )
 
 
-def _joined(
+def _merge_tile(
     place: OperatorShare,
     query: torch.Tensor,
-    keys: Keys,
-    before: Made,
-    beside: ScoreInputs,
+    keys: KeyBlock,
+    earlier: PartialAttention,
+    score_inputs: ScoreInputs,
     *,
     scale: float,
-) -> Made:
-    """`built` of one tile."""
-    out, normal = before
-    scores = _scores(place, query, keys, beside, scale=scale)
+) -> PartialAttention:
+    """`unfused_attention` of one tile."""
+    out, normal = earlier
+    scores = _scores(place, query, keys, score_inputs, scale=scale)
     total = torch.logaddexp(normal, scores.logsumexp(-1))
     joined, _ = _weighed(place, scores, total, keys.value)
     return out * (normal - _finite(total)).exp().unsqueeze(-1) + joined, total
 
 
-def _gradients(
+def _tile_gradients(
     place: OperatorShare,
     query: torch.Tensor,
-    keys: Keys,
-    made: Made,
+    keys: KeyBlock,
+    attended: PartialAttention,
     grad: torch.Tensor,
-    beside: ScoreInputs,
+    score_inputs: ScoreInputs,
     *,
     scale: float,
 ) -> list[torch.Tensor]:
-    """Of queries, keys, values and the table through one tile."""
-    out, normal = made
-    products = (fine(grad) * out).sum(-1)
+    """Gradients of queries, keys, values and the table through one tile."""
+    out, normal = attended
+    products = (at_least_float32(grad) * out).sum(-1)
     with torch.enable_grad():
-        leaves = [detached(one) for one in (query, keys.key, keys.value, *beside.table)]
-        own = Keys(key=leaves[1], value=leaves[2], positions=keys.positions)
+        leaves = [
+            detached_leaf(leaf) for leaf in (query, keys.key, keys.value, *score_inputs.table)
+        ]
+        key_leaves = KeyBlock(key=leaves[1], value=leaves[2], positions=keys.positions)
         scores = _scores(
-            place, leaves[0], own, replace(beside, table=tuple(leaves[3:])), scale=scale
+            place,
+            leaves[0],
+            key_leaves,
+            replace(score_inputs, table=tuple(leaves[3:])),
+            scale=scale,
         )
         # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and
         # its share taken off.
-        return gradients(_weighed(place, scores, normal, leaves[2]), leaves, (grad, -products))
+        return autograd_gradients(
+            _weighed(place, scores, normal, leaves[2]), leaves, (grad, -products)
+        )
 
 
-def _begun(place: OperatorShare, query: torch.Tensor, beside: ScoreInputs) -> Made:
-    """Of no keys: an output of zeros, and denominators of sinks or of nothing."""
-    exact, (low, high) = fine(query.new_empty(0)), place.heads
+def _no_keys_yet(
+    place: OperatorShare, query: torch.Tensor, score_inputs: ScoreInputs
+) -> PartialAttention:
+    """Attention over no keys: an output of zeros, and the denominators of sinks or zero."""
+    like, (low, high) = at_least_float32(query.new_empty(0)), place.heads
     sizes = query.shape[0], high - low, query.shape[1]
-    normal = exact.new_full(sizes, -torch.inf)
-    for sinks in beside.sinks:
-        normal = fine(sinks).unsqueeze(-1).expand_as(normal)
-    return exact.new_zeros((*sizes, shape_of(place).value_dim)), normal
+    normal = like.new_full(sizes, -torch.inf)
+    for sinks in score_inputs.sinks:
+        normal = at_least_float32(sinks).unsqueeze(-1).expand_as(normal)
+    return like.new_zeros((*sizes, shape_of(place).value_dim)), normal
 
 
 def _scores(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs, *, scale: float
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: KeyBlock,
+    score_inputs: ScoreInputs,
+    *,
+    scale: float,
 ) -> torch.Tensor:
     """(samples, heads, queries, keys), -inf where a query does not see a key."""
-    shape, positions = shape_of(place), numbers(keys.positions, like=query)
+    shape, positions = shape_of(place), index_tensor(keys.positions, like=query)
     low, high = place.heads
     q = query.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)
-    k = keys.key.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)[:, _reads(place, query)]
-    scores = fine(q @ k.transpose(-1, -2)) * scale
+    k = keys.key.unflatten(-1, (-1, shape.head_dim)).transpose(1, 2)[
+        :, _key_head_of_query_head(place, query)
+    ]
+    scores = at_least_float32(q @ k.transpose(-1, -2)) * scale
     if shape.soft_cap:
         scores = shape.soft_cap * torch.tanh(scores / shape.soft_cap)
-    distance = numbers(place.positions, like=query).unsqueeze(-1) - positions
+    distance = index_tensor(place.positions, like=query).unsqueeze(-1) - positions
     if shape.alibi:
-        scores = scores - slopes(shape.heads)[low:high].to(scores).view(-1, 1, 1) * distance.abs()
-    for rows in beside.table:
-        scores = scores + biases(
-            fine(rows), distance, mask=shape.mask, reach=place.settings.bias_reach
+        scores = (
+            scores - alibi_slopes(shape.heads)[low:high].to(scores).view(-1, 1, 1) * distance.abs()
         )
-    seen = visible(shape, distance, positions)
-    if beside.runs is not None:
-        seen = (seen | in_one_image(place, beside.runs, positions, window=shape.window)).unsqueeze(
-            1
+    for rows in score_inputs.table:
+        scores = scores + distance_biases(
+            at_least_float32(rows), distance, mask=shape.mask, reach=place.settings.bias_reach
         )
-    for blocks in beside.chosen:
-        seen = seen & selected(place, blocks, positions)
-    return scores.masked_fill(~seen, -torch.inf)
+    mask = visibility_mask(shape, distance, positions)
+    if score_inputs.runs is not None:
+        mask = (
+            mask | same_image_mask(place, score_inputs.runs, positions, window=shape.window)
+        ).unsqueeze(1)
+    for blocks in score_inputs.chosen:
+        mask = mask & selected_mask(place, blocks, positions)
+    return scores.masked_fill(~mask, -torch.inf)
 
 
-def _reads(place: OperatorShare, like: torch.Tensor) -> torch.Tensor:
-    """Which local key head each local query head reads."""
+def _key_head_of_query_head(place: OperatorShare, like: torch.Tensor) -> torch.Tensor:
+    """The local key head that each local query head reads."""
     shape = shape_of(place)
     heads = torch.arange(*place.heads, device=like.device)
     return heads * shape.kv_heads // shape.heads - place.kv_heads[0]
@@ -248,7 +281,7 @@ def _weighed(
     that has seen no key has zeros.
     """
     v = value.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)[
-        :, _reads(place, value)
+        :, _key_head_of_query_head(place, value)
     ]
     p = (scores - _finite(normal).unsqueeze(-1)).exp()
     return p.to(v.dtype) @ v, p.sum(-1)
@@ -258,15 +291,17 @@ def _finite(normal: torch.Tensor) -> torch.Tensor:
     return normal.masked_fill(normal == -torch.inf, 0)
 
 
-def slopes(heads: int) -> torch.Tensor:
+def alibi_slopes(heads: int) -> torch.Tensor:
     """ALiBi's slope of every head (Press et al. 2021, arXiv 2108.12409): a geometric sequence,
-    filled up from the next power of two.
+    completed from the next power of two.
     """
 
-    def of(count: int) -> torch.Tensor:
+    def geometric(count: int) -> torch.Tensor:
         return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64) / count)
 
     power = 1 << int(log2(heads))
     return (
-        of(power) if power == heads else torch.cat([of(power), of(2 * power)[::2][: heads - power]])
+        geometric(power)
+        if power == heads
+        else torch.cat([geometric(power), geometric(2 * power)[::2][: heads - power]])
     )

@@ -1,11 +1,11 @@
-"""One operator of a block that a cut lies in, as a block of its own: what it reads comes in the
-stream's layout, what it makes leaves so.
+"""One operator of a block that a pipeline cut divides, as a block of its own. It reads its inputs
+in the stream's layout and leaves its outputs in that layout.
 
-Rows that tokens send to their experts have no layout: between stages they lie with their tokens,
-those of all choices side by side (`slots`), with the experts' numbers behind them. A routed
-operator of a cut block so stands between two more: ``.scatter`` sends the slots of tokens to the
-chosen experts, ``.gather`` brings what they make back. What moves tokens (``permute``,
-``unpermute``) only copies or sums slots then.
+Rows that tokens send to their experts have no layout. Between stages they lie with their tokens as
+slots: the rows of all chosen experts side by side, followed by the experts' numbers. A routed
+operator of a cut block therefore stands between two more operators: ``.scatter`` sends the slots of
+tokens to the chosen experts, and ``.gather`` brings the experts' outputs back. ``permute`` and
+``unpermute`` then only copy or sum slots.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from shardwright.program.block.placement import is_routed
 SCATTER, GATHER = ".scatter", ".gather"
 
 
-def is_chosen(extent: Extent) -> bool:
-    """The extent is the numbers of the chosen experts: whole numbers without a gradient, which no
-    cut divides.
+def is_expert_choice(extent: Extent) -> bool:
+    """True if the extent holds the numbers of the chosen experts: integers without a gradient,
+    which no cut divides.
     """
     return extent.dim is Dim.REPLICATE
 
 
 def is_stand_in(operator: Operator) -> bool:
-    """The operator stands for what another node of a cut block made."""
+    """True if the operator stands for the output of another node of a cut block."""
     return operator.kind is OperatorKind.RESIDUAL and not operator.reads
 
 
-def crossing(operator: Operator) -> tuple[Extent, ...]:
-    """What an operator of a cut block leaves in the stream's layout, per token: all that it writes;
-    of rows at experts their slots.
+def stream_extents(operator: Operator) -> tuple[Extent, ...]:
+    """The extents per token that an operator of a cut block leaves in the stream's layout: all that
+    it writes, and slots for rows at experts.
     """
     if operator.experts is None or not (is_routed(operator) or operator.kind is OperatorKind.ROUTE):
         return operator.writes
@@ -55,43 +55,45 @@ def _returns(operator: Operator) -> bool:
 
 @lru_cache(maxsize=1024)
 def operator_block(block: Block, name: str) -> Block:
-    """Operator `name` of `block`, behind a stand-in for each operator that it reads."""
-    known = {o.name: o for o in block.operators}
-    operator = known[name]
-    read = [known[n] for n in dict.fromkeys(operator.inputs) if n in known]
-    stands = tuple(
+    """A block of operator `name` of `block`, preceded by a stand-in for each operator that it
+    reads.
+    """
+    by_name = {source.name: source for source in block.operators}
+    operator = by_name[name]
+    read = [by_name[name] for name in dict.fromkeys(operator.inputs) if name in by_name]
+    stand_ins = tuple(
         Operator(
-            name=o.name,
+            name=source.name,
             kind=OperatorKind.RESIDUAL,
             klass=OperatorClass.STREAM,
-            inputs=(MEMORY,) if o.inputs == (MEMORY,) else (INPUT,),
-            writes=crossing(o),
+            inputs=(MEMORY,) if source.inputs == (MEMORY,) else (INPUT,),
+            writes=stream_extents(source),
         )
-        for o in read
+        for source in read
     )
     constant = () if asks_inputs(operator, without_gradient(block)) else (INPUT, MEMORY)
     return replace(
         block,
         name=f"{block.name}.{name}",
-        operators=(*stands, *_parts(replace(operator, keeps=()))),
+        operators=(*stand_ins, *_parts(replace(operator, keeps=()))),
         constant=constant,
     )
 
 
 def _parts(operator: Operator) -> tuple[Operator, ...]:
-    """The operator where it stands alone."""
+    """The operators that compute it where it stands alone."""
     if operator.kind is OperatorKind.ROUTE:
-        return (replace(operator, writes=crossing(operator)),)
+        return (replace(operator, writes=stream_extents(operator)),)
     if not is_routed(operator):
         return (operator,)
     if operator.kind is OperatorKind.PERMUTE:
-        return (replace(operator, klass=OperatorClass.ROUTER, writes=crossing(operator)),)
+        return (replace(operator, klass=OperatorClass.ROUTER, writes=stream_extents(operator)),)
     (rows,) = operator.inputs
-    slots = crossing(replace(operator, writes=operator.reads))
-    move = replace(operator, kind=OperatorKind.PERMUTE, parameters=(), gated=False)
+    slots = stream_extents(replace(operator, writes=operator.reads))
+    permute = replace(operator, kind=OperatorKind.PERMUTE, parameters=(), gated=False)
     return (
         replace(
-            move,
+            permute,
             name=f"{operator.name}{SCATTER}",
             inputs=(rows,),
             reads=slots,
@@ -99,10 +101,10 @@ def _parts(operator: Operator) -> tuple[Operator, ...]:
         ),
         replace(operator, inputs=(f"{operator.name}{SCATTER}",)),
         replace(
-            move,
+            permute,
             name=f"{operator.name}{GATHER}",
             inputs=(operator.name, rows),
             reads=operator.writes,
-            writes=crossing(operator),
+            writes=stream_extents(operator),
         ),
     )

@@ -1,4 +1,4 @@
-"""What an operator asks of the other devices of its groups."""
+"""Communication of an operator with the other devices of its groups."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from shardwright.execute.transport.requests import Exchange, Reduce, Reduction, 
 from shardwright.execute.transport.torch_device import OperatorShare
 
 
-def members(place: OperatorShare, name: str) -> tuple[int, ...]:
-    """The devices of a group, sorted; () where nothing is split (one device or none)."""
+def group_members(place: OperatorShare, name: str) -> tuple[int, ...]:
+    """The devices of a group, sorted; empty if the group has fewer than two members."""
     group = place.groups.get(name, ())
     return tuple(sorted(group)) if len(group) > 1 else ()
 
 
-def reduced(
+def all_reduce(
     place: OperatorShare,
     group: str,
     tensor: torch.Tensor,
     *,
-    what: str,
+    purpose: str,
     reduction: Reduction = Reduction.SUM,
 ) -> Task[torch.Tensor]:
-    """The reduction of all members' tensors; the tensor itself where nothing is split.
+    """The tensor reduced over all members of the group; the tensor itself where nothing is split.
 
     Args:
-        what: which one of the operator's reductions it is; the request's key is (operator's name,
-            what).
+        purpose: tells this reduction from the operator's other ones; the request's key is
+        (operator's name, purpose).
     """
-    devices = members(place, group)
+    devices = group_members(place, group)
     if not devices:
         return tensor
-    answer = yield Reduce(
-        group=devices, tensor=tensor, key=(place.operator.name, what), reduction=reduction
+    reduced = yield Reduce(
+        group=devices, tensor=tensor, key=(place.operator.name, purpose), reduction=reduction
     )
-    assert isinstance(answer, torch.Tensor)
-    return answer
+    assert isinstance(reduced, torch.Tensor)
+    return reduced
 
 
-def exchanged(
+def exchange_tensors(
     place: OperatorShare,
     group: tuple[int, ...],
     gives: dict[int, torch.Tensor],
     receives: Mapping[int, tuple[int, ...]],
     *,
-    what: str,
+    purpose: str,
     kind: str,
     elements: int | None = None,
 ) -> Task[dict[int, torch.Tensor]]:
-    """What the others of `group` give to this device. Neither `gives` nor `receives` names the
-    device itself.
+    """The tensors that the other members of `group` send to this device, by sender. Neither `gives`
+    nor `receives` names the device itself.
 
     Args:
         elements: full buffer, for the trace; None = what this device gives and receives.
@@ -62,13 +62,13 @@ def exchanged(
         if elements is None
         else elements
     )
-    answer = yield Exchange(
+    received = yield Exchange(
         group=group,
         gives=gives,
         receives=dict(receives),
-        key=(place.operator.name, what),
+        key=(place.operator.name, purpose),
         kind=kind,
         elements=total,
     )
-    assert isinstance(answer, dict)
-    return {device: tensor for device, tensor in answer.items() if device != place.device}
+    assert isinstance(received, dict)
+    return {device: tensor for device, tensor in received.items() if device != place.device}

@@ -1,4 +1,6 @@
-"""Operators without communication whose backward is torch's, from their forward function alone."""
+"""Operators without communication, whose backward pass is PyTorch's autograd of their forward
+function.
+"""
 
 from __future__ import annotations
 
@@ -16,38 +18,46 @@ from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
-Function = Callable[[OperatorShare, tuple[Values, ...], Weights], Values]
+OperatorFunction = Callable[[OperatorShare, tuple[Values, ...], Weights], Values]
 
 
-def detached(tensor: torch.Tensor) -> torch.Tensor:
-    """A leaf of a graph of its own that shares the tensor's memory; integers as they are."""
+def detached_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a leaf of a new autograd graph, sharing its memory; integers unchanged."""
     return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
 
 
-def gradients(outputs: Values, leaves: list[torch.Tensor], grads: Gradients) -> list[torch.Tensor]:
-    """Gradients of the leaves; zeros for those that the outputs do not depend on."""
+def autograd_gradients(
+    outputs: Values, leaves: list[torch.Tensor], grads: Gradients
+) -> list[torch.Tensor]:
+    """Gradients of the leaves; zeros for leaves that the outputs do not depend on."""
     pairs = [
-        (o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad
+        (output, grad)
+        for output, grad in zip(outputs, grads, strict=True)
+        if grad is not None and output.requires_grad
     ]
     if not leaves or not pairs:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    # A sum, whose gradient needs no value: torch loads its symbolic shapes, for seconds, to look at
-    # one that is given.
-    found = torch.autograd.grad([(o * g).sum() for o, g in pairs], leaves, allow_unused=True)
+    # The gradient of a sum needs no starting value. Given one, PyTorch imports its
+    # symbolic shapes, which takes seconds.
+    leaf_grads = torch.autograd.grad(
+        [(output * grad).sum() for output, grad in pairs], leaves, allow_unused=True
+    )
     return [
-        torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)
+        torch.zeros_like(leaf) if grad is None else grad
+        for leaf, grad in zip(leaves, leaf_grads, strict=True)
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
-    """Runs `function` again on detached inputs in backward: the graph lives inside one call.
+class AutogradOperator:
+    """An operator whose backward runs `function` again on detached inputs, so that no autograd
+    graph outlives a call.
 
     Args:
-        function: of (place, inputs, weights); what the operator writes.
+        function: computes the operator's output from (place, inputs, weights).
     """
 
-    function: Function
+    function: OperatorFunction
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
@@ -64,12 +74,15 @@ class Local:
         """See `Numerics`."""
         yield from ()
         with torch.enable_grad():
-            inputs = tuple(tuple(detached(v) for v in values) for values in saved.inputs)
+            inputs = tuple(
+                tuple(detached_leaf(value) for value in values) for values in saved.inputs
+            )
             outputs = self.function(place, inputs, weights)
-            leaves = [v for values in inputs for v in values if v.requires_grad]
-            found = iter(gradients(outputs, leaves, grads))
+            leaves = [value for values in inputs for value in values if value.requires_grad]
+            leaf_grads = iter(autograd_gradients(outputs, leaves, grads))
         return tuple(
-            tuple(next(found) if v.requires_grad else None for v in values) for values in inputs
+            tuple(next(leaf_grads) if value.requires_grad else None for value in values)
+            for values in inputs
         )
 
     def weight_grad(
@@ -81,7 +94,7 @@ class Local:
         if not names:
             return {}
         with torch.enable_grad():
-            leaves = {name: detached(weights[name]) for name in names}
+            leaves = {name: detached_leaf(weights[name]) for name in names}
             outputs = self.function(place, saved.inputs, {**weights, **leaves})
-            found = gradients(outputs, list(leaves.values()), grads)
-        return dict(zip(names, found, strict=True))
+            weight_grads = autograd_gradients(outputs, list(leaves.values()), grads)
+        return dict(zip(names, weight_grads, strict=True))

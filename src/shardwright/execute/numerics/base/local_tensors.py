@@ -1,55 +1,71 @@
-"""Small pieces that all operators share: index lists as tensors, stand-ins, gradients of what is
-not read.
+"""Small functions on tensors that all operators share: index lists as tensors, placeholders without
+memory, gradients of extents that an operator does not read.
 """
 
 from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
+from shardwright.execute.numerics.base.operator_protocol import Gradients, Values, Weights
+from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.layout import Indices
 
 
-def numbers(indices: Indices, *, like: torch.Tensor) -> torch.Tensor:
-    """The indices of the list in order, int64, on the device of `like`."""
-    pieces = [torch.arange(low, high, device=like.device) for low, high in indices]
-    return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64, device=like.device)
+def index_tensor(indices: Indices, *, like: torch.Tensor) -> torch.Tensor:
+    """Int64 tensor of the positions in the index list, in order, on the device of `like`."""
+    ranges = [torch.arange(low, high, device=like.device) for low, high in indices]
+    return torch.cat(ranges) if ranges else torch.empty(0, dtype=torch.int64, device=like.device)
 
 
-def hollow(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of zeros of the same shape that takes no memory: says the shape of what backward
-    does not read.
+def shape_placeholder(tensor: torch.Tensor) -> torch.Tensor:
+    """Zeros of the tensor's shape that take no memory. They keep the shape of a tensor whose values
+    backward does not read.
     """
     return tensor.new_zeros(()).expand(tensor.shape)
 
 
-def fine(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in the format of statistics: float32 if its own has fewer bits."""
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in the format of statistics: float32 if its own format has fewer bits."""
     return tensor.float() if tensor.dtype.itemsize < 4 else tensor
 
 
-def only(values: Values, *kept: int) -> Values:
-    """The values with stand-ins for all but the extents `kept`."""
-    return tuple(tensor if i in kept else hollow(tensor) for i, tensor in enumerate(values))
+def parameters_by_role(operator: Operator, weights: Weights) -> dict[str, torch.Tensor]:
+    """Parameters of an operator, float32 or finer, by the last part of their names (``scale``)."""
+    return {
+        p.name.rpartition(".")[2]: at_least_float32(weights[p.name]) for p in operator.parameters
+    }
 
 
-def returned(values: Values, grads: dict[int, torch.Tensor]) -> Gradients:
-    """A gradient for each of the values: those given, zeros for others, None for integers."""
+def keep_extents(values: Values, *extents: int) -> Values:
+    """The values, with placeholders (`shape_placeholder`) for all extents but those numbered in
+    `extents`.
+    """
+    return tuple(
+        tensor if i in extents else shape_placeholder(tensor) for i, tensor in enumerate(values)
+    )
+
+
+def input_gradients(values: Values, grads: dict[int, torch.Tensor]) -> Gradients:
+    """One gradient for each extent of an input: those in `grads`, zeros for other floating extents,
+    None for integers.
+    """
     zeros = (
-        torch.zeros(v.shape, dtype=v.dtype, device=v.device)
-        if v.is_floating_point() and i not in grads
+        torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+        if value.is_floating_point() and i not in grads
         else None
-        for i, v in enumerate(values)
+        for i, value in enumerate(values)
     )
     return tuple(grads.get(i, zero) for i, zero in enumerate(zeros))
 
 
-def given(gradient: torch.Tensor | None) -> torch.Tensor:
-    """The gradient of a floating tensor, which is never None."""
+def require_gradient(gradient: torch.Tensor | None) -> torch.Tensor:
+    """The gradient of a floating-point tensor. None is a program error."""
     assert gradient is not None
     return gradient
 
 
-def column(numbers: torch.Tensor) -> torch.Tensor:
-    """Ids or labels as (samples, positions, 1), whether they came so or without the last dim."""
-    return numbers.unsqueeze(-1) if numbers.dim() == 2 else numbers
+def with_last_dim(ids: torch.Tensor) -> torch.Tensor:
+    """Token ids or labels as (samples, positions, 1), given in that form or as (samples,
+    positions).
+    """
+    return ids.unsqueeze(-1) if ids.dim() == 2 else ids

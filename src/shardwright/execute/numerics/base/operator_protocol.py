@@ -1,4 +1,4 @@
-"""What an operator can do on its local boxes: forward, input gradient, weight gradient."""
+"""The operator protocol: forward, input gradient and weight gradient on one device's share."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 Values = tuple[torch.Tensor, ...]
-"""What an operator writes: one tensor for each extent, (samples, positions, elements) of the
-device's box in the order of its index lists.
+"""An operator's output: one tensor for each extent, (samples, positions, elements) of the device's
+box in the order of its index lists.
 
-Behind the extents' tensors may lie integers: the experts' numbers of ``route``, and the counts of
+Integers may follow the extents' tensors: the experts' numbers of ``route``, and the counts of
 routed rows (see `numerics.experts`).
 """
 Gradients = tuple[torch.Tensor | None, ...]
-"""Of Values: None for integers."""
+"""Gradients of `Values`: None for integers."""
 Weights = Mapping[str, torch.Tensor]
 """Local slices of an operator's parameters by `Parameter.name`, dims in the order of its extents.
 """
@@ -27,10 +27,11 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTensors:
-    """What backward needs of a forward pass; no tensor in it has an autograd graph.
+    """Tensors that a forward pass keeps for backward; none of them has an autograd graph.
 
     Args:
-        inputs: as they came; extents that backward does not read are stand-ins without memory.
+        inputs: the forward pass's inputs; extents that backward does not read are placeholders
+        without memory.
         own: what the operator made besides.
     """
 
@@ -39,32 +40,32 @@ class SavedTensors:
 
 
 class Forward(Protocol):
-    """What a forward pass asks of an operator: a generator (`Task`); one without communication
-    yields nothing.
+    """The forward pass of an operator, a generator (`Task`). An operator without communication
+    yields no request.
     """
 
     def forward(
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
-        """What the operator writes, and what its backward needs.
+        """The operator's output, and the tensors that its backward needs.
 
         Args:
             inputs: in the order of `operator.inputs`, each all extents that its producer writes, in
                 the box that this operator reads (elements whole where it does not cut that dim). An
                 embedding has one input: ((token ids,),), int64, (samples, positions) or with a last
-                dim of one. A loss has a last one more: ((labels,),) of that form, negative where
+                dim of one. A loss has one more, its last: ((labels,),) of that form, negative where
                 there is nothing to predict.
         """
         ...
 
 
 class Numerics(Forward, Protocol):
-    """An operator's numbers. All three are generators."""
+    """Forward and backward passes of an operator, all three generators."""
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """Gradient of each input: one tensor for each extent (zeros for those that the operator
+        """Gradient of each input: one tensor for each extent (zeros for extents that the operator
         does not read), or None for the whole input where it has no gradient (ids, labels).
 
         Where the operator cuts a dim that the input lacks, the result is this device's part of a
@@ -81,3 +82,16 @@ class Numerics(Forward, Protocol):
         Where the operator cuts a dim that the parameter lacks, it is this device's part of a sum.
         """
         ...
+
+
+class WithoutParameters:
+    """An operator without parameters, which has no weight gradients."""
+
+    __slots__ = ()
+
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
+        """See `Numerics`."""
+        yield from ()
+        return {}

@@ -10,19 +10,20 @@ from shardwright.job.training import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 
 FORMATS = {Dtype.FP32: torch.float32, Dtype.TF32: torch.float32, Dtype.BF16: torch.bfloat16}
-"""Formats that are executed. TF32 is one of products inside the accelerator; tensors have float32.
+"""Formats that are executed. TF32 is a format of matrix products inside the accelerator; tensors
+have float32.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """What each kind of number is kept in.
+    """The number format of each kind of tensor in a run.
 
     Args:
         compute: activations, their gradients (and both on the wire), and weights in products.
         parameter: the working copy.
         gradient: sums of weight gradients over microbatches.
-        wire: gradients between devices.
+        wire: gradients in communication between devices.
         states: first and second moment.
         master: the optimizer's copy of parameters; None = it updates the working copy.
     """
@@ -36,35 +37,36 @@ class Precision:
 
     @property
     def statistics(self) -> torch.dtype:
-        """Of losses, norms and softmax: float32 at least."""
+        """The format of losses, norms and softmax: at least float32."""
         return self.compute if self.compute.itemsize >= 4 else torch.float32
 
 
-def uniform(dtype: torch.dtype) -> Precision:
-    """One format for everything, and no master copy."""
+def uniform_precision(dtype: torch.dtype) -> Precision:
+    """A precision with one format for everything, and no master copy."""
     return Precision(
         compute=dtype, parameter=dtype, gradient=dtype, wire=dtype, states=(dtype, dtype)
     )
 
 
-EXACT = uniform(torch.float64)
-"""Of proofs."""
+EXACT = uniform_precision(torch.float64)
+"""The precision of proofs: float64 everywhere."""
 
 
 def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision:
-    """The formats of a job.
+    """The number formats of a training job.
 
     Args:
-        gradient: in which gradients are added over microbatches: a runtime's `gradient_dtype`.
+        gradient: the format in which gradients are added over microbatches: a runtime's
+        `gradient_dtype`.
 
     Raises:
         StrategyError: execute.precision for a format that is not executed: FP8 and FP4, FP16 (its
             loss needs scaling), or products in another format than the activations.
 
-    Leaves out: a parameter's own format in products; weights are cast to that of the activations
-    where they differ.
+    Leaves out: products in a parameter's own format; weights are cast to the format of the
+    activations.
     """
-    wanted = {
+    formats = {
         "compute": job.compute,
         "activation": job.activation,
         "parameter": job.parameter,
@@ -73,7 +75,7 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision
         **{f"optimizer state {i}": state for i, state in enumerate(job.optimizer.states)},
         **({"master copy": job.optimizer.master} if job.optimizer.master else {}),
     }
-    for name, dtype in wanted.items():
+    for name, dtype in formats.items():
         if dtype not in FORMATS:
             raise _refused(f"{name} in {dtype.value}", "choose bf16 or fp32 for the run")
     if FORMATS[job.compute] != FORMATS[job.activation]:
@@ -81,16 +83,19 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision
             f"compute in {job.compute.value} over activations in {job.activation.value}",
             "choose one format for both",
         )
-    first, second = (*job.optimizer.states, *job.optimizer.states)[:2] or (Dtype.FP32, Dtype.FP32)
+    first_moment, second_moment = (*job.optimizer.states, *job.optimizer.states)[:2] or (
+        Dtype.FP32,
+        Dtype.FP32,
+    )
     return Precision(
         compute=FORMATS[job.compute],
         parameter=FORMATS[job.parameter],
         gradient=FORMATS[gradient],
         wire=FORMATS[job.gradient_wire or gradient],
-        states=(FORMATS[first], FORMATS[second]),
+        states=(FORMATS[first_moment], FORMATS[second_moment]),
         master=FORMATS[job.optimizer.master] if job.optimizer.master else None,
     )
 
 
-def _refused(what: str, hint: str) -> StrategyError:
-    return StrategyError(f"{what} is not executed", hint=hint, rule="execute.precision")
+def _refused(format_use: str, hint: str) -> StrategyError:
+    return StrategyError(f"{format_use} is not executed", hint=hint, rule="execute.precision")

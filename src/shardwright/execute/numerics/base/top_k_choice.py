@@ -1,4 +1,4 @@
-"""Which experts a token visits, and how much each of them counts."""
+"""Top-k choice of experts for each token, and each chosen expert's share."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ from collections.abc import Mapping
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import fine
+from shardwright.execute.numerics.base.local_tensors import at_least_float32
 from shardwright.model.ir.operator import ExpertShape
 from shardwright.model.ir.settings import Settings
 
 
 def chosen_experts(
-    logits: torch.Tensor, own: Mapping[str, torch.Tensor], *, shape: ExpertShape, settings: Settings
+    logits: torch.Tensor,
+    parameters: Mapping[str, torch.Tensor],
+    *,
+    shape: ExpertShape,
+    settings: Settings,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The `topk` experts of the highest score, ties to the lower number: (their shares in the dtype
     of `logits`, their numbers as int64).
 
-    Scores are softmax(logits), or, as the settings say, sigmoid(logits); so with a ``correction``,
-    which counts in the choice only. Where the choice is limited to groups of experts, a group ranks
-    by its best score, with a correction by the sum of its two best. Shares are the scores of the
-    chosen, made to add up to one where the settings say so, times their factor, times the experts'
-    learned scales.
+    Scores are softmax(logits); they are sigmoid(logits) where the settings say so or where there is
+    a ``correction``, which is added to the scores for the choice only. Where the choice is limited
+    to groups of experts, a group ranks by its best score, with a correction by the sum of its two
+    best. Shares are the scores of the chosen, made to add up to one where the settings say so,
+    times their factor, times the experts' learned scales.
 
     Args:
         logits: (..., experts).
-        own: the parameters ``correction`` and ``expert_scale`` (experts), where the operator has
-            them.
+        parameters: ``correction`` and ``expert_scale`` (experts), where the operator has them.
 
     Worked: scores .4 .1 .3 .2 in two groups of two, one of them allowed, two experts a token: the
     groups' best are .4 and .3, so experts 0 and 1 are chosen, although 2 scores more than 1; shares
@@ -35,31 +38,35 @@ def chosen_experts(
     Sources: DeepSeek-AI 2024, DeepSeek-V2 (arXiv 2405.04434), section 2.2.2; DeepSeek-V3 (arXiv
     2412.19437), section 2.1.2; which scores rank a group is of their authors' code.
     """
-    corrected = "correction" in own
+    corrected = "correction" in parameters
     scores = (
-        torch.sigmoid(fine(logits))
+        torch.sigmoid(at_least_float32(logits))
         if corrected or settings.sigmoid_scores
-        else torch.softmax(fine(logits), dim=-1)
+        else torch.softmax(at_least_float32(logits), dim=-1)
     )
-    ranked = scores.detach() + own["correction"].detach() if corrected else scores.detach()
+    ranked = scores.detach() + parameters["correction"].detach() if corrected else scores.detach()
     if shape.groups:
         grouped = ranked.unflatten(-1, (shape.of_groups, -1))
-        best = grouped.topk(min(2 if corrected else 1, grouped.shape[-1]), dim=-1).values.sum(-1)
-        allowed = torch.zeros_like(best, dtype=torch.bool).scatter(
-            -1, highest(best, shape.groups), True
+        group_scores = grouped.topk(
+            min(2 if corrected else 1, grouped.shape[-1]), dim=-1
+        ).values.sum(-1)
+        allowed = torch.zeros_like(group_scores, dtype=torch.bool).scatter(
+            -1, stable_top_k(group_scores, shape.groups), True
         )
         ranked = grouped.masked_fill(~allowed.unsqueeze(-1), -torch.inf).flatten(-2)
-    chosen = highest(ranked, shape.topk)
+    chosen = stable_top_k(ranked, shape.topk)
     shares = scores.gather(-1, chosen)
     if settings.shares_add_up:
         shares = shares / shares.sum(-1, keepdim=True)
     if settings.share_factor != 1.0:
         shares = shares * settings.share_factor
-    if "expert_scale" in own:
-        shares = shares * own["expert_scale"][chosen]
+    if "expert_scale" in parameters:
+        shares = shares * parameters["expert_scale"][chosen]
     return shares.to(logits.dtype), chosen
 
 
-def highest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Places of the highest values, ties to the lower one, whatever the processor."""
+def stable_top_k(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Indices of the `count` highest values of the last dim, ties to the lower index on every
+    processor.
+    """
     return torch.sort(values, dim=-1, descending=True, stable=True).indices[..., :count]

@@ -11,15 +11,15 @@ from torch.nn import functional
 
 FORMATS = (torch.float32, torch.bfloat16, torch.float16)
 ALIGNED = 16
-"""Bytes: rows of what the kernel reads begin at a multiple of so many."""
+"""Bytes: the rows that the kernel reads begin at a multiple of this number."""
 
 
-def ends_of(groups: torch.Tensor, count: int) -> torch.Tensor:
-    """Where the rows of each group end: int32, on the device.
+def group_ends(groups: torch.Tensor, count: int) -> torch.Tensor:
+    """The end row of each group: int32, on the device.
 
     Args:
-        groups: of each row, in order.
-        count: of groups, some of which may have no row.
+        groups: the group of each row, in ascending order.
+        count: number of groups, some of which may have no row.
 
     Example: rows of groups 0, 0, 2 end at 2, 2, 3.
     """
@@ -28,13 +28,13 @@ def ends_of(groups: torch.Tensor, count: int) -> torch.Tensor:
     ).to(torch.int32)
 
 
-def products(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def grouped_matmul(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Each group's rows times its matrix.
 
     Args:
         rows: (rows, k), group by group.
         matrices: (groups, k, n).
-        ends: of `ends_of`.
+        ends: of `group_ends`.
     """
     if not len(matrices) or not len(rows):
         return rows.new_zeros((len(rows), matrices.shape[-1]))
@@ -45,13 +45,15 @@ def products(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> 
     )
 
 
-def outer_products(rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Of each group, its rows transposed times its other rows: (groups, k, n).
+def grouped_outer_products(
+    rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor
+) -> torch.Tensor:
+    """(groups, k, n): each group's `rows` transposed times its `others`.
 
     Args:
         rows: (rows, k).
         others: (rows, n).
-        ends: of `ends_of`.
+        ends: of `group_ends`.
     """
     if not len(ends) or not len(rows):
         return rows.new_zeros((len(ends), rows.shape[-1], others.shape[-1]))
@@ -63,21 +65,23 @@ def outer_products(rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor)
 
 
 def _fits(*tensors: torch.Tensor) -> bool:
-    """Whether the kernel reads them: one of its formats, and the dim that is contiguous is a
-    multiple of what it reads at once.
+    """True if the kernel reads the tensors: one of its formats, and the contiguous dim is a
+    multiple of the elements that it reads at once.
     """
     return all(
-        one.dtype in FORMATS
-        and min(one.stride()[-2:]) == 1
-        and all(step == 1 or step * one.element_size() % ALIGNED == 0 for step in one.stride())
-        and one.data_ptr() % ALIGNED == 0
-        for one in tensors
+        tensor.dtype in FORMATS
+        and min(tensor.stride()[-2:]) == 1
+        and all(
+            step == 1 or step * tensor.element_size() % ALIGNED == 0 for step in tensor.stride()
+        )
+        and tensor.data_ptr() % ALIGNED == 0
+        for tensor in tensors
     )
 
 
 def _parts(rows: torch.Tensor, ends: torch.Tensor) -> Sequence[torch.Tensor]:
-    found: list[int] = ends.tolist()
+    end_rows: list[int] = ends.tolist()
     parts: Sequence[torch.Tensor] = torch.split(
-        rows, [b - a for a, b in zip([0, *found], found, strict=False)]
+        rows, [b - a for a, b in zip([0, *end_rows], end_rows, strict=False)]
     )
     return parts

@@ -15,36 +15,37 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import fine
-from shardwright.execute.numerics.base.top_k_choice import highest
+from shardwright.execute.numerics.base.local_tensors import at_least_float32
+from shardwright.execute.numerics.base.top_k_choice import stable_top_k
 from shardwright.model.ir.operator import ExpertShape
 
 
-def tally(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """(2, experts) in float64: tokens that have each expert among their topk, and sums of its
-    probabilities.
+def router_counts(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
+    """(2, experts) in float64: the number of tokens that have each expert among their topk, and the
+    sum of each expert's probabilities.
 
     Args:
         logits: (.., experts) of tokens, each counted once.
 
-    The topk are those of the probabilities, whatever a class corrects its own choice by.
+    The topk are those of the probabilities, without the correction that some models add for their
+    choice.
     """
-    probabilities = torch.softmax(fine(logits), dim=-1).detach().flatten(0, -2)
-    chosen = highest(probabilities, shape.topk).flatten()
+    probabilities = torch.softmax(at_least_float32(logits), dim=-1).detach().flatten(0, -2)
+    chosen = stable_top_k(probabilities, shape.topk).flatten()
     # Not `bincount`, which waits for the accelerator.
     counts = torch.zeros(shape.experts, dtype=torch.float64, device=logits.device)
     counts.index_add_(0, chosen, torch.ones_like(chosen, dtype=torch.float64))
     return torch.stack([counts, probabilities.sum(0, dtype=torch.float64)])
 
 
-def rows_of(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """Tokens times routers of a sum of `tally`."""
+def router_rows(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
+    """Tokens times routers, from a sum of `router_counts`."""
     return total[0].sum() / shape.topk
 
 
 def balance_loss(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """The loss of a microbatch, of the sum of what all its routers counted."""
-    return shape.experts * (total[0] * total[1]).sum() / rows_of(total, shape=shape) ** 2
+    """The loss of a microbatch, from the sum of `router_counts` over all its routers."""
+    return shape.experts * (total[0] * total[1]).sum() / router_rows(total, shape=shape) ** 2
 
 
 def balance_grad(
@@ -57,18 +58,23 @@ def balance_grad(
     Args:
         total: as in `balance_loss`.
     """
-    probabilities = torch.softmax(fine(logits), dim=-1)
-    each = (factor * shape.experts * total[0] / rows_of(total, shape=shape) ** 2).to(
-        probabilities.dtype
-    )
-    return (probabilities * (each - (probabilities * each).sum(-1, keepdim=True))).to(logits.dtype)
+    probabilities = torch.softmax(at_least_float32(logits), dim=-1)
+    probability_grads = (
+        factor * shape.experts * total[0] / router_rows(total, shape=shape) ** 2
+    ).to(probabilities.dtype)
+    return (
+        probabilities
+        * (probability_grads - (probabilities * probability_grads).sum(-1, keepdim=True))
+    ).to(logits.dtype)
 
 
-def loss_part(logits: torch.Tensor, total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
-    """What the tokens of `logits` have of the loss, whose gradient is `balance_grad`: experts x sum
-    over e of f_e x their part of p_e.
+def token_share_of_loss(
+    logits: torch.Tensor, total: torch.Tensor, *, shape: ExpertShape
+) -> torch.Tensor:
+    """The part of the loss that the tokens of `logits` contribute, whose gradient is
+    `balance_grad`: experts x sum over e of f_e x their part of p_e.
 
     Parts of all tokens and routers add up to `balance_loss`.
     """
-    each = shape.experts * total[0] / rows_of(total, shape=shape) ** 2
-    return (torch.softmax(logits, dim=-1) * each.to(logits.dtype)).sum()
+    probability_grads = shape.experts * total[0] / router_rows(total, shape=shape) ** 2
+    return (torch.softmax(logits, dim=-1) * probability_grads.to(logits.dtype)).sum()

@@ -1,8 +1,9 @@
 """The way of rows from where tokens are held to their experts, and back.
 
-A pair (token, choice) goes to every device that serves the token with the chosen expert: all parts
-of its width. The device itself gives it if it holds the token, else the lowest device that holds
-it. What experts answer goes to every device that holds the token.
+A pair (token, choice) goes to every device that serves the token with the chosen expert, which are
+the devices of all parts of the expert's width. The receiver takes it from itself if it holds the
+token, else from the lowest device that holds it. Outputs of experts go to every device that holds
+the token.
 """
 
 from __future__ import annotations
@@ -11,113 +12,122 @@ from collections.abc import Callable
 
 import torch
 
-from shardwright.execute.numerics.base.group_calls import exchanged
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.base.group_calls import exchange_tensors
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare, Routed
 from shardwright.program.layout.layout import Box
 
-Pairs = tuple[torch.Tensor, torch.Tensor]
+TokenChoices = tuple[torch.Tensor, torch.Tensor]
 """(row of the token in the local tokens, choice), in the order of (expert, token number)."""
 
 
-def dispatched(
+def send_to_experts(
     place: OperatorShare,
     chosen: torch.Tensor,
     rows_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     *,
     width: int,
     like: torch.Tensor,
-    what: str,
+    purpose: str,
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """(routes, rows) of the device's own experts, sorted by (expert, token).
+    """(routes, rows) for the device's own experts, sorted by (expert, token).
 
     Args:
         chosen: (samples, positions, topk) experts of the tokens held here.
-        rows_of: of pairs' (tokens, choices), (pairs, `width`).
+        rows_of: (pairs, `width`) rows to send, from the pairs' (tokens, choices).
     """
     routing, me = _routing(place), place.device
-    held = _tokens(place, routing[me].home, like=chosen)
+    held_tokens = _tokens(place, routing[me].home, like=chosen)
     outgoing: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     for device, to in routing.items():
-        tokens, slots = _pairs(place, chosen, held, to)
-        mine = _giver(place, routing, device, held[tokens]) == me
-        tokens, slots = tokens[mine], slots[mine]
+        tokens, slots = _pairs(place, chosen, held_tokens, to)
+        is_sender = _sender(place, routing, device, held_tokens[tokens]) == me
+        tokens, slots = tokens[is_sender], slots[is_sender]
         experts = chosen.flatten(0, 1)[tokens, slots] - to.experts[0]
-        outgoing[device] = torch.stack([experts, held[tokens]]), rows_of(tokens, slots)
+        outgoing[device] = torch.stack([experts, held_tokens[tokens]]), rows_of(tokens, slots)
     routes, rows = [outgoing[me][0]], [outgoing[me][1]]
-    others = tuple(d for d in routing if d != me)
-    if others:
+    peers = tuple(d for d in routing if d != me)
+    if peers:
         group = tuple(sorted(routing))
-        sizes = {d: outgoing[d][0].new_tensor([outgoing[d][0].shape[1]]) for d in others}
-        told = yield from exchanged(
+        sizes = {d: outgoing[d][0].new_tensor([outgoing[d][0].shape[1]]) for d in peers}
+        peer_counts = yield from exchange_tensors(
             place,
             group,
             sizes,
-            dict.fromkeys(others, (1,)),
-            what=f"{what} sizes",
+            dict.fromkeys(peers, (1,)),
+            purpose=f"{purpose} sizes",
             kind="all_to_all",
         )
-        counts = {d: int(told[d]) for d in others}
-        came = yield from exchanged(
+        counts = {d: int(peer_counts[d]) for d in peers}
+        peer_routes = yield from exchange_tensors(
             place,
             group,
-            {d: outgoing[d][0] for d in others},
-            {d: (2, counts[d]) for d in others},
-            what=f"{what} routes",
+            {d: outgoing[d][0] for d in peers},
+            {d: (2, counts[d]) for d in peers},
+            purpose=f"{purpose} routes",
             kind="all_to_all",
         )
-        brought = yield from exchanged(
+        peer_rows = yield from exchange_tensors(
             place,
             group,
-            {d: outgoing[d][1] for d in others},
-            {d: (counts[d], width) for d in others},
-            what=what,
+            {d: outgoing[d][1] for d in peers},
+            {d: (counts[d], width) for d in peers},
+            purpose=purpose,
             kind="all_to_all",
         )
-        routes += [came[d] for d in others]
-        rows += [brought[d] for d in others]
-    joined, whole = torch.cat(routes, dim=1), torch.cat(rows)
-    order = _order(joined[0], joined[1])
-    return joined[:, order], whole[order]
+        routes += [peer_routes[d] for d in peers]
+        rows += [peer_rows[d] for d in peers]
+    all_routes, all_rows = torch.cat(routes, dim=1), torch.cat(rows)
+    order = _order(all_routes[0], all_routes[1])
+    return all_routes[:, order], all_rows[order]
 
 
-def collected(
+def collect_from_experts(
     place: OperatorShare,
     chosen: torch.Tensor,
     routes: torch.Tensor,
     rows: torch.Tensor,
     *,
-    what: str,
-) -> Task[list[tuple[Pairs, torch.Tensor]]]:
-    """What every device with experts answers for the tokens held here: (pairs, their rows), by
+    purpose: str,
+) -> Task[list[tuple[TokenChoices, torch.Tensor]]]:
+    """Rows that every device with experts returns for the tokens held here: (pairs, their rows), by
     device.
 
     Args:
         routes, rows: of the device's own experts.
     """
     routing, me = _routing(place), place.device
-    held = _tokens(place, routing[me].home, like=chosen)
-    expected = {d: _pairs(place, chosen, held, to) for d, to in routing.items() if not to.copy}
-    answered = {
+    held_tokens = _tokens(place, routing[me].home, like=chosen)
+    expected = {
+        d: _pairs(place, chosen, held_tokens, to) for d, to in routing.items() if not to.copy
+    }
+    outgoing = {
         d: rows[torch.isin(routes[1], _tokens(place, to.home, like=chosen))]
         for d, to in routing.items()
     }
-    came: dict[int, torch.Tensor] = {}
-    others = tuple(d for d in routing if d != me)
-    if others:
-        gives = {} if routing[me].copy else {d: answered[d] for d in others}
-        receives = {d: (len(expected[d][0]), rows.shape[-1]) for d in others if d in expected}
-        came = yield from exchanged(
-            place, tuple(sorted(routing)), gives, receives, what=f"{what} back", kind="all_to_all"
+    received: dict[int, torch.Tensor] = {}
+    peers = tuple(d for d in routing if d != me)
+    if peers:
+        gives = {} if routing[me].copy else {d: outgoing[d] for d in peers}
+        receives = {d: (len(expected[d][0]), rows.shape[-1]) for d in peers if d in expected}
+        received = yield from exchange_tensors(
+            place,
+            tuple(sorted(routing)),
+            gives,
+            receives,
+            purpose=f"{purpose} back",
+            kind="all_to_all",
         )
     if me in expected:
-        came[me] = answered[me]
-    return [(expected[d], came[d]) for d in sorted(expected)]
+        received[me] = outgoing[me]
+    return [(expected[d], received[d]) for d in sorted(expected)]
 
 
 def _routing(place: OperatorShare) -> dict[int, Routed]:
-    """Of every device, in order; the device alone where nothing is split."""
+    """The routing of every device, sorted by device; of this device alone where nothing is
+    split.
+    """
     if place.routing:
         return dict(sorted(place.routing.items()))
     tokens = (place.samples, place.positions)
@@ -127,33 +137,35 @@ def _routing(place: OperatorShare) -> dict[int, Routed]:
 def _tokens(place: OperatorShare, box: Box, *, like: torch.Tensor) -> torch.Tensor:
     """Numbers of a box's tokens, in the order of its rows."""
     if not box:
-        return numbers((), like=like)
-    samples, positions = (numbers(indices, like=like) for indices in box)
+        return index_tensor((), like=like)
+    samples, positions = (index_tensor(indices, like=like) for indices in box)
     return (samples.unsqueeze(-1) * place.length + positions).flatten()
 
 
-def _pairs(place: OperatorShare, chosen: torch.Tensor, held: torch.Tensor, to: Routed) -> Pairs:
-    """Pairs of the tokens `held` here that go to a device."""
+def _pairs(
+    place: OperatorShare, chosen: torch.Tensor, held_tokens: torch.Tensor, to: Routed
+) -> TokenChoices:
+    """(token, choice) pairs of the tokens held here that go to the device of `to`."""
     low, high = to.experts
     flat = chosen.flatten(0, 1)
-    served = torch.isin(held, _tokens(place, to.serves, like=chosen)).unsqueeze(-1)
+    served = torch.isin(held_tokens, _tokens(place, to.serves, like=chosen)).unsqueeze(-1)
     tokens, slots = torch.nonzero(served & (flat >= low) & (flat < high), as_tuple=True)
-    order = _order(flat[tokens, slots], held[tokens])
+    order = _order(flat[tokens, slots], held_tokens[tokens])
     return tokens[order], slots[order]
 
 
-def _giver(
+def _sender(
     place: OperatorShare, routing: dict[int, Routed], to: int, tokens: torch.Tensor
 ) -> torch.Tensor:
-    """Which device gives each of the tokens to the device `to`."""
-    giver = torch.full_like(tokens, -1)
+    """The device that sends each of the tokens to the device `to`."""
+    sender = torch.full_like(tokens, -1)
     for device in (to, *routing):
         holds = torch.isin(tokens, _tokens(place, routing[device].home, like=tokens))
-        giver = torch.where((giver < 0) & holds, device, giver)
-    return giver
+        sender = torch.where((sender < 0) & holds, device, sender)
+    return sender
 
 
 def _order(experts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """By expert, then token."""
+    """Indices that sort by expert, then token."""
     by_token = torch.argsort(tokens, stable=True)
     return by_token[torch.argsort(experts[by_token], stable=True)]

@@ -1,26 +1,29 @@
-"""Rows at experts as slots of their tokens: (samples, positions, topk x elements), and the way to
-the experts and back.
-"""
+"""Experts' rows as slots of their tokens, for blocks that a pipeline cut divides."""
 
 from __future__ import annotations
 
 import torch
 from torch.nn import functional
 
+from shardwright.execute.numerics.base.local_tensors import shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
+    WithoutParameters,
 )
-from shardwright.execute.numerics.experts.token_exchange import collected, dispatched
+from shardwright.execute.numerics.experts.token_exchange import (
+    collect_from_experts,
+    send_to_experts,
+)
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import Extent
 
 
-def spread(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def copy_to_slots(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
     """The token's row in all its slots, and the experts' numbers. Inputs: x and ``route``'s
     (probabilities, numbers).
     """
@@ -28,7 +31,9 @@ def spread(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -
     return x.unsqueeze(-2).expand(*chosen.shape, x.shape[-1]).flatten(-2), chosen
 
 
-def weighed(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
+def sum_weighted_slots(
+    place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+) -> Values:
     """y = sum over a token's slots of probability x row. Inputs: slots with the experts' numbers
     and ``route``'s values.
     """
@@ -39,7 +44,7 @@ def weighed(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
+class Scatter(WithoutParameters):
     """Slots of tokens, sent to the chosen experts: rows by (expert, token), the device's part of
     the width. Input: slots, numbers.
     """
@@ -73,16 +78,9 @@ class Scatter:
         )
         return ((*slots, None),)
 
-    def weight_grad(
-        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
-    ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
-        yield from ()
-        return {}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gather:
+class Gather(WithoutParameters):
     """What experts make, back in the slots of its tokens. Inputs: rows and routes of the device's
     experts; slots (not read), numbers.
 
@@ -106,7 +104,7 @@ class Gather:
         slots = yield from _brought(
             place, whole, routes, chosen, extents=extents, what="made slots"
         )
-        kept = tuple(one.new_zeros(()).expand(one.shape) for one in read)
+        kept = tuple(map(shape_placeholder, read))
         return (*slots, chosen), SavedTensors(inputs=((*rows, routes), (*kept, chosen)))
 
     def input_grad(
@@ -130,13 +128,6 @@ class Gather:
         )
         return (*parts, None), (*(torch.zeros_like(one) for one in read), None)
 
-    def weight_grad(
-        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
-    ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
-        yield from ()
-        return {}
-
 
 def _sent(
     place: OperatorShare,
@@ -156,13 +147,13 @@ def _sent(
         dim=-1,
     )
     each = joined.flatten(0, 1)
-    routes, rows = yield from dispatched(
+    routes, rows = yield from send_to_experts(
         place,
         chosen,
         lambda tokens, choices: each[tokens, choices],
         width=sum(sizes),
         like=each,
-        what=what,
+        purpose=what,
     )
     return routes, rows.split(sizes, dim=-1)
 
@@ -177,7 +168,7 @@ def _brought(
     what: str,
 ) -> Task[list[torch.Tensor]]:
     """Slots of every extent, of the tokens held here."""
-    answers = yield from collected(place, chosen, routes, rows, what=what)
+    answers = yield from collect_from_experts(place, chosen, routes, rows, purpose=what)
     each = rows.new_zeros((*chosen.flatten(0, 1).shape, rows.shape[-1]))
     for (tokens, choices), part in answers:
         each.index_put_((tokens, choices), part, accumulate=True)

@@ -1,6 +1,4 @@
-"""Places of images in the texts of a batch, looked at before it goes to an accelerator, which would
-wait for the answer.
-"""
+"""Checks of the positions of image tokens in the texts of a batch."""
 
 from __future__ import annotations
 
@@ -10,15 +8,15 @@ import numpy as np
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.images.patch_grid import grid_of
+from shardwright.execute.numerics.images.patch_grid import image_grid
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.settings import ImageInput, Settings, TextRotary
 
 
-def require_written(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:
-    """Raise for a batch whose texts image tokens cannot be written over; files are looked at when
-    they are opened (`image_files`).
+def require_image_positions(batch: Mapping[str, torch.Tensor], settings: Settings) -> None:
+    """Raise if a batch's texts have places that its images' tokens do not fill. Files are checked
+    when they are opened (`image_files`).
 
     Args:
         batch: whole, as it was made.
@@ -33,27 +31,28 @@ def require_written(batch: Mapping[str, torch.Tensor], settings: Settings) -> No
     if image is None or IMAGE not in batch:
         return
     places, patches = batch[TEXT].numpy(force=True) == image.token, batch[IMAGE].shape[1]
-    most, written = int(places.sum(1).max(initial=0)), image.written(patches)
-    if most > written:
+    most_places, image_tokens = int(places.sum(1).max(initial=0)), image.written(patches)
+    if most_places > image_tokens:
         raise DataError(
-            f"a text has {most} places of images (token {image.token}), its image {written}",
+            f"a text has {most_places} places of images (token {image.token}),"
+            f" its image {image_tokens}",
             hint="one image a sample, and as many places for it as it has tokens",
         )
     if isinstance(settings.turns, TextRotary):
-        rows, columns = grid_of(image, patches=patches)
-        require_rows(places, image, grid=(rows // image.block[0], columns // image.block[1]))
+        rows, columns = image_grid(image, patches=patches)
+        require_one_row(places, image, grid=(rows // image.block[0], columns // image.block[1]))
 
 
-def require_rows(places: np.ndarray, image: ImageInput, *, grid: tuple[int, int]) -> None:
-    """Raise for (samples, positions) places that are not, in each sample that has some, one row of
-    as many as the grid has.
+def require_one_row(places: np.ndarray, image: ImageInput, *, grid: tuple[int, int]) -> None:
+    """Raise unless the (samples, positions) places are, in each sample that has any, one row of as
+    many as the grid has.
 
     Raises:
         DataError: as said.
     """
     rows, columns = grid
-    counts, first = places.sum(1, keepdims=True), places.argmax(1)[:, np.newaxis]
-    number = np.arange(places.shape[1]) - first
+    counts, first_place = places.sum(1, keepdims=True), places.argmax(1)[:, np.newaxis]
+    number = np.arange(places.shape[1]) - first_place
     if (places != ((number >= 0) & (number < counts))).any() or not np.isin(
         counts, (0, rows * columns)
     ).all():

@@ -1,18 +1,19 @@
-"""Image tokens over their places in a text."""
+"""Image tokens written over, or added to, the embeddings at their places in a text."""
 
 from __future__ import annotations
 
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.local_tensors import given, hollow
+from shardwright.execute.numerics.base.local_tensors import require_gradient, shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
+    WithoutParameters,
 )
-from shardwright.execute.numerics.images.merged_tokens import folded, unfolded
+from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -20,12 +21,12 @@ from shardwright.model.ir.settings import ImageInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """y = memory[n] where a token's number is n, x where it is -1; of an operator that `adds`, x +
-    memory[n].
+class InsertImageTokens(WithoutParameters):
+    """y = memory[n] where a token's number is n, and x where it is -1; for an operator that `adds`,
+    x + memory[n].
 
     Reads x, all positions of the memory, over which its tokens may lie (`Operator.folds`), and the
-    numbers (`image_numbers`), which have no gradient.
+    numbers (`image_token_numbers`), which have no gradient.
     """
 
     def forward(
@@ -40,35 +41,32 @@ class Merge:
         yield from ()
         (x,), (memory,), (order,) = inputs
         _require_even(place, memory)
-        written = unfolded(memory, place.operator.folds, width=x.shape[2]).gather(
+        written = unfold_elements(memory, place.operator.folds, width=x.shape[2]).gather(
             1, order.clamp(min=0).expand(x.shape)
         )
-        saved = SavedTensors(inputs=((hollow(x),), (hollow(memory),), (order,)))
-        before = x if place.operator.adds else 0
-        return (torch.where(order >= 0, before + written, x),), saved
+        saved = SavedTensors(
+            inputs=((shape_placeholder(x),), (shape_placeholder(memory),), (order,))
+        )
+        added_to = x if place.operator.adds else 0
+        return (torch.where(order >= 0, added_to + written, x),), saved
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
-        grad, order = given(grads[0]), saved.inputs[2][0]
-        over = order >= 0
+        grad, order = require_gradient(grads[0]), saved.inputs[2][0]
+        is_image = order >= 0
         memory, folds = saved.inputs[1][0], place.operator.folds
-        back = grad.new_zeros((memory.shape[0], memory.shape[1] // folds, grad.shape[2]))
-        back.scatter_add_(1, order.clamp(min=0).expand(grad.shape), torch.where(over, grad, 0))
+        memory_grad = grad.new_zeros((memory.shape[0], memory.shape[1] // folds, grad.shape[2]))
+        memory_grad.scatter_add_(
+            1, order.clamp(min=0).expand(grad.shape), torch.where(is_image, grad, 0)
+        )
         return (
-            (grad if place.operator.adds else torch.where(over, 0, grad),),
-            (folded(back, folds),),
+            (grad if place.operator.adds else torch.where(is_image, 0, grad),),
+            (fold_elements(memory_grad, folds),),
             None,
         )
-
-    def weight_grad(
-        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
-    ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
-        yield from ()
-        return {}
 
 
 def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
@@ -83,8 +81,8 @@ def _require_even(place: OperatorShare, memory: torch.Tensor) -> None:
         )
 
 
-def image_numbers(ids: torch.Tensor, image: ImageInput) -> torch.Tensor:
-    """Of every token of a text, which image token is written over it; -1: none.
+def image_token_numbers(ids: torch.Tensor, image: ImageInput) -> torch.Tensor:
+    """The number of the image token that is written over each token of a text; -1: none.
 
     Args:
         ids: (samples, positions), whole texts, with no more places than their images have tokens

@@ -1,9 +1,8 @@
-"""Operators whose tokens are of several neighbours of the sequence each: image tokens that a
-projector merges of patches.
+"""Operators over merged tokens: each token covers several neighbouring positions of the sequence.
 
-A token of m neighbours and n elements is held as m rows of n / m, rounded up: it has no sequence of
-its own, and devices that cut the sequence have whole tokens where they have whole groups of
-neighbours.
+A token of m neighbours and n elements is stored as m rows of n / m elements, rounded up. Merged
+tokens have no sequence of their own: devices that cut the sequence have whole tokens where they
+have whole groups of neighbours.
 """
 
 from __future__ import annotations
@@ -28,35 +27,37 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.layout import Indices, count
 
 
-def joined(x: torch.Tensor, count: int) -> torch.Tensor:
-    """(samples, positions / count, count x elements): what neighbours have, side by side."""
+def merge_neighbours(x: torch.Tensor, count: int) -> torch.Tensor:
+    """(samples, positions / count, count x elements): the elements of `count` neighbours side by
+    side.
+    """
     return x.unflatten(1, (-1, count)).flatten(2)
 
 
-def apart(x: torch.Tensor, count: int) -> torch.Tensor:
-    """As it was before `joined`."""
+def split_neighbours(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Inverse of `merge_neighbours`: each merged token as `count` neighbours."""
     return x.unflatten(2, (count, -1)).flatten(1, 2)
 
 
-def folded(x: torch.Tensor, count: int) -> torch.Tensor:
+def fold_elements(x: torch.Tensor, count: int) -> torch.Tensor:
     """(samples, positions x count, elements / count, rounded up): element e of a token at its
-    neighbour e mod `count`, zeros behind all.
+    neighbour e mod `count`, zeros after the last.
 
-    So a part of a token's elements, from a multiple of `count` to another, is a part of each
-    neighbour's, and cuts of a width are those of any tensor.
+    A part of a token's elements, from one multiple of `count` to another, is then a part of each
+    neighbour's, so that a width is cut like that of any tensor.
     """
-    whole = functional.pad(x, (0, -x.shape[2] % count))
-    return whole.unflatten(2, (-1, count)).transpose(2, 3).flatten(1, 2)
+    padded = functional.pad(x, (0, -x.shape[2] % count))
+    return padded.unflatten(2, (-1, count)).transpose(2, 3).flatten(1, 2)
 
 
-def unfolded(x: torch.Tensor, count: int, *, width: int) -> torch.Tensor:
-    """As it was before `folded`, with so many elements."""
+def unfold_elements(x: torch.Tensor, count: int, *, width: int) -> torch.Tensor:
+    """Inverse of `fold_elements`: tokens of `width` elements."""
     return x.unflatten(1, (-1, count)).transpose(2, 3).flatten(2)[..., :width]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Folds:
-    """What `of` computes, over tokens of several neighbours each (`Operator.joins`,
+class OverMergedTokens:
+    """The operator `of`, applied to tokens of several neighbours each (`Operator.joins`,
     `Operator.folds`).
     """
 
@@ -68,17 +69,19 @@ class Folds:
         """See `Numerics`.
 
         Raises:
-            StrategyError: of elements that lie over neighbours the device has only a part (rule
-            ``execute.width``).
+            StrategyError: the device has only a part of elements that lie over several neighbours
+            (rule ``execute.width``).
         """
         _require_whole(place)
-        made, saved = yield from self.of.forward(_wide(place), _read(place, inputs), weights)
+        outputs, saved = yield from self.of.forward(_wide(place), _read(place, inputs), weights)
         operator = place.operator
         rows = tuple(
-            folded(y, operator.folds) if operator.folds > 1 else apart(y, operator.joins)
-            for y in made
+            fold_elements(y, operator.folds)
+            if operator.folds > 1
+            else split_neighbours(y, operator.joins)
+            for y in outputs
         )
-        # Backward asks for what came, as other operators that keep it do.
+        # Backward needs the inputs in the form in which they came.
         return rows, SavedTensors(inputs=inputs, own=saved.own)
 
     def input_grad(
@@ -86,21 +89,21 @@ class Folds:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         operator = place.operator
-        back = yield from self.of.input_grad(
+        token_grads = yield from self.of.input_grad(
             _wide(place), _tokens(place, saved), _cotangents(place, grads), weights
         )
 
-        def given_back(gradient: torch.Tensor | None) -> torch.Tensor | None:
+        def by_position(gradient: torch.Tensor | None) -> torch.Tensor | None:
             if gradient is None:
                 return None
             return (
-                apart(gradient, operator.joins)
+                split_neighbours(gradient, operator.joins)
                 if operator.joins > 1
-                else folded(gradient, operator.folds)
+                else fold_elements(gradient, operator.folds)
             )
 
         return tuple(
-            values if values is None else tuple(map(given_back, values)) for values in back
+            values if values is None else tuple(map(by_position, values)) for values in token_grads
         )
 
     def weight_grad(
@@ -115,25 +118,29 @@ class Folds:
 
 
 def _read(place: OperatorShare, inputs: tuple[Values, ...]) -> tuple[Values, ...]:
-    """Tokens of what came."""
+    """Merged tokens of the inputs."""
     operator = place.operator
     if operator.joins > 1:
-        return tuple(tuple(joined(x, operator.joins) for x in values) for values in inputs)
+        return tuple(
+            tuple(merge_neighbours(x, operator.joins) for x in values) for values in inputs
+        )
     width = _widths(place)[0]
     return tuple(
-        tuple(unfolded(x, operator.folds, width=width) for x in values) for values in inputs
+        tuple(unfold_elements(x, operator.folds, width=width) for x in values) for values in inputs
     )
 
 
 def _cotangents(place: OperatorShare, grads: Gradients) -> Gradients:
-    """Of tokens, from those of what is held."""
+    """Gradients of merged tokens, from the gradients of the stored rows."""
     operator = place.operator
     if operator.folds == 1:
-        return tuple(g if g is None else joined(g, operator.joins) for g in grads)
+        return tuple(
+            grad if grad is None else merge_neighbours(grad, operator.joins) for grad in grads
+        )
     widths = _widths(place)[1:]
     return tuple(
-        g if g is None else unfolded(g, operator.folds, width=n)
-        for g, n in zip(grads, widths, strict=True)
+        grad if grad is None else unfold_elements(grad, operator.folds, width=width)
+        for grad, width in zip(grads, widths, strict=True)
     )
 
 
@@ -142,22 +149,24 @@ def _tokens(place: OperatorShare, saved: SavedTensors) -> SavedTensors:
 
 
 def _widths(place: OperatorShare) -> tuple[int, ...]:
-    """Local elements of a token that is read, and of those that are written:
-    as weights have them.
+    """Local elements of a merged token that is read, then of those that are written, as the weights
+    have them.
     """
     operator = place.operator
     if operator.kind is not OperatorKind.LINEAR:
-        return tuple(e.size * neighbours(operator) for e in (operator.reads[0], *operator.writes))
+        return tuple(
+            e.size * neighbour_count(operator) for e in (operator.reads[0], *operator.writes)
+        )
     boxes = [place.parameters[p.name] for p in operator.parameters[: len(operator.writes)]]
     return (count(boxes[0][0]), *(count(box[-1]) for box in boxes))
 
 
 def _wide(place: OperatorShare) -> OperatorShare:
-    """The place of a norm over the elements of all neighbours, which are all there."""
+    """The share of a norm over the elements of all neighbours, which the device has entirely."""
     operator = place.operator
     if operator.kind is not OperatorKind.NORM:
         return place
-    wide = tuple(replace(e, size=e.size * neighbours(operator)) for e in operator.reads)
+    wide = tuple(replace(e, size=e.size * neighbour_count(operator)) for e in operator.reads)
     whole = tuple((0, e.size) for e in wide)
     return replace(
         place,
@@ -168,34 +177,35 @@ def _wide(place: OperatorShare) -> OperatorShare:
     )
 
 
-def neighbours(operator: Operator) -> int:
-    """Positions of the sequence that a token of the operator is of."""
+def neighbour_count(operator: Operator) -> int:
+    """Positions of the sequence that a token of the operator covers."""
     return max(operator.joins, operator.folds)
 
 
 def splits_tokens(positions: Indices, count: int) -> bool:
-    """Of some token of so many neighbours these positions are only a part."""
+    """True if the positions contain only a part of some token of `count` neighbours."""
     return any(end % count for stretch in positions for end in stretch)
 
 
 def _require_whole(place: OperatorShare) -> None:
     operator = place.operator
-    assert not splits_tokens(place.positions, neighbours(operator)), (
+    assert not splits_tokens(place.positions, neighbour_count(operator)), (
         "cuts through a token are refused before a step"
     )
     cut = (operator.joins > 1 or operator.kind is OperatorKind.NORM) and place.reads[0] != (
         0,
         operator.reads[0].size,
     )
-    for part, held, parameter in zip(
+    for part, extent, parameter in zip(
         place.writes, operator.writes, operator.parameters, strict=False
     ):
-        filled = operator.folds > 1 and held.size * operator.folds != parameter.extents[-1].size
-        cut = cut or (filled and part != (0, held.size))
+        width = parameter.extents[-1].size
+        filled = operator.folds > 1 and extent.size * operator.folds != width
+        cut = cut or (filled and part != (0, extent.size))
     if cut:
         raise StrategyError(
-            f"{operator.name} has elements that lie over {neighbours(operator)} neighbours, and of"
-            " them a part",
+            f"{operator.name} has elements that lie over {neighbour_count(operator)} neighbours,"
+            " and of them a part",
             hint="replicate this operator's class over that cut",
             rule="execute.width",
         )

@@ -1,4 +1,6 @@
-"""The first product of a tower: patches of images, with learned positions and a class token."""
+"""Patch embedding: a linear layer over an image's patches, with position tables and a class
+token.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,20 @@ from collections.abc import Iterator
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import given, numbers
+from shardwright.execute.numerics.base.local_tensors import index_tensor, require_gradient
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
 )
-from shardwright.execute.numerics.images.patch_grid import by_axis, grid_of, places, stretched
-from shardwright.execute.numerics.layers.linear import Linear, first_part
+from shardwright.execute.numerics.images.patch_grid import (
+    image_grid,
+    interpolated_rows,
+    patch_coordinates,
+    rows_by_axis,
+)
+from shardwright.execute.numerics.layers.linear import Linear, has_first_part
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -24,14 +31,14 @@ LINEAR = Linear()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patches:
-    """y = x W (+ b) + positions[position], and + class at position 0, whose patch is zeros; as
-    `Linear` otherwise.
+class PatchEmbedding:
+    """y = x W (+ b) + positions[position], and + class at position 0, whose patch is zeros;
+    otherwise as `Linear`.
 
-    A table that is a grid is stretched over the image's (`Settings.stretched`): what a patch gets
-    is a fixed sum of its rows, and a row's gradient the transposed one; of two tables by axis it is
-    a row of each. The device of the first part of what is contracted adds the tables, and has their
-    gradients.
+    A table that is a grid is interpolated to the image's grid (`Settings.stretched`): a patch gets
+    a fixed weighted sum of the table's rows, and a row's gradient is the transposed sum. With two
+    tables by axis it gets a row of each. The device of the first part of the contracted dim adds
+    the tables, and has their gradients.
     """
 
     def forward(
@@ -43,19 +50,19 @@ class Patches:
             StrategyError: as `Linear.forward`.
         """
         (y,), saved = yield from LINEAR.forward(place, inputs, weights)
-        for name, kind in _learned(place):
-            at = numbers(place.positions, like=y)
+        for name, kind in _position_tables(place):
+            positions = index_tensor(place.positions, like=y)
             y = y + (
-                _rows(place, at, weights[name])
+                _rows(place, positions, weights[name])
                 if kind == "positions"
-                else (at == 0).to(y.dtype).unsqueeze(-1) * weights[name]
+                else (positions == 0).to(y.dtype).unsqueeze(-1) * weights[name]
             )
         return (y,), saved
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: data have none."""
+        """See `Numerics`: image data have no gradient."""
         yield from ()
         return (None,) * len(saved.inputs)
 
@@ -63,61 +70,62 @@ class Patches:
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
-        found = yield from LINEAR.weight_grad(place, saved, grads, weights)
-        summed = given(grads[0]).sum(0)
-        at = numbers(place.positions, like=summed)
-        for name, kind in _learned(place):
-            if name in found and kind == "positions":
-                found[name] = _rows_back(place, at, summed, like=weights[name])
-            elif name in found:
-                found[name] = summed[at == 0].sum(0)
-        return found
+        weight_grads = yield from LINEAR.weight_grad(place, saved, grads, weights)
+        summed = require_gradient(grads[0]).sum(0)
+        positions = index_tensor(place.positions, like=summed)
+        for name, kind in _position_tables(place):
+            if name in weight_grads and kind == "positions":
+                weight_grads[name] = _rows_back(place, positions, summed, like=weights[name])
+            elif name in weight_grads:
+                weight_grads[name] = summed[positions == 0].sum(0)
+        return weight_grads
 
 
-def _rows(place: OperatorShare, at: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """(positions, elements) of the table."""
+def _rows(place: OperatorShare, positions: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """(positions, elements) rows of the table."""
     if place.settings.stretched is None:
-        return table[at]
-    found = table.new_zeros(len(at), table.shape[1])
-    # One row of those that count for a patch at a time: all together are sixteen times as large.
-    for rows, weights in _stretched(place, at, like=table):
-        found += table[rows] * weights
-    return found
+        return table[positions]
+    rows_sum = table.new_zeros(len(positions), table.shape[1])
+    # One row for each patch at a time: all rows of a patch together are up to sixteen times as
+    # large.
+    for rows, weights in _stretched(place, positions, like=table):
+        rows_sum += table[rows] * weights
+    return rows_sum
 
 
 def _rows_back(
-    place: OperatorShare, at: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor
+    place: OperatorShare, positions: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor
 ) -> torch.Tensor:
-    """A table's gradient, from (positions, elements)."""
-    found = torch.zeros_like(like)
+    """The gradient of a table, from gradients of (positions, elements)."""
+    table_grad = torch.zeros_like(like)
     if place.settings.stretched is None:
-        return found.index_add_(0, at, grad)
-    for rows, weights in _stretched(place, at, like=grad):
-        found.index_add_(0, rows, grad * weights)
-    return found
+        return table_grad.index_add_(0, positions, grad)
+    for rows, weights in _stretched(place, positions, like=grad):
+        table_grad.index_add_(0, rows, grad * weights)
+    return table_grad
 
 
 def _stretched(
-    place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor
+    place: OperatorShare, positions: torch.Tensor, *, like: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """((positions,) rows of the table, (positions, 1) what they count for), one after another."""
+    """((positions,) rows of the table, (positions, 1) their weights), one after another."""
     image, table = place.settings.image, place.settings.stretched
     assert image is not None, "only of towers whose numbers are known"
     assert table is not None, "only of tables that are grids"
-    grid = grid_of(image, patches=place.length)
-    where = places(at, columns=grid[1], block=image.block)
+    grid = image_grid(image, patches=place.length)
+    where = patch_coordinates(positions, columns=grid[1], block=image.block)
     if isinstance(table, PositionAxes):
-        rows, weights = by_axis(where, grid, table, dtype=like.dtype)
+        rows, weights = rows_by_axis(where, grid, table, dtype=like.dtype)
     else:
-        rows, weights = stretched(where, grid, table, dtype=like.dtype)
+        rows, weights = interpolated_rows(where, grid, table, dtype=like.dtype)
     yield from zip(rows.unbind(1), weights.unsqueeze(2).unbind(1), strict=True)
 
 
-def _learned(place: OperatorShare) -> list[tuple[str, str]]:
-    """(name, last word of it) of the tables, where the device adds them."""
+def _position_tables(place: OperatorShare) -> list[tuple[str, str]]:
+    """(name, last part of the name) of the tables, where the device adds them."""
     named = [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters]
     return (
         [(name, kind) for name, kind in named if kind in ("positions", "class")]
-        if first_part(place)
+        if has_first_part(place)
         else []
     )

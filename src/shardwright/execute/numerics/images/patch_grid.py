@@ -1,5 +1,5 @@
-"""Where an image's patches lie, and what follows from it: what rotary positions turn by, and rows
-of a table that is stretched.
+"""An image's grid of patches: rows and columns of patches, and rows of position tables interpolated
+to the grid.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from shardwright.errors import DataError
 from shardwright.model.ir.settings import ImageInput, PositionAxes, PositionGrid
 
 SHARP = -0.75
-"""Of the cubic kernel: its slope where the distance is 1."""
+"""Slope of the cubic kernel at distance 1."""
 
 
-def grid_of(image: ImageInput | None, *, patches: int) -> tuple[int, int]:
-    """Rows and columns of an image.
+def image_grid(image: ImageInput | None, *, patches: int) -> tuple[int, int]:
+    """Rows and columns of an image of `patches` patches.
 
     Raises:
         DataError: it is not a square of whole blocks.
     """
     assert image is not None, "only of towers whose numbers are known"
-    found = image.grid(patches)
-    if found is None:
+    grid = image.grid(patches)
+    if grid is None:
         raise DataError(
             f"an image of {patches} patches is no square of whole blocks of {image.block[0]} x"
             f" {image.block[1]}",
@@ -30,15 +30,19 @@ def grid_of(image: ImageInput | None, *, patches: int) -> tuple[int, int]:
                 " --image-tokens"
             ),
         )
-    return found
+    return grid
 
 
 def _near(image: ImageInput, patches: int) -> int:
-    """The next larger image that is one."""
-    return next(n for n in range(patches, 2 * patches + 4096**2) if image.grid(n))
+    """Patches of the next larger image that is a square of whole blocks."""
+    return next(
+        candidate for candidate in range(patches, 2 * patches + 4096**2) if image.grid(candidate)
+    )
 
 
-def places(numbers: torch.Tensor, *, columns: int, block: tuple[int, int]) -> torch.Tensor:
+def patch_coordinates(
+    numbers: torch.Tensor, *, columns: int, block: tuple[int, int]
+) -> torch.Tensor:
     """(patches, 2) row and column of the patches with these numbers, which are counted block by
     block.
     """
@@ -50,8 +54,8 @@ def places(numbers: torch.Tensor, *, columns: int, block: tuple[int, int]) -> to
     )
 
 
-def stretched(
-    at: torch.Tensor,
+def interpolated_rows(
+    coordinates: torch.Tensor,
     grid: tuple[int, int],
     table: PositionGrid,
     *,
@@ -61,21 +65,21 @@ def stretched(
     patch add up to one.
 
     Args:
-        at: (patches, 2) row and column.
+        coordinates: (patches, 2) row and column.
         grid: rows and columns of the image; as large as the table, every patch has its own row.
     """
     if grid == (table.rows, table.columns):
-        return (at[:, :1] * table.columns + at[:, 1:]), torch.ones(
-            len(at), 1, dtype=dtype, device=at.device
+        return (coordinates[:, :1] * table.columns + coordinates[:, 1:]), torch.ones(
+            len(coordinates), 1, dtype=dtype, device=coordinates.device
         )
-    rows, down = _along(at[:, 0], grid[0], table.rows, table)
-    columns, across = _along(at[:, 1], grid[1], table.columns, table)
+    rows, down = _along(coordinates[:, 0], grid[0], table.rows, table)
+    columns, across = _along(coordinates[:, 1], grid[1], table.columns, table)
     numbers = rows.unsqueeze(2) * table.columns + columns.unsqueeze(1)
     return numbers.flatten(1), (down.unsqueeze(2) * across.unsqueeze(1)).flatten(1).to(dtype)
 
 
-def by_axis(
-    at: torch.Tensor,
+def rows_by_axis(
+    coordinates: torch.Tensor,
     grid: tuple[int, int],
     table: PositionAxes,
     *,
@@ -93,27 +97,29 @@ def by_axis(
             " positions along a side",
             hint="give smaller images: --image-tokens",
         )
-    numbers = torch.stack([at[:, 1], at[:, 0] + table.rows], dim=-1)
-    return numbers, torch.ones(numbers.shape, dtype=dtype, device=at.device)
+    numbers = torch.stack([coordinates[:, 1], coordinates[:, 0] + table.rows], dim=-1)
+    return numbers, torch.ones(numbers.shape, dtype=dtype, device=coordinates.device)
 
 
 def _along(
-    at: torch.Tensor, size: int, known: int, table: PositionGrid
+    coordinates: torch.Tensor, size: int, table_size: int, table: PositionGrid
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(numbers, weights) along one side: of `known` places those near each of `size` places; beyond
-    an end the last one counts.
+    """(numbers, weights) along one side: the places of the table near each of `size` places of the
+    image; beyond an end the last place is used.
     """
-    exact = at.to(torch.float64)
+    exact = coordinates.to(torch.float64)
     exact = (
-        exact * ((known - 1) / max(size - 1, 1))
+        exact * ((table_size - 1) / max(size - 1, 1))
         if table.corners
-        else (exact + 0.5) * (known / size) - 0.5
+        else (exact + 0.5) * (table_size / size) - 0.5
     )
     reach = 2 if table.cubic else 1
-    near = exact.floor().unsqueeze(1) + torch.arange(1 - reach, reach + 1, device=at.device)
+    near = exact.floor().unsqueeze(1) + torch.arange(
+        1 - reach, reach + 1, device=coordinates.device
+    )
     distance = (exact.unsqueeze(1) - near).abs()
     weights = _cubic(distance) if table.cubic else 1.0 - distance
-    return near.long().clamp(0, known - 1), weights
+    return near.long().clamp(0, table_size - 1), weights
 
 
 def _cubic(distance: torch.Tensor) -> torch.Tensor:

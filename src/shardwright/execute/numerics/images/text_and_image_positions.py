@@ -1,23 +1,24 @@
-"""Positions of the tokens of a text with an image in it: time, row and column, by which pairs of
-rotary elements turn.
-"""
+"""Positions of the tokens of a text with images, by time, row and column (M-RoPE)."""
 
 from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.images.patch_grid import grid_of
+from shardwright.execute.numerics.images.patch_grid import image_grid
 from shardwright.model.ir.settings import ImageInput
 
 
-def text_positions(ids: torch.Tensor, image: ImageInput | None, *, patches: int) -> torch.Tensor:
-    """(samples, positions, 3) of texts with an image of so many patches each.
+def text_image_positions(
+    ids: torch.Tensor, image: ImageInput | None, *, patches: int
+) -> torch.Tensor:
+    """(samples, positions, 3) time, row and column of texts with an image of `patches` patches
+    each.
 
     Raises:
         DataError: the image is no square of whole blocks.
     """
     assert image is not None, "only of models whose images are known"
-    rows, columns = grid_of(image, patches=patches)
+    rows, columns = image_grid(image, patches=patches)
     return grid_positions(
         ids, token=image.token, grid=(rows // image.block[0], columns // image.block[1])
     )
@@ -26,9 +27,9 @@ def text_positions(ids: torch.Tensor, image: ImageInput | None, *, patches: int)
 def grid_positions(ids: torch.Tensor, *, token: int, grid: tuple[int, int]) -> torch.Tensor:
     """(samples, positions, 3) time, row and column of every token.
 
-    Words have one position three times, which counts up. The k-th place of an image that begins at
-    position p has time p, row p + k // columns and column p + k % columns; words behind it go on at
-    p + max(rows, columns).
+    Text tokens have the same number three times, which counts up. The k-th token of an image that
+    begins at position p has time p, row p + k // columns and column p + k % columns; the text after
+    it goes on at p + max(rows, columns).
 
     Args:
         ids: (samples, positions), whole texts, whose places are one row of as many as the grid has
@@ -38,11 +39,11 @@ def grid_positions(ids: torch.Tensor, *, token: int, grid: tuple[int, int]) -> t
     """
     rows, columns = grid
     places = ids == token
-    counts, first = places.sum(1, keepdim=True), places.int().argmax(1, keepdim=True)
-    number = torch.arange(ids.shape[1], device=ids.device) - first
-    behind = torch.where(counts > 0, max(rows, columns) - counts, 0)
-    plain = (number + first + torch.where(number >= counts, behind, 0)).unsqueeze(-1)
-    of_image = first.unsqueeze(-1) + torch.stack(
-        [torch.zeros_like(number), number // columns, number % columns], dim=-1
+    counts, first_place = places.sum(1, keepdim=True), places.int().argmax(1, keepdim=True)
+    offset = torch.arange(ids.shape[1], device=ids.device) - first_place
+    shift = torch.where(counts > 0, max(rows, columns) - counts, 0)
+    text_position = (offset + first_place + torch.where(offset >= counts, shift, 0)).unsqueeze(-1)
+    image_position = first_place.unsqueeze(-1) + torch.stack(
+        [torch.zeros_like(offset), offset // columns, offset % columns], dim=-1
     )
-    return torch.where(places.unsqueeze(-1), of_image, plain)
+    return torch.where(places.unsqueeze(-1), image_position, text_position)

@@ -8,13 +8,15 @@ from torch.nn import functional
 from shardwright.model.ir.settings import QUICK, USUAL, Settings
 
 
-def curve_of(settings: Settings, *, gated: bool) -> str:
-    """The function's name: the usual one where the settings have none."""
+def activation_name(settings: Settings, *, gated: bool) -> str:
+    """The activation's name in the settings, or the usual one where the settings have none."""
     return settings.activation or USUAL[gated]
 
 
-def curve(name: str, x: torch.Tensor) -> torch.Tensor:
-    """f(x). ``quick_gelu`` is x sigmoid(1.702 x), ``relu2`` the square of max(x, 0)."""
+def apply_activation(name: str, x: torch.Tensor) -> torch.Tensor:
+    """f(x) element by element. ``quick_gelu`` is x sigmoid(1.702 x), ``relu2`` the square of max(x,
+    0).
+    """
     match name:
         case "silu":
             return functional.silu(x)
@@ -32,7 +34,7 @@ def curve(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, settings: Settings) -> torch.Tensor:
-    """g sigmoid(slope g) (1 + y), with g = min(x, limit) and y between -limit and limit (OpenAI
+    """g sigmoid(slope g) (1 + y), with g = min(x, limit) and y clamped to [-limit, limit] (OpenAI
     2025, arXiv 2508.10925, section 2.2).
     """
     limit = settings.gate_limit
@@ -40,8 +42,8 @@ def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, settings: Settings) -> tor
     return gate * torch.sigmoid(settings.gate_slope * gate) * (y.clamp(-limit, limit) + 1)
 
 
-def curve_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """grad f'(x)."""
+def activation_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The gradient of x: grad times f'(x)."""
     match name:
         case "silu":
             return torch.ops.aten.silu_backward.default(grad, x)
@@ -50,8 +52,8 @@ def curve_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tens
                 grad, x, approximate="tanh" if name == "gelu_tanh" else "none"
             )
         case "quick_gelu":
-            share = torch.sigmoid(QUICK * x)
-            return grad * share * (1 + QUICK * x * (1 - share))
+            gate = torch.sigmoid(QUICK * x)
+            return grad * gate * (1 + QUICK * x * (1 - gate))
         case "relu":
             return grad * (x > 0)
         case "relu2":

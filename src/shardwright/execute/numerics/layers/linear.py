@@ -1,11 +1,15 @@
-"""y = x W (+ b), with explicit gradients."""
+"""Linear layers y = x W (+ b), with explicit gradients and low-rank adapters."""
 
 from __future__ import annotations
 
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.local_tensors import given, only, returned
+from shardwright.execute.numerics.base.local_tensors import (
+    input_gradients,
+    keep_extents,
+    require_gradient,
+)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -19,12 +23,12 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """y_i = f_i (x W_i (+ b_i)) for every extent written (f_i: `Operator.factors`); x: the first
-    extent of every input, side by side.
+    """y_i = f_i (x W_i (+ b_i)) for every extent written, with f_i of `Operator.factors`. x joins
+    the first extents of all inputs.
 
-    Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the
-    bias (and has its gradient). Adapters A, B_i add (x A) B_i to each. Another parameter beside
-    weights and biases (tables of `Patches`) is not used; its gradient is zero.
+    Where the contracted dim is cut, y is a partial sum, and the device of the first part adds the
+    bias (and has its gradient). Adapters A, B_i add (x A) B_i to each output. Parameters other than
+    weights and biases (tables of `Patches`) are not used; their gradients are zero.
     """
 
     def forward(
@@ -34,12 +38,12 @@ class Linear:
 
         Raises:
             StrategyError: the input is not as wide as the weight (towers of which only the sizes
-                are known), rule ``execute.width``; the operator reads and writes one dim, and it is
-                cut, so that a device would have only a part of its own part, ``execute.diagonal``.
+            are known), rule ``execute.width``; the operator reads and writes the same dim, and that
+            dim is cut, ``execute.diagonal``.
         """
         yield from ()
         x = _joined(inputs)
-        matrices, biases = names(place)
+        matrices, biases = weight_and_bias_names(place)
         if x.shape[-1] != weights[matrices[0]].shape[0]:
             raise StrategyError(
                 f"{place.operator.name} reads {x.shape[-1]} elements with a weight of"
@@ -49,17 +53,17 @@ class Linear:
             )
         _check_whole(place)
         outputs = [x @ weights[name] for name in matrices]
-        own: Values = ()
-        for down, *ups in adapters(place):
-            made = x @ weights[down]
-            outputs = [y + made @ weights[up] for y, up in zip(outputs, ups, strict=True)]
-            # Room for the cotangent of `made`: the input gradient leaves it for the weight
-            # gradient.
-            own = (made, torch.zeros_like(made))
-        if biases and first_part(place):
+        adapter_tensors: Values = ()
+        for down, *ups in adapter_names(place):
+            projected = x @ weights[down]
+            outputs = [y + projected @ weights[up] for y, up in zip(outputs, ups, strict=True)]
+            # The zeros are room for the cotangent of `projected`, which `input_grad` leaves for
+            # `weight_grad`.
+            adapter_tensors = (projected, torch.zeros_like(projected))
+        if biases and has_first_part(place):
             outputs = [y + weights[name] for y, name in zip(outputs, biases, strict=True)]
-        return tuple(scaled(place, outputs)), SavedTensors(
-            inputs=tuple(only(values, 0) for values in inputs), own=own
+        return tuple(scale_by_factors(place, outputs)), SavedTensors(
+            inputs=tuple(keep_extents(values, 0) for values in inputs), own=adapter_tensors
         )
 
     def input_grad(
@@ -67,17 +71,20 @@ class Linear:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
-        matrices, _ = names(place)
-        own = scaled(place, [given(g) for g in grads])
-        terms = [g @ weights[name].T for g, name in zip(own, matrices, strict=True)]
-        for down, *ups in adapters(place):
-            cotangent = sum_of([g @ weights[up].T for g, up in zip(own, ups, strict=True)])
+        matrices, _ = weight_and_bias_names(place)
+        scaled_grads = scale_by_factors(place, [require_gradient(g) for g in grads])
+        terms = [g @ weights[name].T for g, name in zip(scaled_grads, matrices, strict=True)]
+        for down, *ups in adapter_names(place):
+            cotangent = sum_tensors(
+                [g @ weights[up].T for g, up in zip(scaled_grads, ups, strict=True)]
+            )
             saved.own[1].copy_(cotangent)
             terms.append(cotangent @ weights[down].T)
-        dx = sum_of(terms)
+        dx = sum_tensors(terms)
         pieces = torch.split(dx, [values[0].shape[-1] for values in saved.inputs], dim=-1)
         return tuple(
-            returned(values, {0: piece}) for values, piece in zip(saved.inputs, pieces, strict=True)
+            input_gradients(values, {0: piece})
+            for values, piece in zip(saved.inputs, pieces, strict=True)
         )
 
     def weight_grad(
@@ -86,49 +93,56 @@ class Linear:
         """See `Numerics`."""
         yield from ()
         x = _joined(saved.inputs).flatten(0, 1)
-        matrices, biases = names(place)
-        own = scaled(place, [given(g) for g in grads])
+        matrices, biases = weight_and_bias_names(place)
+        scaled_grads = scale_by_factors(place, [require_gradient(g) for g in grads])
         frozen = {p.name for p in place.operator.parameters if not p.trainable}
-        found = {
+        weight_grads = {
             name: x.T @ g.flatten(0, 1)
-            for name, g in zip(matrices, own, strict=True)
+            for name, g in zip(matrices, scaled_grads, strict=True)
             if name not in frozen
         }
-        for down, *ups in adapters(place):
-            made, cotangent = (one.flatten(0, 1) for one in saved.own)
-            found |= {down: x.T @ cotangent}
-            found |= {up: made.T @ g.flatten(0, 1) for g, up in zip(own, ups, strict=True)}
-        if biases and first_part(place):
-            found |= {name: g.sum((0, 1)) for name, g in zip(biases, own, strict=True)}
+        for down, *ups in adapter_names(place):
+            projected, cotangent = (tensor.flatten(0, 1) for tensor in saved.own)
+            weight_grads |= {down: x.T @ cotangent}
+            weight_grads |= {
+                up: projected.T @ g.flatten(0, 1) for g, up in zip(scaled_grads, ups, strict=True)
+            }
+        if biases and has_first_part(place):
+            weight_grads |= {
+                name: g.sum((0, 1)) for name, g in zip(biases, scaled_grads, strict=True)
+            }
         return {
-            p.name: found[p.name] if p.name in found else torch.zeros_like(weights[p.name])
+            p.name: weight_grads[p.name]
+            if p.name in weight_grads
+            else torch.zeros_like(weights[p.name])
             for p in place.operator.parameters
             if p.trainable
         }
 
 
-def scaled(place: OperatorShare, values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What an operator writes, or the gradients of it, times its factors."""
+def scale_by_factors(place: OperatorShare, values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """An operator's outputs, or their gradients, times the operator's factors."""
     factors = place.operator.factors
     return (
-        [one if f == 1.0 else one * f for one, f in zip(values, factors, strict=True)]
+        [
+            value if factor == 1.0 else value * factor
+            for value, factor in zip(values, factors, strict=True)
+        ]
         if factors
         else values
     )
 
 
-def names(place: OperatorShare) -> tuple[list[str], list[str]]:
-    """(weights, biases) in the order of the extents written;
-    no biases where the operator has none.
-    """
+def weight_and_bias_names(place: OperatorShare) -> tuple[list[str], list[str]]:
+    """(weights, biases) in the order of the extents written; biases may be empty."""
     count = len(place.operator.writes)
     listed = [p.name for p in place.operator.parameters]
     biases = [name for name in listed[count:] if name.rpartition("bias")[1]]
     return listed[:count], biases
 
 
-def adapters(place: OperatorShare) -> tuple[tuple[str, ...], ...]:
-    """Names of A and of every B, where the operator has adapters."""
+def adapter_names(place: OperatorShare) -> tuple[tuple[str, ...], ...]:
+    """Names of A and of every B, one tuple where the operator has adapters, else none."""
     return (tuple(p.name for p in place.operator.adapters),) if place.operator.adapted else ()
 
 
@@ -143,15 +157,15 @@ def _check_whole(place: OperatorShare) -> None:
         )
 
 
-def first_part(place: OperatorShare) -> bool:
-    """The device has the first part of what the operator contracts (all of it, where it is not
+def has_first_part(place: OperatorShare) -> bool:
+    """True if the device has the first part of the contracted dim (all of it where it is not
     cut).
     """
     low, high = place.reads[0]
     return low == 0 and high > low
 
 
-def sum_of(tensors: list[torch.Tensor]) -> torch.Tensor:
+def sum_tensors(tensors: list[torch.Tensor]) -> torch.Tensor:
     """The sum of at least one tensor."""
     total = tensors[0]
     for tensor in tensors[1:]:

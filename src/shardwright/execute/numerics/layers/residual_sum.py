@@ -1,31 +1,36 @@
-"""Sums of streams (Granite's factor of what joins one: IBM 2024, ``residual_multiplier`` of its
-configurations; Gemma 4's of the sum).
+"""Residual sums, with Granite's factor on the stream that joins (IBM 2024, ``residual_multiplier``
+of its configurations) and Gemma 4's factor on the sum.
 """
 
 from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import given, only, returned
+from shardwright.execute.numerics.base.local_tensors import (
+    input_gradients,
+    keep_extents,
+    require_gradient,
+)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
+    WithoutParameters,
 )
-from shardwright.execute.numerics.layers.linear import sum_of
+from shardwright.execute.numerics.layers.linear import sum_tensors
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Residual:
-    """y = the sum of the inputs' first extents (no dropout: it would not be equal to another
-    plan's).
+class Residual(WithoutParameters):
+    """y = the sum of the inputs' first extents, without dropout (with it, no two plans would be
+    equal).
 
-    The first of two that join a layer's stream counts `Settings.residual_factor`: 0.22 x 5 + 3 =
-    4.1. A parameter of one element, which nobody trains, is a factor of the sum.
+    Where two streams join, the first is multiplied by `Settings.residual_factor`: 0.22 x 5 + 3 =
+    4.1. A parameter of one element, which is not trained, is a factor of the sum.
     """
 
     def forward(
@@ -33,10 +38,10 @@ class Residual:
     ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
-        factor, (first, *others) = _factor(place, len(inputs)), [values[0] for values in inputs]
-        total = sum_of([first if factor == 1.0 else factor * first, *others])
+        factor, (joining, *rest) = _factor(place, len(inputs)), [values[0] for values in inputs]
+        total = sum_tensors([joining if factor == 1.0 else factor * joining, *rest])
         return (_scaled(place, total, weights),), SavedTensors(
-            inputs=tuple(only(values) for values in inputs)
+            inputs=tuple(keep_extents(values) for values in inputs)
         )
 
     def input_grad(
@@ -44,23 +49,19 @@ class Residual:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
-        grad, factor = _scaled(place, given(grads[0]), weights), _factor(place, len(saved.inputs))
-        first, *others = saved.inputs
-        return (
-            returned(first, {0: grad if factor == 1.0 else factor * grad}),
-            *(returned(values, {0: grad}) for values in others),
+        grad, factor = (
+            _scaled(place, require_gradient(grads[0]), weights),
+            _factor(place, len(saved.inputs)),
         )
-
-    def weight_grad(
-        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
-    ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
-        yield from ()
-        return {}
+        joining, *rest = saved.inputs
+        return (
+            input_gradients(joining, {0: grad if factor == 1.0 else factor * grad}),
+            *(input_gradients(values, {0: grad}) for values in rest),
+        )
 
 
 def _scaled(place: OperatorShare, x: torch.Tensor, weights: Weights) -> torch.Tensor:
-    """The sum, or its gradient, times the operator's own factor."""
+    """The sum, or its gradient, times the operator's learned factor."""
     return x * weights[place.operator.parameters[0].name] if place.operator.parameters else x
 
 

@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import torch
 
-from shardwright.execute.numerics.base.group_calls import reduced
-from shardwright.execute.numerics.base.local_tensors import column, fine, given
+from shardwright.execute.numerics.base.group_calls import all_reduce
+from shardwright.execute.numerics.base.local_tensors import (
+    at_least_float32,
+    require_gradient,
+    with_last_dim,
+)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
+    WithoutParameters,
 )
-from shardwright.execute.numerics.losses.fused_cross_entropy import fused, fused_grad, is_fused
-from shardwright.execute.numerics.losses.logit_scaling import logits_of, products_grad
+from shardwright.execute.numerics.losses.fused_cross_entropy import (
+    fused_cross_entropy,
+    fused_cross_entropy_grad,
+    is_fused,
+)
+from shardwright.execute.numerics.losses.logit_scaling import (
+    largest_logits,
+    scaled_logits,
+    scaled_logits_grad,
+)
 from shardwright.execute.transport.requests import Reduction, Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """-log softmax(logits)[label] of every token, not divided: (samples, positions, 1); zero where
-    the label is negative.
+class CrossEntropy(WithoutParameters):
+    """-log softmax(logits)[label] of every token, not divided by the token count: (samples,
+    positions, 1); zero where the label is negative.
 
     Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced: every
     device of the group has the whole value.
@@ -32,21 +45,17 @@ class Loss:
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
-        labels = column(inputs[-1][0])
+        labels = with_last_dim(inputs[-1][0])
         if is_fused(place, inputs[0][0]):
-            value, normal = fused(inputs[0][0], labels)
+            value, normal = fused_cross_entropy(inputs[0][0], labels)
             return (value,), SavedTensors(inputs=inputs, own=(normal,))
-        logits = logits_of(fine(inputs[0][0]), place.settings)
-        top = (
-            logits.amax(-1, keepdim=True)
-            if logits.shape[-1]
-            else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
-        )
-        top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
+        logits = scaled_logits(at_least_float32(inputs[0][0]), place.settings)
+        top = largest_logits(logits)
+        top = yield from all_reduce(place, "vocab", top, purpose="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
-        chosen = torch.where(inside, _chosen(logits, rows), 0)
+        chosen = torch.where(inside, _label_logits(logits, rows), 0)
         sums = torch.cat([(logits - top).exp_().sum(-1, keepdim=True), chosen], dim=-1)
-        sums = yield from reduced(place, "vocab", sums, what="sum")
+        sums = yield from all_reduce(place, "vocab", sums, purpose="sum")
         normal = top + sums[..., :1].log()
         value = torch.where(labels >= 0, normal - sums[..., 1:], 0)
         saved = SavedTensors(inputs=inputs, own=(normal,))
@@ -55,27 +64,22 @@ class Loss:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is
-        given the gradient of the whole value.
+        """See `Numerics`: (softmax - one-hot) x gradient. Every device of the vocabulary group gets
+        the gradient of the whole value.
         """
         yield from ()
-        labels = column(saved.inputs[-1][0])
-        scale = torch.where(labels >= 0, given(grads[0]), 0)
+        labels = with_last_dim(saved.inputs[-1][0])
+        scale = torch.where(labels >= 0, require_gradient(grads[0]), 0)
         if is_fused(place, saved.inputs[0][0]):
-            return (fused_grad(saved.inputs[0][0], labels, saved.own[0], scale),), None
-        logits = logits_of(fine(saved.inputs[0][0]), place.settings)
+            return (
+                fused_cross_entropy_grad(saved.inputs[0][0], labels, saved.own[0], scale),
+            ), None
+        logits = scaled_logits(at_least_float32(saved.inputs[0][0]), place.settings)
         dx = (logits - saved.own[0]).exp_().mul_(scale)
         rows, inside = _target(place, labels)
         if logits.shape[-1]:
             dx.scatter_add_(-1, rows, torch.where(inside, -scale, 0))
-        return (products_grad(dx, logits, place.settings).to(saved.inputs[0][0].dtype),), None
-
-    def weight_grad(
-        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
-    ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
-        yield from ()
-        return {}
+        return (scaled_logits_grad(dx, logits, place.settings).to(saved.inputs[0][0].dtype),), None
 
 
 def _target(place: OperatorShare, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -85,5 +89,5 @@ def _target(place: OperatorShare, labels: torch.Tensor) -> tuple[torch.Tensor, t
     return torch.where(inside, labels - low, 0), inside
 
 
-def _chosen(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _label_logits(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return logits.gather(-1, rows) if logits.shape[-1] else logits.new_zeros(rows.shape)

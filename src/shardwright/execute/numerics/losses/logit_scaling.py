@@ -1,6 +1,4 @@
-"""A model's logits, of what its head multiplies: a factor, and a bound of their size (Gemma Team
-2024, arXiv 2408.00118, section 2).
-"""
+"""Scaling and soft cap of logits, and its gradient."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import torch
 from shardwright.model.ir.settings import Settings
 
 
-def logits_of(products: torch.Tensor, settings: Settings) -> torch.Tensor:
+def scaled_logits(products: torch.Tensor, settings: Settings) -> torch.Tensor:
     """cap tanh(factor x / cap), or factor x without a cap: with factor 0.5 and cap 2, x = 4 becomes
     2 tanh(1) = 1.523.
     """
@@ -21,10 +19,21 @@ def logits_of(products: torch.Tensor, settings: Settings) -> torch.Tensor:
     )
 
 
-def products_grad(grad: torch.Tensor, logits: torch.Tensor, settings: Settings) -> torch.Tensor:
-    """The gradient of what the projection made, of that of the `logits`: d / dx cap tanh(f x / cap)
-    = f (1 - (logits / cap)^2).
+def scaled_logits_grad(
+    grad: torch.Tensor, logits: torch.Tensor, settings: Settings
+) -> torch.Tensor:
+    """The gradient of the projection's output, from the gradient of the `logits`: d / dx cap tanh(f
+    x / cap) = f (1 - (logits / cap)^2).
     """
     if settings.logits_cap:
         grad = grad * (1 - (logits / settings.logits_cap).square())
     return grad if settings.logits_factor == 1.0 else grad * settings.logits_factor
+
+
+def largest_logits(logits: torch.Tensor) -> torch.Tensor:
+    """(.., 1) the largest logit of the device's part of the vocabulary; -inf where it has none."""
+    return (
+        logits.amax(-1, keepdim=True)
+        if logits.shape[-1]
+        else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
+    )

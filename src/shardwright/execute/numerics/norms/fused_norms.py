@@ -9,15 +9,16 @@ from typing import Final
 import torch
 
 from shardwright.execute.numerics.base.operator_protocol import Weights
-from shardwright.execute.numerics.norms.norm_extent import NormPart
+from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
 
-Kept = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Mean, scale, and copies of each element, which are 1 here."""
+NormStatistics = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Mean, scale, and the number of devices that hold each element, which is 1 here."""
 RMS_BACKWARD: Final = torch.ops.aten._fused_rms_norm_backward.default
 
 
-def is_fused(part: NormPart, x: torch.Tensor, weights: Weights) -> bool:
-    """A kernel norms it: whole blocks of an accelerator's tensor, gain and bias in its format.
+def is_fused(part: ExtentNorm, x: torch.Tensor, weights: Weights) -> bool:
+    """True if a kernel computes the norm: whole blocks of an accelerator's tensor, gain and bias in
+    its format.
 
     Left out: blocks that are cut, groups in a block; processors, whose kernels are no faster.
     """
@@ -27,8 +28,10 @@ def is_fused(part: NormPart, x: torch.Tensor, weights: Weights) -> bool:
     )
 
 
-def fused(part: NormPart, x: torch.Tensor, weights: Weights, *, eps: float) -> Kept:
-    """(y, mean, scale) of blocks, the mean 0 where it is not taken away.
+def fused_norm(
+    part: ExtentNorm, x: torch.Tensor, weights: Weights, *, eps: float
+) -> NormStatistics:
+    """(y, mean, scale) of blocks; the mean is 0 where it is not subtracted.
 
     Args:
         x: (samples, positions, blocks, elements of a block).
@@ -41,47 +44,55 @@ def fused(part: NormPart, x: torch.Tensor, weights: Weights, *, eps: float) -> K
     return y, mean, scale
 
 
-def fused_input_grad(
-    part: NormPart, x: torch.Tensor, grad: torch.Tensor, kept: Kept, weights: Weights
+def fused_norm_input_grad(
+    part: ExtentNorm,
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    statistics: NormStatistics,
+    weights: Weights,
 ) -> torch.Tensor:
-    """Of blocks, in the form of their gradient."""
-    return _back(part, x, grad, kept, weights, of_input=True)[0].reshape(grad.shape)
+    """The gradient of the blocks, in the shape of `grad`."""
+    return _back(part, x, grad, statistics, weights, of_input=True)[0].reshape(grad.shape)
 
 
-def fused_weight_grad(
-    part: NormPart, x: torch.Tensor, grad: torch.Tensor, kept: Kept, weights: Weights
+def fused_norm_weight_grad(
+    part: ExtentNorm,
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    statistics: NormStatistics,
+    weights: Weights,
 ) -> dict[str, torch.Tensor]:
-    """Of gain and bias, by name."""
-    _, gain, bias = _back(part, x, grad, kept, weights, of_input=False)
+    """Gradients of gain and bias, by name."""
+    _, gain, bias = _back(part, x, grad, statistics, weights, of_input=False)
     return {
-        name: found
-        for name, found in ((part.gain, gain), (part.bias, bias))
-        if name and found is not None
+        name: parameter_grad
+        for name, parameter_grad in ((part.gain, gain), (part.bias, bias))
+        if name and parameter_grad is not None
     }
 
 
 def _back(
-    part: NormPart,
+    part: ExtentNorm,
     x: torch.Tensor,
     grad: torch.Tensor,
-    kept: Kept,
+    statistics: NormStatistics,
     weights: Weights,
     *,
     of_input: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    (gain, bias), (mean, scale, _) = _affine(part, weights), kept
+    (gain, bias), (mean, scale, _) = _affine(part, weights), statistics
     g, block = grad.to(x.dtype).reshape(x.shape), [part.block]
     of_gain, of_bias = not of_input and gain is not None, not of_input and bias is not None
     if not part.centred:
         dx, dgain = RMS_BACKWARD(g, x, block, scale, gain, [of_input, of_gain])
         return dx, dgain, None
-    found: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None] = (
+    gradients: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None] = (
         torch.ops.aten.native_layer_norm_backward.default(
             g, x, block, mean, scale, gain, bias, [of_input, of_gain, of_bias]
         )
     )
-    return found
+    return gradients
 
 
-def _affine(part: NormPart, weights: Weights) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _affine(part: ExtentNorm, weights: Weights) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     return weights[part.gain] if part.gain else None, weights[part.bias] if part.bias else None

@@ -1,4 +1,4 @@
-"""What a norm does to one extent of what it reads."""
+"""The norm of one extent: its blocks, groups, gain and bias."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NormPart:
-    """How one extent is normed.
+class ExtentNorm:
+    """The norm of one extent of an operator's input.
 
     Args:
         index: of the extent.
@@ -17,9 +17,9 @@ class NormPart:
         size: elements over all devices that share a mean square.
         split: other devices have parts of the block.
         gain, bias: names of parameters, empty = none.
-        centred: the mean is taken away.
-        first, groups: the block's first element in the whole, of which so many equal parts have
-            mean squares of their own.
+        centred: the mean is subtracted.
+        first, groups: the block's first element in the whole extent, which has `groups` equal parts
+        with a mean square each.
     """
 
     index: int
@@ -32,16 +32,16 @@ class NormPart:
     first: int = 0
     groups: int = 1
 
-    def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """(.., groups) sums over a block's elements of each group;
-        of groups that are elsewhere 0.
+    def group_sums(self, x: torch.Tensor) -> torch.Tensor:
+        """(.., groups) sums over a block's elements of each group; 0 for groups on other
+        devices.
         """
         if self.groups == 1:
             return x.sum(-1, keepdim=True)
         return x.new_zeros(*x.shape[:-1], self.groups).index_add_(-1, self._group(x), x)
 
     def spread(self, sums: torch.Tensor) -> torch.Tensor:
-        """What stands for each group, (.., groups), at each of a block's elements."""
+        """Values by group (.., groups) at each of a block's elements."""
         return sums if self.groups == 1 else sums.index_select(-1, self._group(sums))
 
     def _group(self, like: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
 """RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and LayerNorm (Ba et al. 2016, arXiv
-1607.06450), whole, by head, or split.
+1607.06450) over a whole width, by head, or over a width that is cut.
 """
 
 from __future__ import annotations
@@ -7,8 +7,13 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.base.group_calls import members, reduced
-from shardwright.execute.numerics.base.local_tensors import fine, given, only, returned
+from shardwright.execute.numerics.base.group_calls import all_reduce, group_members
+from shardwright.execute.numerics.base.local_tensors import (
+    at_least_float32,
+    input_gradients,
+    keep_extents,
+    require_gradient,
+)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
@@ -16,12 +21,12 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Weights,
 )
 from shardwright.execute.numerics.norms.fused_norms import (
-    fused,
-    fused_input_grad,
-    fused_weight_grad,
+    fused_norm,
+    fused_norm_input_grad,
+    fused_norm_weight_grad,
     is_fused,
 )
-from shardwright.execute.numerics.norms.norm_extent import NormPart
+from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
@@ -34,10 +39,10 @@ class Norm:
     centre norms of the stream.
 
     The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one
-    head), or in so many equal parts as the operator has groups, and those that follow pass through.
-    A value that the input lacks, normed or not, is the last extent that it has (shared keys and
-    values). Where a block is cut over `groups["hidden"]`, its sums are reduced, forward and
-    backward; a head that several devices hold counts once.
+    head), or in as many equal parts as the operator has groups. Extents after them pass through. An
+    extent that the input lacks, normed or not, is read from the last extent that it has (shared
+    keys and values). Where a block is cut over `groups["hidden"]`, its sums are reduced, forward
+    and backward; a head that several devices hold counts once.
     """
 
     def forward(
@@ -45,24 +50,29 @@ class Norm:
     ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         (values,) = inputs
-        outputs, own = [], []
+        outputs, statistics = [], []
         parts = _parts(place)
         for part in parts:
-            whole = values[_source(part.index, values)]
-            if is_fused(part, whole, weights):
-                y, mean, scale = fused(part, _blocks(whole, part), weights, eps=place.settings.eps)
-                outputs.append(y.reshape(whole.shape))
-                own += [mean, scale, scale.new_ones(1)]
+            extent = values[_source(part.index, values)]
+            if is_fused(part, extent, weights):
+                y, mean, scale = fused_norm(
+                    part, _blocks(extent, part), weights, eps=place.settings.eps
+                )
+                outputs.append(y.reshape(extent.shape))
+                statistics += [mean, scale, scale.new_ones(1)]
                 continue
-            x = _blocks(fine(whole), part)
+            x = _blocks(at_least_float32(extent), part)
             copies = yield from _copies(place, part, x)
             mean, scale = yield from _statistics(place, part, x, copies)
             y = _centred(x, mean, part) * scale
-            outputs.append(_affine(y, part, weights).reshape(whole.shape).to(whole.dtype))
-            own += [mean, scale, copies if copies is not None else x.new_ones(1)]
-        passed = [values[_source(i, values)] for i in range(len(parts), len(place.operator.writes))]
-        return (*outputs, *passed), SavedTensors(
-            inputs=(only(values, *(_source(p.index, values) for p in parts)),), own=tuple(own)
+            outputs.append(_affine(y, part, weights).reshape(extent.shape).to(extent.dtype))
+            statistics += [mean, scale, copies if copies is not None else x.new_ones(1)]
+        passed_through = [
+            values[_source(i, values)] for i in range(len(parts), len(place.operator.writes))
+        ]
+        return (*outputs, *passed_through), SavedTensors(
+            inputs=(keep_extents(values, *(_source(norm.index, values) for norm in parts)),),
+            own=tuple(statistics),
         )
 
     def input_grad(
@@ -70,74 +80,84 @@ class Norm:
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         (values,) = saved.inputs
-        found: dict[int, torch.Tensor] = {}
+        extent_grads: dict[int, torch.Tensor] = {}
         parts = _parts(place)
         for part in parts:
             source = _source(part.index, values)
             x = values[source]
             if is_fused(part, x, weights):
                 _added(
-                    found,
+                    extent_grads,
                     source,
-                    fused_input_grad(
+                    fused_norm_input_grad(
                         part,
                         _blocks(x, part),
-                        given(grads[part.index]),
-                        _kept(part, saved),
+                        require_gradient(grads[part.index]),
+                        _saved_statistics(part, saved),
                         weights,
                     ),
                 )
                 continue
             y, scale, copies = _normed(part, saved)
-            g = fine(given(grads[part.index])).reshape(y.shape)
-            g = g * fine(weights[part.gain]) if part.gain else g
-            both = (part.summed(g * y), part.summed(g)) if part.centred else (part.summed(g * y),)
+            g = at_least_float32(require_gradient(grads[part.index])).reshape(y.shape)
+            g = g * at_least_float32(weights[part.gain]) if part.gain else g
+            both = (
+                (part.group_sums(g * y), part.group_sums(g))
+                if part.centred
+                else (part.group_sums(g * y),)
+            )
             sums = torch.cat(both, dim=-1)
             if part.split:
-                sums = yield from reduced(place, "hidden", sums, what=f"backward.{part.index}")
+                sums = yield from all_reduce(
+                    place, "hidden", sums, purpose=f"backward.{part.index}"
+                )
             mean = sums / part.size
             share = part.spread(mean[..., : part.groups])
             dx = torch.addcmul(g, y, share / copies if part.split else share, value=-1)
             if part.centred:
                 dx -= part.spread(mean[..., part.groups :])
-            _added(found, source, dx.mul_(scale).reshape(x.shape).to(x.dtype))
+            _added(extent_grads, source, dx.mul_(scale).reshape(x.shape).to(x.dtype))
         for i in range(len(parts), len(place.operator.writes)):
-            _added(found, _source(i, values), given(grads[i]))
-        return (returned(values, found),)
+            _added(extent_grads, _source(i, values), require_gradient(grads[i]))
+        return (input_gradients(values, extent_grads),)
 
     def weight_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
-        found: dict[str, torch.Tensor] = {}
+        weight_grads: dict[str, torch.Tensor] = {}
         for part in _parts(place):
             x = saved.inputs[0][_source(part.index, saved.inputs[0])]
             if is_fused(part, x, weights):
-                found |= fused_weight_grad(
-                    part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights
+                weight_grads |= fused_norm_weight_grad(
+                    part,
+                    _blocks(x, part),
+                    require_gradient(grads[part.index]),
+                    _saved_statistics(part, saved),
+                    weights,
                 )
                 continue
             y, _, _ = _normed(part, saved)
-            g = fine(given(grads[part.index])).reshape(y.shape)
+            g = at_least_float32(require_gradient(grads[part.index])).reshape(y.shape)
             if part.gain:
-                found[part.gain] = y.mul_(g).sum((0, 1, 2))
+                weight_grads[part.gain] = y.mul_(g).sum((0, 1, 2))
             if part.bias:
-                found[part.bias] = g.sum((0, 1, 2))
-        return {p.name: found[p.name] for p in place.operator.parameters if p.trainable}
+                weight_grads[part.bias] = g.sum((0, 1, 2))
+        return {p.name: weight_grads[p.name] for p in place.operator.parameters if p.trainable}
 
 
 def _source(index: int, values: Values) -> int:
-    """Which of the values an extent is read from."""
+    """The number of the value that an extent is read from."""
     return min(index, len(values) - 1)
 
 
-def _added(found: dict[int, torch.Tensor], source: int, gradient: torch.Tensor) -> None:
-    """Add a gradient to that of its source."""
-    found[source] = found[source] + gradient if source in found else gradient
+def _added(extent_grads: dict[int, torch.Tensor], source: int, gradient: torch.Tensor) -> None:
+    """Add a gradient to the gradient of its source extent."""
+    extent_grads[source] = extent_grads[source] + gradient if source in extent_grads else gradient
 
 
-def _parts(place: OperatorShare) -> list[NormPart]:
+def _parts(place: OperatorShare) -> list[ExtentNorm]:
     operator = place.operator
     biased = len(operator.parameters) == 2 and len(operator.reads) == 1
     parts = []
@@ -151,8 +171,9 @@ def _parts(place: OperatorShare) -> list[NormPart]:
             else extent.size
         )
         low, high = place.reads[i]
-        # A group may have a member with all of the block: it takes part like the others.
-        split = block == extent.size and extent.runs > 1 and bool(members(place, "hidden"))
+        # A member of the group may hold the whole block; it takes part in the reduction like the
+        # others.
+        split = block == extent.size and extent.runs > 1 and bool(group_members(place, "hidden"))
         if not split and (high - low) % block:
             raise StrategyError(
                 f"{operator.name} norms {block} elements of which the device has {high - low}",
@@ -163,7 +184,7 @@ def _parts(place: OperatorShare) -> list[NormPart]:
         name = gain.name if gain is not None else ""
         local, groups = high - low if split else block, operator.groups
         parts.append(
-            NormPart(
+            ExtentNorm(
                 index=i,
                 block=local,
                 size=block // groups,
@@ -179,66 +200,70 @@ def _parts(place: OperatorShare) -> list[NormPart]:
     return parts
 
 
-def _copies(place: OperatorShare, part: NormPart, x: torch.Tensor) -> Task[torch.Tensor | None]:
-    """How many devices of the group hold each local element; None where no run can have copies (or
-    nothing is split).
+def _copies(place: OperatorShare, part: ExtentNorm, x: torch.Tensor) -> Task[torch.Tensor | None]:
+    """The number of devices of the group that hold each local element; None where there cannot be
+    copies (or nothing is split).
     """
     extent = place.operator.reads[part.index]
     if not part.split or extent.quantum == 1:
         return None
     low, high = (end // extent.quantum for end in place.reads[part.index])
-    held = x.new_zeros(extent.runs)
-    held[low:high] = 1
-    counts = yield from reduced(place, "hidden", held, what=f"copies.{part.index}")
+    is_held = x.new_zeros(extent.runs)
+    is_held[low:high] = 1
+    counts = yield from all_reduce(place, "hidden", is_held, purpose=f"copies.{part.index}")
     return counts[low:high].repeat_interleave(extent.quantum)
 
 
 def _statistics(
-    place: OperatorShare, part: NormPart, x: torch.Tensor, copies: torch.Tensor | None
+    place: OperatorShare, part: ExtentNorm, x: torch.Tensor, copies: torch.Tensor | None
 ) -> Task[tuple[torch.Tensor, torch.Tensor]]:
-    """(mean, 1 / sqrt(var + eps)) of every block; mean 0 where it is not taken away."""
+    """(mean, 1 / sqrt(var + eps)) of every block; mean 0 where it is not subtracted."""
     eps = place.settings.eps
     if not part.split:
-        mean = part.spread(part.summed(x)) / part.size if part.centred else x.new_zeros(1)
+        mean = part.spread(part.group_sums(x)) / part.size if part.centred else x.new_zeros(1)
         return mean, part.spread(
-            (part.summed(_centred(x, mean, part).square()) / part.size + eps).rsqrt()
+            (part.group_sums(_centred(x, mean, part).square()) / part.size + eps).rsqrt()
         )
     counted = x if copies is None else x / copies
     sums = torch.cat(
-        (part.summed(x * counted), part.summed(counted))
+        (part.group_sums(x * counted), part.group_sums(counted))
         if part.centred
-        else (part.summed(x * counted),),
+        else (part.group_sums(x * counted),),
         dim=-1,
     )
-    sums = yield from reduced(place, "hidden", sums, what=f"forward.{part.index}")
+    sums = yield from all_reduce(place, "hidden", sums, purpose=f"forward.{part.index}")
     mean = sums[..., part.groups :] / part.size if part.centred else x.new_zeros(1)
     scale = (sums[..., : part.groups] / part.size - mean.square() + eps).rsqrt()
     return part.spread(mean) if part.centred else mean, part.spread(scale)
 
 
-def _affine(y: torch.Tensor, part: NormPart, weights: Weights) -> torch.Tensor:
-    y = y * fine(weights[part.gain]) if part.gain else y
-    return y + fine(weights[part.bias]) if part.bias else y
+def _affine(y: torch.Tensor, part: ExtentNorm, weights: Weights) -> torch.Tensor:
+    y = y * at_least_float32(weights[part.gain]) if part.gain else y
+    return y + at_least_float32(weights[part.bias]) if part.bias else y
 
 
-def _blocks(x: torch.Tensor, part: NormPart) -> torch.Tensor:
+def _blocks(x: torch.Tensor, part: ExtentNorm) -> torch.Tensor:
     """(samples, positions, blocks, elements of a block)."""
     return x.unsqueeze(-2) if part.split else x.unflatten(-1, (-1, part.block))
 
 
-def _kept(part: NormPart, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(mean, scale, copies of each element) that forward kept."""
+def _saved_statistics(
+    part: ExtentNorm, saved: SavedTensors
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(mean, scale, number of devices that hold each element) that forward saved."""
     mean, scale, copies = saved.own[3 * part.index : 3 * part.index + 3]
     return mean, scale, copies
 
 
-def _normed(part: NormPart, saved: SavedTensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(normed input by blocks, its scale, copies of each element)."""
-    mean, scale, copies = _kept(part, saved)
-    x = _blocks(fine(saved.inputs[0][_source(part.index, saved.inputs[0])]), part)
+def _normed(
+    part: ExtentNorm, saved: SavedTensors
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(normed input by blocks, its scale, number of devices that hold each element)."""
+    mean, scale, copies = _saved_statistics(part, saved)
+    x = _blocks(at_least_float32(saved.inputs[0][_source(part.index, saved.inputs[0])]), part)
     return _centred(x, mean, part) * scale, scale, copies
 
 
-def _centred(x: torch.Tensor, mean: torch.Tensor, part: NormPart) -> torch.Tensor:
-    """The input less its mean, where that is taken away."""
+def _centred(x: torch.Tensor, mean: torch.Tensor, part: ExtentNorm) -> torch.Tensor:
+    """The input minus its mean, where the norm subtracts it."""
     return x - mean if part.centred else x

@@ -1,5 +1,5 @@
-"""How fast pairs of elements turn with a token's position, in every form of rotary positions, and
-the turning itself.
+"""Rotary angles: radians per position of each pair of elements in every variant of rotary
+positions, and the rotation itself.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from shardwright.model.ir.settings import (
 )
 
 LEAST_RAMP = 1e-3
-"""Pairs between the bounds of a YaRN whose bounds are one."""
+"""Width, in pairs, of a YaRN ramp whose two bounds are equal."""
 
 
-def turned_pairs(settings: Settings, width: int) -> int:
-    """Pairs of a head of `width` elements that are turned."""
+def rotated_pair_count(settings: Settings, width: int) -> int:
+    """The number of pairs of a head of `width` elements that are rotated."""
     if isinstance(settings.turns, GridRotary):
         parts = len(settings.turns.axes)
         return parts * (width // parts // 2)
@@ -32,54 +32,54 @@ def turned_pairs(settings: Settings, width: int) -> int:
 
 
 def rotary_rates(
-    settings: Settings, half: int, *, length: int = 0, on: torch.device
+    settings: Settings, half: int, *, length: int = 0, device: torch.device
 ) -> torch.Tensor:
-    """(half,) radians a position of each pair of elements, in float64: base^(-i / half), slower
-    where the model was made longer; of positions of several axes (axes, half), 0 for those that a
-    pair does not turn by.
+    """(half,) radians per position of each pair of elements, in float64: base^(-i / half), lower
+    where the context was extended. For positions of several axes (axes, half), with 0 for axes that
+    do not rotate a pair.
 
     Args:
-        length: positions of the whole sequence, for forms that differ with it.
+        length: positions of the whole sequence, for variants that depend on it.
     """
     if isinstance(settings.turns, GridRotary):
-        return _by_axis(settings.turns, half, base=settings.rope_base, on=on)
-    rates = _one_axis(settings, half, length=length, on=on)
+        return _by_axis(settings.turns, half, base=settings.rope_base, device=device)
+    rates = _one_axis(settings, half, length=length, device=device)
     return rates if settings.turns is None else _of_text(settings.turns, rates)
 
 
-def _one_axis(settings: Settings, half: int, *, length: int, on: torch.device) -> torch.Tensor:
-    """(half,) rates of pairs that turn by one position."""
-    pairs = torch.arange(half, device=on, dtype=torch.float64) / half
+def _one_axis(settings: Settings, half: int, *, length: int, device: torch.device) -> torch.Tensor:
+    """(half,) rates of pairs that rotate by one position."""
+    pairs = torch.arange(half, device=device, dtype=torch.float64) / half
     rates = settings.rope_base**-pairs
     match settings.longer:
         case LongerRotary() as longer:
             return rates * _longer(longer, rates)
         case YarnRotary() as longer:
-            return rates * _yarn(longer, half, base=settings.rope_base, on=on)
+            return rates * _yarn(longer, half, base=settings.rope_base, device=device)
         case DynamicRotary(factor=factor, trained=trained):
-            more = (
+            base_factor = (
                 (factor * max(length, trained) / trained - (factor - 1)) ** (half / (half - 1))
                 if half > 1
                 else 1.0
             )
-            return (settings.rope_base * more) ** -pairs
+            return (settings.rope_base * base_factor) ** -pairs
         case LongRotary() as longer:
             factors = longer.long if length > longer.trained else longer.short
-            return rates / torch.tensor(factors, device=on, dtype=torch.float64)
+            return rates / torch.tensor(factors, device=device, dtype=torch.float64)
         case ProportionalRotary(share=share, factor=factor):
             return torch.where(
-                torch.arange(half, device=on) < share * 2 * half // 2, rates / factor, 0.0
+                torch.arange(half, device=device) < share * 2 * half // 2, rates / factor, 0.0
             )
     return rates
 
 
 def rotary_scale(settings: Settings) -> float:
-    """What turned elements are multiplied with."""
+    """The factor of rotated elements."""
     return settings.longer.scale if isinstance(settings.longer, (YarnRotary, LongRotary)) else 1.0
 
 
 def lengths_differ_above(settings: Settings) -> float | None:
-    """Positions up to which sequences of all lengths turn alike; None if all do."""
+    """Largest sequence length up to which sequences of all lengths rotate alike; None if all do."""
     return (
         settings.longer.trained
         if isinstance(settings.longer, (DynamicRotary, LongRotary))
@@ -87,25 +87,27 @@ def lengths_differ_above(settings: Settings) -> float | None:
     )
 
 
-def _by_axis(turns: GridRotary, half: int, *, base: float, on: torch.device) -> torch.Tensor:
-    """(2, half) rates of pairs that turn by rows or by columns."""
+def _by_axis(turns: GridRotary, half: int, *, base: float, device: torch.device) -> torch.Tensor:
+    """(2, half) rates of pairs that rotate by rows or by columns."""
     parts = len(turns.axes)
-    each = half // parts
-    rates = base ** -(torch.arange(each, device=on, dtype=torch.float64) / each)
-    found = torch.zeros(2, half, device=on, dtype=torch.float64)
+    pairs_per_part = half // parts
+    rates = base ** -(
+        torch.arange(pairs_per_part, device=device, dtype=torch.float64) / pairs_per_part
+    )
+    axis_rates = torch.zeros(2, half, device=device, dtype=torch.float64)
     for part, axis in enumerate(turns.axes):
-        if axis < len(found):
-            found[
+        if axis < len(axis_rates):
+            axis_rates[
                 axis,
                 slice(part, None, parts)
                 if turns.in_turns
-                else slice(part * each, (part + 1) * each),
+                else slice(part * pairs_per_part, (part + 1) * pairs_per_part),
             ] = rates
-    return found
+    return axis_rates
 
 
 def _of_text(turns: TextRotary, rates: torch.Tensor) -> torch.Tensor:
-    """(3, half) rates of pairs that turn by time, rows or columns."""
+    """(3, half) rates of pairs that rotate by time, rows or columns."""
     pair = torch.arange(len(rates), device=rates.device)
     axis = pair % 3
     axis = torch.where(
@@ -117,18 +119,18 @@ def _of_text(turns: TextRotary, rates: torch.Tensor) -> torch.Tensor:
 
 
 def _longer(longer: LongerRotary, rates: torch.Tensor) -> torch.Tensor:
-    """Rates of `LongerRotary` over those before."""
+    """Factors of `LongerRotary` on the rates."""
     if not longer.high:
         return torch.full_like(rates, 1 / longer.factor)
     turns = longer.trained * rates / (2 * pi)
-    kept = ((turns - longer.low) / (longer.high - longer.low)).clamp(0.0, 1.0)
-    return kept + (1 - kept) / longer.factor
+    kept_share = ((turns - longer.low) / (longer.high - longer.low)).clamp(0.0, 1.0)
+    return kept_share + (1 - kept_share) / longer.factor
 
 
-def _yarn(longer: YarnRotary, half: int, *, base: float, on: torch.device) -> torch.Tensor:
-    """Rates of `YarnRotary` over those before.
+def _yarn(longer: YarnRotary, half: int, *, base: float, device: torch.device) -> torch.Tensor:
+    """Factors of `YarnRotary` on the rates.
 
-    Pair i turns t times in `trained` positions where i = half ln(trained / (2 pi t)) / ln(base).
+    Pair i makes t turns in `trained` positions where i = half ln(trained / (2 pi t)) / ln(base).
     """
     low, high = (
         half * log(longer.trained / (2 * pi * turns)) / log(base)
@@ -137,13 +139,13 @@ def _yarn(longer: YarnRotary, half: int, *, base: float, on: torch.device) -> to
     if longer.whole:
         low, high = floor(low), ceil(high)
     low, high = max(low, 0), min(high, 2 * half - 1)
-    slower = (
-        (torch.arange(half, device=on, dtype=torch.float64) - low) / (high - low or LEAST_RAMP)
+    slowed_share = (
+        (torch.arange(half, device=device, dtype=torch.float64) - low) / (high - low or LEAST_RAMP)
     ).clamp(0.0, 1.0)
-    return 1 - slower + slower / longer.factor
+    return 1 - slowed_share + slowed_share / longer.factor
 
 
-def cosines(
+def cosines_and_sines(
     positions: torch.Tensor, rates: torch.Tensor, *, scale: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(positions, 1, pairs) cosines and sines of the angles, times `scale`.
@@ -158,26 +160,33 @@ def cosines(
     return (angles.cos() * scale).to(dtype), (angles.sin() * scale).to(dtype)
 
 
-def turned(
+def rotate_pairs(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, start: int = 0
 ) -> torch.Tensor:
-    """Of every head of `width` elements, as many from `start` on as there are angles for are
-    turned: element i with i + half.
+    """Every head of `width` elements with its pairs rotated, as many as there are angles, from
+    element `start` on: element i with i + half.
     """
     heads, half = x.unflatten(-1, (-1, width)), cos.shape[-1]
-    before, low, high, behind = heads.split([start, half, half, width - start - 2 * half], dim=-1)
-    one, other = torch.addcmul(low * cos, high, sin, value=-1), torch.addcmul(high * cos, low, sin)
-    return torch.cat([before, one, other, behind], dim=-1).flatten(-2)
+    unrotated_before, low, high, unrotated_after = heads.split(
+        [start, half, half, width - start - 2 * half], dim=-1
+    )
+    rotated_low, rotated_high = (
+        torch.addcmul(low * cos, high, sin, value=-1),
+        torch.addcmul(high * cos, low, sin),
+    )
+    return torch.cat(
+        [unrotated_before, rotated_low, rotated_high, unrotated_after], dim=-1
+    ).flatten(-2)
 
 
-def turned_apart(
+def rotate_parts(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, width: int, parts: int
 ) -> torch.Tensor:
-    """Of every head of `width` elements equal parts, each turned by its share of the angles, one
-    behind another (`GridRotary.apart`).
+    """Every head of `width` elements in equal parts, each rotated by its share of the angles
+    (`GridRotary.apart`).
     """
     for part, (c, s) in enumerate(
         zip(cos.chunk(parts, dim=-1), sin.chunk(parts, dim=-1), strict=True)
     ):
-        x = turned(x, c, s, width=width, start=part * (width // parts))
+        x = rotate_pairs(x, c, s, width=width, start=part * (width // parts))
     return x

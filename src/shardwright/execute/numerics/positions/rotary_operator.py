@@ -8,21 +8,27 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.numerics.base.local_tensors import given, numbers, only, returned
+from shardwright.execute.numerics.base.local_tensors import (
+    index_tensor,
+    input_gradients,
+    keep_extents,
+    require_gradient,
+)
 from shardwright.execute.numerics.base.operator_protocol import (
     Gradients,
     SavedTensors,
     Values,
     Weights,
+    WithoutParameters,
 )
-from shardwright.execute.numerics.images.patch_grid import grid_of, places
+from shardwright.execute.numerics.images.patch_grid import image_grid, patch_coordinates
 from shardwright.execute.numerics.positions.rotary_angles import (
-    cosines,
+    cosines_and_sines,
     rotary_rates,
     rotary_scale,
-    turned,
-    turned_apart,
-    turned_pairs,
+    rotate_pairs,
+    rotate_parts,
+    rotated_pair_count,
 )
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
@@ -32,16 +38,16 @@ from shardwright.program.layout.layout import Indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rotary:
-    """Queries and keys turned by their global positions; values pass through. Backward turns back
-    and keeps nothing.
+class Rotary(WithoutParameters):
+    """Queries and keys rotated by their global positions; values pass through. Backward rotates
+    back and saves nothing.
 
-    One input: q k v (more extents are not read). Three (latent attention): q; k without positions
-    and v; latent and the rotary part of the keys, one for all heads: the last ``rope`` elements of
-    a query head are turned, and every key head is joined with the turned part. Otherwise the whole
-    head is, or the first share of it that the model's settings say. Patches of an image are turned
-    by their rows and columns (`Settings.turns`). Of a text with images a time, a row and a column
-    of every token come behind the first input (`grid_positions`).
+    One input: q k v (more extents are not read). Three inputs (latent attention): q; k without
+    positions and v; latent and the rotary part of the keys, one for all heads. There the last
+    ``rope`` elements of a query head are rotated, and every key head is joined with the rotated
+    part. Otherwise the whole head is rotated, or the share of it in the model's settings. Patches
+    of an image are rotated by their rows and columns (`Settings.turns`). For a text with images, a
+    time, a row and a column of every token follow the first input (`grid_positions`).
     """
 
     def forward(
@@ -49,90 +55,83 @@ class Rotary:
     ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
-        at = _axes(place, inputs)
+        axes = _axes(place, inputs)
         saved = SavedTensors(
             inputs=(
-                *(only(values) for values in inputs[: len(inputs) - len(at)]),
-                *((at,) if at else ()),
+                *(keep_extents(values) for values in inputs[: len(inputs) - len(axes)]),
+                *((axes,) if axes else ()),
             )
         )
         width = place.operator.reads[0].quantum
         if len(inputs) < 3:
-            query, key, *rest = inputs[0]
+            query, key, *values = inputs[0]
             return (
-                _turned(query, place, width, width, at=at),
-                _turned(key, place, width, width, at=at),
-                rest[0] if rest else key,
+                _rotated(query, place, width, width, axes=axes),
+                _rotated(key, place, width, width, axes=axes),
+                values[0] if values else key,
             ), saved
         (query, *_), (plain, value), (_, rope) = inputs
-        shared = _turned(rope, place, rope.shape[-1], rope.shape[-1], whole=False)
-        key = joined_keys(plain, shared, head=width)
-        return (_turned(query, place, width, rope.shape[-1]), key, value), saved
+        shared = _rotated(rope, place, rope.shape[-1], rope.shape[-1], whole_head=False)
+        key = join_rotary_keys(plain, shared, head=width)
+        return (_rotated(query, place, width, rope.shape[-1]), key, value), saved
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
         """See `Numerics`."""
         yield from ()
-        query, key, value = (given(g) for g in grads)
+        query, key, value = (require_gradient(g) for g in grads)
         width = place.operator.reads[0].quantum
         if len(saved.inputs) < 3:
-            at = _axes(place, saved.inputs)
-            back = tuple(
-                _turned(part, place, width, width, sign=-1, at=at) for part in (query, key)
+            axes = _axes(place, saved.inputs)
+            rotated_back = tuple(
+                _rotated(part, place, width, width, sign=-1, axes=axes) for part in (query, key)
             )
             parts = (
-                {0: back[0], 1: back[1], 2: value}
+                {0: rotated_back[0], 1: rotated_back[1], 2: value}
                 if len(saved.inputs[0]) > 2
-                else {0: back[0], 1: back[1] + value}
+                else {0: rotated_back[0], 1: rotated_back[1] + value}
             )
-            return (returned(saved.inputs[0], parts), *(None for _ in at))
+            return (input_gradients(saved.inputs[0], parts), *(None for _ in axes))
         rope = saved.inputs[2][1].shape[-1]
         heads = key.unflatten(-1, (-1, width))
-        shared = _turned(heads[..., -rope:].sum(-2), place, rope, rope, sign=-1, whole=False)
+        shared = _rotated(heads[..., -rope:].sum(-2), place, rope, rope, sign=-1, whole_head=False)
         return (
-            returned(saved.inputs[0], {0: _turned(query, place, width, rope, sign=-1)}),
-            returned(saved.inputs[1], {0: heads[..., :-rope].flatten(-2), 1: value}),
-            returned(saved.inputs[2], {1: shared}),
+            input_gradients(saved.inputs[0], {0: _rotated(query, place, width, rope, sign=-1)}),
+            input_gradients(saved.inputs[1], {0: heads[..., :-rope].flatten(-2), 1: value}),
+            input_gradients(saved.inputs[2], {1: shared}),
         )
 
-    def weight_grad(
-        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
-    ) -> Task[dict[str, torch.Tensor]]:
-        """See `Numerics`."""
-        yield from ()
-        return {}
 
-
-def joined_keys(plain: torch.Tensor, turned: torch.Tensor, *, head: int) -> torch.Tensor:
-    """Keys of latent attention, `head` elements each: every head's own part and, behind it, the
-    turned part that all heads share.
+def join_rotary_keys(plain: torch.Tensor, rotated: torch.Tensor, *, head: int) -> torch.Tensor:
+    """Keys of latent attention, `head` elements each: every head's own part, followed by the
+    rotated part that all heads share.
     """
-    heads = plain.unflatten(-1, (-1, head - turned.shape[-1]))
-    return torch.cat([heads, turned.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(
+    heads = plain.unflatten(-1, (-1, head - rotated.shape[-1]))
+    return torch.cat([heads, rotated.unsqueeze(-2).expand(*heads.shape[:-1], -1)], dim=-1).flatten(
         -2
     )
 
 
 @lru_cache(maxsize=4)
-def _turns(
+def _cached_angles(
     settings: Settings,
     positions: Indices,
     half: int,
     length: int,
-    on: torch.device,
+    device: torch.device,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(positions, 1, half) cosines and sines of the angles: those of the last layers, which turn
-    alike.
-    """
-    rates = rotary_rates(settings, half, length=length, on=on)
-    at = numbers(positions, like=rates)
+    """(positions, 1, half) cosines and sines of the angles, cached for layers that rotate alike."""
+    rates = rotary_rates(settings, half, length=length, device=device)
+    coordinates = index_tensor(positions, like=rates)
     if isinstance(settings.turns, GridRotary) and settings.image is not None:
-        at = places(
-            at, columns=grid_of(settings.image, patches=length)[1], block=settings.image.block
+        coordinates = patch_coordinates(
+            coordinates,
+            columns=image_grid(settings.image, patches=length)[1],
+            block=settings.image.block,
         )
-    return cosines(at, rates, scale=rotary_scale(settings), dtype=dtype)
+    return cosines_and_sines(coordinates, rates, scale=rotary_scale(settings), dtype=dtype)
 
 
 def _axes(place: OperatorShare, inputs: tuple[Values, ...]) -> Values:
@@ -140,28 +139,28 @@ def _axes(place: OperatorShare, inputs: tuple[Values, ...]) -> Values:
     return inputs[-1] if isinstance(place.settings.turns, TextRotary) else ()
 
 
-def _turned(
+def _rotated(
     x: torch.Tensor,
     place: OperatorShare,
     width: int,
     rope: int,
     *,
     sign: int = 1,
-    whole: bool = True,
-    at: Values = (),
+    whole_head: bool = True,
+    axes: Values = (),
 ) -> torch.Tensor:
-    """The last `rope` elements of every head of `width`, turned by the tokens' positions (`sign`
+    """The last `rope` elements of every head of `width`, rotated by the tokens' positions (`sign`
     -1: back).
 
-    Of heads that are `whole` their share of the settings. at: see `_axes`.
+    With `whole_head`, the settings' share of the head is rotated. axes: see `_axes`.
     """
     settings = place.settings.of_layers(local=place.operator.local)
-    half = turned_pairs(settings, rope) if whole and rope == width else rope // 2
-    if at:
-        rates = rotary_rates(settings, half, length=place.length, on=x.device)
-        cos, sin = cosines(at[0], rates, scale=rotary_scale(settings), dtype=x.dtype)
+    half = rotated_pair_count(settings, rope) if whole_head and rope == width else rope // 2
+    if axes:
+        rates = rotary_rates(settings, half, length=place.length, device=x.device)
+        cos, sin = cosines_and_sines(axes[0], rates, scale=rotary_scale(settings), dtype=x.dtype)
     else:
-        cos, sin = _turns(settings, place.positions, half, place.length, x.device, x.dtype)
+        cos, sin = _cached_angles(settings, place.positions, half, place.length, x.device, x.dtype)
     if isinstance(settings.turns, GridRotary) and settings.turns.apart:
-        return turned_apart(x, cos, sign * sin, width=width, parts=len(settings.turns.axes))
-    return turned(x, cos, sign * sin, width=width, start=width - rope)
+        return rotate_parts(x, cos, sign * sin, width=width, parts=len(settings.turns.axes))
+    return rotate_pairs(x, cos, sign * sin, width=width, start=width - rope)

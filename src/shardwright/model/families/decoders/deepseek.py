@@ -62,7 +62,7 @@ def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertS
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: all from ``first_k_dense_replace`` (class default 0 in V2, 3 in
+    """The layers that have experts: all from ``first_k_dense_replace`` (class default 0 in V2, 3 in
     V3: so it must be written), every ``moe_layer_freq``-th.
     """
     dense = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS)

@@ -38,7 +38,7 @@ def build_glm_moe_dsa(fields: Fields) -> Model:
 
 
 def _indexer_types(fields: Fields) -> tuple[str, ...]:
-    """Which layers run an indexer: ``indexer_types``, ``index_topk_pattern`` (F, S), or every
+    """The layers that run an indexer: ``indexer_types``, ``index_topk_pattern`` (F, S), or every
     ``index_topk_freq``-th layer.
 
     Source of the last rule and its default offset 2: `GlmMoeDsaConfig` of Transformers 5.
@@ -68,8 +68,8 @@ def _indexer_types(fields: Fields) -> tuple[str, ...]:
 
 
 def _sparse(fields: Fields) -> tuple[bool, ...]:
-    """Which layers have experts: ``mlp_layer_types`` where it is written, else DeepSeek's fields;
-    both must agree.
+    """The layers that have experts: ``mlp_layer_types`` where it is written, else DeepSeek's
+    fields; both must agree.
     """
     layers = fields.layers()
     kinds = fields.layer_types(layers=layers, allowed=(DENSE, SPARSE), name="mlp_layer_types")

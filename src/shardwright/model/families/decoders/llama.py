@@ -308,7 +308,7 @@ def build_granite(fields: Fields) -> Model:
 
 
 def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """Which layers use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every
+    """The layers that use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every
     ``no_rope_layer_interval``-th (default 4).
     """
     listed = fields.integers("no_rope_layers", maximum=1)

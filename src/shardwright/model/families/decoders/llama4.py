@@ -48,7 +48,7 @@ def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: ``moe_layers``, else every ``interleave_moe_layer_step``-th."""
+    """The layers that have experts: ``moe_layers``, else every ``interleave_moe_layer_step``-th."""
     listed = fields.integers("moe_layers", maximum=MAX_LAYERS)
     if listed:
         if max(listed) >= layers:

@@ -189,8 +189,8 @@ def _step_layer(fields: Fields, window: int, sparse: bool) -> Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedLayer:
-    """What is left of a layer: heads of a key/value group (0 = no attention) and feed-forward width
-    (0 = none).
+    """The remaining sizes of a pruned layer: heads of a key/value group (0 = no attention) and
+    feed-forward width (0 = none).
     """
 
     group: int

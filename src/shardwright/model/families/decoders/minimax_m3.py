@@ -60,7 +60,7 @@ def build_minimax_m3(fields: Fields) -> Model:
 
 
 def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: ``mlp_layer_types``, or ``moe_layer_freq``, or all."""
+    """The layers that have experts: ``mlp_layer_types``, or ``moe_layer_freq``, or all."""
     listed = tuple(
         kind == SPARSE
         for kind in fields.layer_types(
@@ -76,7 +76,7 @@ def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """Which layers have an indexer: ``layer_types``, or its section, or none."""
+    """The layers that have an indexer: ``layer_types``, or its section, or none."""
     listed = tuple(
         kind == INDEXED for kind in fields.layer_types(layers=layers, allowed=(FULL, INDEXED))
     )

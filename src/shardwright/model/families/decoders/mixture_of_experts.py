@@ -26,7 +26,7 @@ from shardwright.model.ir.operator import Operator
 
 
 def sparse_by_step(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts in Qwen's spelling: all but ``mlp_only_layers``, every
+    """The layers that have experts in Qwen's spelling: all but ``mlp_only_layers``, every
     ``decoder_sparse_step``-th (`Qwen2MoeConfig`: none, 1).
     """
     dense = frozenset(fields.integers("mlp_only_layers", maximum=MAX_LAYERS))

@@ -167,7 +167,7 @@ def build_falcon_h1(fields: Fields) -> Model:
 
 
 def multipliers(fields: Fields, name: str, *, count: int) -> tuple[float, ...]:
-    """So many factors, of which none written are ones."""
+    """A field's list of `count` factors; all ones where the field is not written."""
     written = fields.mapping.get(name)
     if written is None:
         return (1.0,) * count

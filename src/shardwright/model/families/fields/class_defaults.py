@@ -1,6 +1,4 @@
-"""What the configuration classes of families say where a configuration does not, and which fields
-they read, as data.
-"""
+"""Defaults of the configuration classes of families, and the fields that they read, as data."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ FACTORS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassSettings:
-    """What a family's configuration class says where a configuration does not.
+    """Defaults of a family's configuration class for fields that a configuration lacks.
 
     Args:
         eps: of norms.

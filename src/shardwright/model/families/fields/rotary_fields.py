@@ -1,5 +1,5 @@
-"""What a Hugging Face configuration says of rotary positions: share of a head, and how they were
-made longer.
+"""Rotary positions of a Hugging Face configuration: share of a head, and extension to longer
+contexts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def local_rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of layers with a window, where they are written apart."""
+    """Rotary fields of layers with a window, where they are written separately."""
     return _of_layers(_written(config), SLIDING)
 
 
@@ -85,7 +85,8 @@ def share_of(config: Mapping[str, Any], *, usual: float = 1.0) -> float:
 
 
 def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
-    """How rotary positions were made longer; None = not, or in a way that is not computed.
+    """The extension of rotary positions to longer contexts; None = none, or one that is not
+    computed.
 
     Raises:
         ModelError: a number lacks, or is none that it can be.
@@ -116,8 +117,8 @@ def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
 def text_turns(
     config: Mapping[str, Any], *, usual: tuple[int, ...], source: str
 ) -> TextRotary | None:
-    """How pairs of a text with images turn by time, row and column; `usual` where ``mrope_section``
-    is not written, () = they do not.
+    """The rotation of pairs by time, row and column in a text with images; `usual` where
+    ``mrope_section`` is not written, () = none.
 
     Raises:
         ModelError: that is not three numbers.
@@ -136,8 +137,7 @@ def text_turns(
 
 
 def latent_score_factor(config: Mapping[str, Any], *, longer: Longer | None) -> float:
-    """What scores of latent attention are multiplied with beside one over the root of a head's
-    width.
+    """The factor of latent attention's scores beside one over the root of a head's width.
 
     (0.1 ``mscale_all_dim`` ln(factor) + 1)^2, as the classes of DeepSeek-V2 and V3 in Transformers
     apply the temperature of YaRN (Peng et al. 2023, arXiv 2309.00071, section 3.4) to whole heads.
@@ -230,7 +230,7 @@ def _long(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongR
 
 
 def _factors(listed: object) -> tuple[float, ...]:
-    """What a list has that may be a factor."""
+    """The elements of a list that may be factors."""
     numbers = [number_of(one) for one in listed] if isinstance(listed, (list, tuple)) else []
     return tuple(one for one in numbers if one is not None and 1 / MAX_FACTOR <= one <= MAX_FACTOR)
 

@@ -1,5 +1,5 @@
-"""What a family's class does with its routers in training alone: the load-balancing loss, and noise
-on a router's input.
+"""Router settings of a family's class that act in training alone: the load-balancing loss, and
+noise on a router's input.
 """
 
 from __future__ import annotations

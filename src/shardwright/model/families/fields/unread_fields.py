@@ -115,7 +115,7 @@ def _says_nothing(value: object) -> bool:
 
 
 def is_inert(name: str) -> bool:
-    """Whether a field's name says that its value changes neither sizes nor work."""
+    """True if a field's name tells that its value changes neither sizes nor work."""
     last = name.rpartition(".")[2]
     return (
         last in _EXACT

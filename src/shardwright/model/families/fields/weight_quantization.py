@@ -252,8 +252,8 @@ def _groups(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_targeted(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """Whether a group of layers has the class among its targets;
-    all are where there are no groups.
+    """True if a group of layers has the class among its targets; all classes are where there are no
+    groups.
     """
     targets = [target for group in _groups(said) for target in _texts(group, "targets")]
     if not targets or "Linear" in targets:
@@ -262,7 +262,7 @@ def _is_targeted(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
 
 
 def _is_excluded(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """Whether the modules of a class are listed among those that stay in 16 bits."""
+    """True if the modules of a class are listed among those that stay in 16 bits."""
     fields = (
         "modules_to_not_convert",
         "ignored_layers",
@@ -285,7 +285,7 @@ def _names(klass: str, layer: int) -> Iterator[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern (``re:`` and a regular expression, a shell pattern, or a part of the name)
+    """True if a pattern (``re:`` and a regular expression, a shell pattern, or a part of the name)
     names a module or one that holds it.
     """
     if pattern.startswith("re:"):

@@ -1,4 +1,4 @@
-"""How Gemma 4's tower computes, and where its image tokens go."""
+"""Gemma 4's image tower: its computation, and the places of its image tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Kimi-K2.5's MoonViT tower computes, and where its image tokens go.
+"""Kimi-K2.5's MoonViT image tower: its computation, and the places of its image tokens.
 
 Fields are spelled as in the published configurations or as in those that Transformers writes.
 """

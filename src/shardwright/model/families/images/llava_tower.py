@@ -1,4 +1,4 @@
-"""How LLaVA's CLIP tower computes, and where its image tokens go."""
+"""LLaVA's CLIP image tower: its computation, and the places of its image tokens."""
 
 from __future__ import annotations
 

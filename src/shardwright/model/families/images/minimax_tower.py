@@ -1,4 +1,4 @@
-"""How MiniMax-M3's tower computes, and where its image tokens go.
+"""MiniMax-M3's image tower: its computation, and the places of its image tokens.
 
 Fields are spelled as in the published configurations or as in those that Transformers writes.
 """

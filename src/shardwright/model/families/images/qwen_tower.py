@@ -1,4 +1,4 @@
-"""How Qwen3-VL's tower computes, and where its image tokens go."""
+"""Qwen3-VL's image tower: its computation, and the places of its image tokens."""
 
 from __future__ import annotations
 

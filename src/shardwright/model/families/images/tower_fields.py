@@ -1,4 +1,6 @@
-"""What every family says of its image tower, and pieces that several say alike."""
+"""Fields of image towers: the reader protocol of a family's tower, and pieces that several families
+share.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ MAX_PATCH: Final = 2**12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tower:
-    """How a family's configuration says what its tower computes.
+    """Reader of a family's image tower: its settings from a configuration.
 
     Args:
         images: where image tokens go, and what a patch is.

@@ -1,37 +1,37 @@
-"""What a configuration says of how a tower computes beyond its sizes, and where image tokens go; by
-family.
-"""
+"""Settings of image towers beyond their sizes, and the places of image tokens, by family."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.images import gemma_tower as images_gemma
-from shardwright.model.families.images import kimi_tower as images_kimi
-from shardwright.model.families.images import llava_tower as images_llava
-from shardwright.model.families.images import minimax_tower as images_minimax
-from shardwright.model.families.images import qwen_tower as images_qwen
+from shardwright.model.families.images import (
+    gemma_tower,
+    kimi_tower,
+    llava_tower,
+    minimax_tower,
+    qwen_tower,
+)
 from shardwright.model.families.images.tower_fields import Tower
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import ImageInput, Settings
 
 TOWERS: Final[Mapping[str, Tower]] = {
-    "LlavaForConditionalGeneration": images_llava.TOWER,
-    "KimiK25ForConditionalGeneration": images_kimi.TOWER,
-    "MiniMaxM3SparseForConditionalGeneration": images_minimax.TOWER,
+    "LlavaForConditionalGeneration": llava_tower.TOWER,
+    "KimiK25ForConditionalGeneration": kimi_tower.TOWER,
+    "MiniMaxM3SparseForConditionalGeneration": minimax_tower.TOWER,
     **dict.fromkeys(
-        ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"), images_qwen.TOWER
+        ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"), qwen_tower.TOWER
     ),
-    "Gemma4ForConditionalGeneration": images_gemma.TOWER,
+    "Gemma4ForConditionalGeneration": gemma_tower.TOWER,
 }
 """By architecture; of a tower of another one only the sizes are known."""
 
 
 def image_input(config: Mapping[str, Any], *, model: Model, source: str) -> ImageInput | None:
-    """Where image tokens go, and what a patch is; None of a model without images, or of which only
-    sizes are known.
+    """The places of image tokens, and the contents of a patch; None for a model without images, or
+    of which only sizes are known.
 
     Raises:
         ModelError: a number is none that it can be.
@@ -53,7 +53,7 @@ def tower_settings(
 
 
 def image_differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """What is asked of a tower that our operators do not compute."""
+    """Settings of a tower that our operators do not compute."""
     known = _tower(config, model)
     return () if known is None else known.differences(config)
 

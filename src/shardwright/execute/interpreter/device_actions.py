@@ -1,0 +1,38 @@
+"""Forward and backward passes of a device in a step, from its row of the order: actions, and the
+layers of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
+from shardwright.model.ir.graph import Model
+from shardwright.program.instances import TaskKind
+from shardwright.program.orders.rows import ActionRows
+from shardwright.program.stages.parts import StageParts
+
+Turn = tuple[int, int, int, int]
+"""(lane, chunk, microbatch, slice) of an action."""
+
+
+def actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
+    """(kind, place) of each action of a device, in order."""
+    row = next(i for i, devices in enumerate(rows.devices) if device in devices)
+    for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
+        place = (
+            int(rows.lane[action]),
+            int(rows.chunk[action]),
+            int(rows.microbatch[action]),
+            int(rows.slice[action]),
+        )
+        yield TaskKind(int(rows.kind[action])), place
+
+
+def weight_passes(
+    device: int, rows: ActionRows, stages: tuple[tuple[StageParts, ...], ...], model: Model
+) -> Iterator[Node]:
+    """The layer of every pass of a step that makes weight gradients on a device."""
+    for kind, (lane, chunk, *_) in actions(device, rows):
+        if kind in (TaskKind.B, TaskKind.W):
+            yield from stage_nodes(stages[lane][chunk], model)

@@ -1,0 +1,176 @@
+"""Facts beside its options that the loss of a run depends on, kept with its checkpoints and
+compared by a resumed run. Needs no PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from shardwright.errors import DataError, UsageError, nearest
+from shardwright.execute.launch.run_checks import run_settings
+from shardwright.execute.launch.run_report import RunOptions
+from shardwright.execute.state.remembered_options import FACTS, FILE
+from shardwright.execute.training.mapped_arrays import mapped
+from shardwright.program.problem import Problem
+from shardwright.strategy.plan.plan import Plan
+
+WORDS: Final[Mapping[str, str]] = {
+    "data": "the tokens of --data",
+    "seq-len": "the length of sequences",
+    "global-batch": "the samples of a step",
+    "number-formats": "the plan's number formats",
+    "microbatch": "the samples of a microbatch, of which the load-balancing loss is",
+}
+"""What may differ, by the word that says that it is meant (``--accept``)."""
+KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    "data": (dict,),
+    "seq-len": (dict,),
+    "global-batch": (int,),
+    "number-formats": (dict, type(None)),
+    "microbatch": (list, type(None)),
+}
+"""What each is in the file; another kind of value says nothing."""
+WHOLE_BYTES: Final = 1 << 28
+"""A larger file is known by its size and by as many bytes in pieces, evenly spread."""
+PIECE_BYTES: Final = 1 << 16
+
+
+def facts_of(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any]:
+    """By word, what a run's loss depends on; None: not on this.
+
+    Raises:
+        DataError: a file of tokens cannot be read; as `run_settings`.
+    """
+    job, runtime = problem.job, problem.runtime
+    formats = {
+        "compute": job.compute.value,
+        "parameter": job.parameter.value,
+        "activation": job.activation.value,
+        "gradient": runtime.gradient_dtype.value,
+        "gradient wire": (job.gradient_wire or runtime.gradient_dtype).value,
+        "optimizer states": [state.value for state in job.optimizer.states],
+        "master copy": job.optimizer.master.value if job.optimizer.master else None,
+    }
+    balanced = run_settings(problem, options).load_balancing
+    return {
+        "data": {name: digest_of(path) for name, path in options.data},
+        "seq-len": {one.name: one.tokens for one in job.sequences},
+        "global-batch": job.global_batch,
+        "number-formats": formats if options.formats == "job" else None,
+        "microbatch": (
+            sorted({lane.samples // lane.microbatches for lane in plan.lanes}) if balanced else None
+        ),
+    }
+
+
+def digest_of(path: Path) -> str:
+    """Shape, format and digest of an array on disk: of all of its bytes, of those of a large file
+    in evenly spread pieces.
+
+    Raises:
+        DataError: as `mapped`.
+    """
+    array = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
+    flat = (
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if array.nbytes <= WHOLE_BYTES
+        else _spread(array)
+    )
+    found = blake2b(flat.tobytes(), digest_size=16).hexdigest()
+    return f"{'x'.join(map(str, array.shape))} {array.dtype.name} {found}"
+
+
+def _spread(array: np.ndarray) -> np.ndarray:
+    """Pieces of a large array: of its first and last bytes, and evenly between."""
+    flat = array.reshape(-1).view(np.uint8)
+    starts = np.linspace(0, flat.size - PIECE_BYTES, WHOLE_BYTES // PIECE_BYTES).astype(np.int64)
+    return np.concatenate([flat[start : start + PIECE_BYTES] for start in starts])
+
+
+def known_facts(folder: Path) -> dict[str, Any]:
+    """Facts of the run whose checkpoints a folder has; empty where none are known (a folder of an
+    earlier version).
+    """
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    facts = found.get(FACTS) if isinstance(found, dict) else None
+    if not isinstance(facts, dict):
+        return {}
+    return {
+        word: facts[word]
+        for word, kind in KINDS.items()
+        if word in facts and isinstance(facts[word], kind)
+    }
+
+
+def require_words(accepted: Collection[str]) -> None:
+    """Raise for a word of ``--accept`` that means nothing.
+
+    Raises:
+        UsageError: one is not of `WORDS`.
+    """
+    for word in accepted:
+        if word not in WORDS:
+            raise UsageError(f"--accept {word[:40]!r} is unknown", hint=nearest(word, WORDS))
+
+
+def compared(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
+) -> tuple[str, ...]:
+    """One line for each fact that differs and is meant to, or that is not known of the run before.
+
+    Raises:
+        DataError: another differs.
+    """
+    lines = []
+    for word, what in WORDS.items():
+        if word not in before:
+            lines += [f"not known whether {what} are those of before"] * (word == "data")
+            continue
+        if before[word] is None or now[word] is None or before[word] == now[word]:
+            continue
+        if word not in accepted:
+            raise DataError(
+                _refused(word, before[word], now[word], folder),
+                hint=f"--accept {word} goes on with it; or use another folder",
+            )
+        lines.append(_accepted(word, before[word], now[word]))
+    return tuple(lines)
+
+
+def _refused(word: str, before: Any, now: Any, folder: Path) -> str:
+    if word == "data":
+        return (
+            f"--data has other tokens of {_sequences(before, now)} than the checkpoints of {folder}"
+            " were made with"
+        )
+    return (
+        f"{word} is {_value(now)}, and the checkpoints of {folder} were made with {_value(before)}"
+    )
+
+
+def _accepted(word: str, before: Any, now: Any) -> str:
+    if word == "data":
+        return f"--data has other tokens of {_sequences(before, now)} than before"
+    return f"{word} {_value(now)} (was {_value(before)})"
+
+
+def _sequences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Names of sequences whose tokens differ."""
+    return " and ".join(
+        sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_value(one)}" for name, one in value.items())
+    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,195 @@
+"""Ranks of a run on this machine, as processes of their own: started, watched, stopped together.
+Needs no PyTorch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+
+from shardwright.errors import ShardwrightError, StrategyError
+from shardwright.execute.launch.end_with_launcher import VARIABLE, ending, lifeline
+
+FOLDER = "SHARDWRIGHT_LAUNCH"
+"""Environment variable: where a rank that was started here says why it ended."""
+POLL_S = 0.05
+GRACE_S = 5.0
+"""How long other ranks may take to end by themselves once one has failed."""
+PEER = "run.peer"
+LAST = 500
+"""Characters of the last line of a rank that ended without an error of ours."""
+INTERRUPTED = 130
+
+
+def is_rank(environment: Mapping[str, str]) -> bool:
+    """This process is a rank that `torchrun` or `launch` started."""
+    return {"RANK", "WORLD_SIZE"} <= environment.keys()
+
+
+def launch(words: Sequence[str], *, ranks: int) -> int:
+    """Start ``shardwright words`` as so many ranks, and wait for all; the exit code of the run.
+
+    Rank 0 writes to this process's output. An interrupt (Ctrl-C), or the end of the terminal, is
+    passed on: ranks end after the step that they are in, a second one ends them at once. When a
+    rank fails the others are given `GRACE_S` seconds; when this process is killed, all ranks end.
+
+    Raises:
+        ShardwrightError: the first rank's own error; run.peer if a rank was killed.
+    """
+    with TemporaryDirectory(prefix="shardwright-") as name, lifeline() as alive:
+        folder, port = Path(name), _free_port()
+        processes = [
+            _start(words, rank=rank, ranks=ranks, port=port, folder=folder, alive=alive)
+            for rank in range(ranks)
+        ]
+        try:
+            with _passed_on(processes):
+                failed = _wait(processes)
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+        if failed:
+            raise _cause(failed, processes, folder)
+        return max(process.returncode for process in processes)
+
+
+def _start(
+    words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path, alive: int
+) -> subprocess.Popen[bytes]:
+    here = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "LOCAL_WORLD_SIZE": ranks,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        VARIABLE: alive,
+    }
+    # Threads of ranks that share cores would wait for each other.
+    threads = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // ranks, 1))}
+    environment = {
+        **threads,
+        **os.environ,
+        **{key: str(value) for key, value in here.items()},
+        FOLDER: str(folder),
+    }
+    with _said_by(folder, rank).open("wb") as said:
+        # Of its own session: an interrupt of the terminal reaches this process alone, which passes
+        # it on once.
+        return subprocess.Popen(
+            [sys.executable, "-m", "shardwright", *words],
+            env=environment,
+            stdout=None if rank == 0 else subprocess.DEVNULL,
+            stderr=None if rank == 0 else said,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=(alive,),
+        )
+
+
+def _said_by(folder: Path, rank: int) -> Path:
+    """The file to which a rank other than the first writes its output."""
+    return folder / f"said-{rank}"
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _passed_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Interrupts of this process go to all ranks."""
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        for process in processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in ending()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+    """Wait until all have ended; ranks that failed, in the order in which they were seen to."""
+    failed: list[int] = []
+    deadline = float("inf")
+    while any(process.poll() is None for process in processes):
+        for rank, process in enumerate(processes):
+            if process.poll() not in (None, 0, INTERRUPTED) and rank not in failed:
+                failed.append(rank)
+                deadline = min(deadline, time.monotonic() + GRACE_S)
+        if time.monotonic() > deadline:
+            break
+        time.sleep(POLL_S)
+    return failed + [
+        r
+        for r, p in enumerate(processes)
+        if r not in failed and p.poll() not in (None, 0, INTERRUPTED)
+    ]
+
+
+def _cause(
+    failed: Sequence[int], processes: Sequence[subprocess.Popen[bytes]], folder: Path
+) -> ShardwrightError:
+    """Why the run ended: a killed rank, else the first error that is not about another rank."""
+    said = {rank: read_error(folder, rank) for rank in failed}
+    for rank in failed:
+        code = processes[rank].returncode
+        if said[rank] is None:
+            last = (
+                _said_by(folder, rank)
+                .read_text(errors="replace")
+                .strip()
+                .rpartition("\n")[2][:LAST]
+            )
+            how = (
+                f"was killed by {signal.Signals(-code).name}"
+                if code < 0
+                else f"ended with exit code {code}{last and f': {last}'}"
+            )
+            return StrategyError(
+                f"rank {rank} {how}",
+                hint="run again: it goes on from the last checkpoint",
+                rule=PEER,
+            )
+    errors = [error for error in said.values() if error is not None]
+    return next((e for e in errors if PEER not in e.message), errors[0])
+
+
+def write_error(error: ShardwrightError, environment: Mapping[str, str]) -> bool:
+    """Say why this rank ends to the process that started it; False if that was another program."""
+    if FOLDER not in environment:
+        return False
+    text = json.dumps({"message": error.message, "hint": error.hint, "code": error.exit_code})
+    (Path(environment[FOLDER]) / f"rank-{environment['RANK']}").write_text(text)
+    return True
+
+
+def read_error(folder: Path, rank: int) -> ShardwrightError | None:
+    """The error that a rank reported; None if it reported none."""
+    try:
+        found = json.loads((folder / f"rank-{rank}").read_text())
+    except (OSError, ValueError):
+        return None
+    error = ShardwrightError(found["message"], hint=found["hint"])
+    error.exit_code = found["code"]
+    return error

@@ -1,0 +1,246 @@
+"""Proof that a plan trains: on a small model of the same structure, its loss and every gradient are
+those of the unsplit model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import isqrt, lcm
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.proof.narrower_model import shrink_for
+from shardwright.execute.proof.proof_result import Proof
+from shardwright.execute.proof.short_windows import reach_of, short_reach
+from shardwright.execute.proof.shorter_step import num_operators, shortened
+from shardwright.execute.shares.parameters import Key, seeded
+from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
+from shardwright.execute.training.training_step import (
+    StepResult,
+    differences,
+    reference_plan,
+    run_step,
+)
+from shardwright.execute.transport.communication_record import Trace
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.model.blocks.vision import IMAGE
+from shardwright.model.ir.block import TEXT
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import ImageInput, TextRotary
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.cells import indices, largest_remainder
+from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check import require_valid
+
+FEWEST = 8
+"""Positions of a sequence that nothing cuts."""
+MOST_OPERATORS = 20_000_000
+"""Operators that a step on virtual devices may run: some hours."""
+SHORT_OPERATORS = 20_000
+"""Operators that a step is shortened to where its plan allows: about half a minute."""
+
+
+def prove(
+    model: Model,
+    job: TrainingJob,
+    plan: Plan,
+    *,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Proof:
+    """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters
+    and tokens.
+
+    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as
+    short as the plan's cuts allow, and windows and chunks of scans that ended within the long ones
+    end within those too (`reach`). A step of more than SHORT_OPERATORS has fewer layers and
+    microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
+
+    Args:
+        seed: of parameters and tokens.
+        progress: told of each phase.
+
+    Raises:
+        StrategyError: the plan breaks a rule, holds what is not executed (execute.*), or is too
+        large for one process (execute.size).
+    """
+    require_valid(plan, model=model, global_batch=job.global_batch)
+    tell = progress or (lambda phase, done, total: None)
+    tell("shrink the model", 0, 0)
+    model = replace(model, settings=replace(model.settings, router_noise=0.0))
+    model, job, plan = shortened(model, job, plan, most=SHORT_OPERATORS)
+    small = shrink_for(plan, model=model)
+    stages = plan_stages(plan, model=small, unfolded=True)
+    count = num_operators((small, job, plan), stages)
+    if count > MOST_OPERATORS:
+        raise StrategyError(
+            f"a step runs {count} operators on {plan.devices} devices, more than {MOST_OPERATORS}"
+            " in one process",
+            hint="prove the same plan with fewer replicas, microbatches or layers",
+            rule="execute.size",
+        )
+    short = _short(job, plan, stages, small)
+    reaches = {
+        one.name: reach_of(other.tokens, whole=one.tokens)
+        for one, other in zip(job.sequences, short.sequences, strict=True)
+    }
+    small = short_reach(small, reaches)
+    batch = made_batch(small, short, seed=seed)
+    source, trace = seeded(small, seed=seed), Trace()
+    tell(f"run the unsplit model, then {count:,} operators on {plan.devices} virtual devices", 0, 0)
+    whole = run_step(small, short, reference_plan(small, short, plan), batch=batch, source=source)
+    parts = run_step(small, short, plan, batch=batch, source=source, trace=trace)
+    moved: dict[str, tuple[int, int]] = {}
+    for record in trace.records:
+        requests, elements = moved.get(record.kind, (0, 0))
+        moved[record.kind] = (requests + 1, elements + record.sent)
+    return Proof(
+        model=small,
+        devices=len(parts.stores),
+        tokens={s.name: s.tokens for s in short.sequences},
+        loss=float(parts.loss),
+        loss_difference=float(parts.loss - whole.loss),
+        gradients=_gradients(small, parts, whole),
+        moved=dict(sorted(moved.items())),
+    )
+
+
+def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
+    """Random token ids of every sequence of the job, and labels of the text; one label in eight is
+    left out of the loss.
+
+    Of images random patches, behind a class token's zeros where the model has one; their tokens'
+    places in the text are drawn too.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(tokens: int) -> torch.Tensor:
+        return torch.randint(0, model.vocab, (job.global_batch, tokens), generator=generator)
+
+    batch = {s.name: ids(s.tokens) for s in job.sequences}
+    labels = ids(job.sequence_length)
+    left_out = torch.rand(labels.shape, generator=generator) < 1 / 8
+    return _with_images(model, job, batch, generator) | {"labels": labels.masked_fill(left_out, -1)}
+
+
+def _with_images(
+    model: Model, job: TrainingJob, batch: dict[str, torch.Tensor], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
+    """A batch with places in its texts and patches, of a model that reads images."""
+    image = model.settings.image
+    first = patch_operator(model)
+    if image is None or first is None:
+        return batch
+    tokens = batch[IMAGE].shape[1]
+    text = batch[TEXT].masked_fill(batch[TEXT] == image.token, (image.token + 1) % model.vocab)
+    places = _places(
+        text, image.written(tokens), generator, in_row=isinstance(model.settings.turns, TextRotary)
+    )
+    patches = torch.randn(
+        (job.global_batch, tokens, first.reads[0].size), generator=generator, dtype=torch.float64
+    )
+    if has_class_token(first):
+        patches[:, 0] = 0.0
+    return batch | {TEXT: text.masked_fill(places, image.token), IMAGE: patches}
+
+
+def _places(
+    text: torch.Tensor, count: int, generator: torch.Generator, *, in_row: bool
+) -> torch.Tensor:
+    """Positions of the texts that hold image tokens: anywhere, or in one row; none where the row is
+    longer than a text.
+    """
+    samples, length = text.shape
+    if not in_row:
+        return torch.rand(text.shape, generator=generator).argsort(1).argsort(1) < count
+    if count > length:
+        return torch.zeros_like(text, dtype=torch.bool)
+    number = torch.arange(length) - torch.randint(
+        0, length - count + 1, (samples, 1), generator=generator
+    )
+    return (number >= 0) & (number < count)
+
+
+def _short(
+    job: TrainingJob, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
+) -> TrainingJob:
+    """The job with sequences as short as the plan's cuts allow; a text that turns by its image's
+    rows has room for the image, if it had.
+    """
+    lengths = {s.name: _fewest(s, plan, stages, model) for s in job.sequences}
+    image = model.settings.image
+    if image is not None and isinstance(model.settings.turns, TextRotary):
+        while lengths[TEXT] < min(image.written(lengths[IMAGE]), job.sequence_length):
+            lengths[TEXT] = min(2 * lengths[TEXT], job.sequence_length)
+    return replace(job, sequences=tuple(replace(s, tokens=lengths[s.name]) for s in job.sequences))
+
+
+def _fewest(
+    sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
+) -> int:
+    """The least power of two of positions that leaves no device, and no slice, without any; of an
+    image with rows and columns the least square, of whole blocks, whose parts are.
+    """
+    ways = {
+        (lane.slices, cell.way(Dim.SEQUENCE))
+        for lane, parts in zip(plan.lanes, stages, strict=True)
+        for stage in parts
+        for segment in stage.segments
+        for cells in segment.cells.cells.values()
+        for cell in cells.values()
+    }
+    image = model.settings.image if sequence.name == IMAGE and has_grid(model) else None
+    size = 1 if image is None else image.block[0] * image.block[1]
+    for length in _lengths(sequence.tokens, image):
+        parts = (
+            indices(w, part)
+            for slices, w in ways
+            for part in (largest_remainder(length, slices) if slices else (length,))
+        )
+        if all(
+            found and not any(end % size for stretch in found for end in stretch) for found in parts
+        ):
+            return length
+    return sequence.tokens
+
+
+def _lengths(most: int, image: ImageInput | None) -> Iterator[int]:
+    """Numbers of positions below `most` that are tried."""
+    if image is None:
+        yield from (FEWEST << i for i in range(most.bit_length()) if FEWEST << i < most)
+        return
+    side = lcm(*image.block)
+    yield from (
+        (k * side) ** 2
+        for k in range(1, isqrt(most) // side + 1)
+        if FEWEST <= (k * side) ** 2 < most
+    )
+
+
+def _gradients(model: Model, parts: StepResult, whole: StepResult) -> dict[str, float]:
+    """By parameter: difference in units of what it is compared with."""
+    (store,) = whole.stores.values()
+    largest = {
+        key: _largest(held.gradient) for key, boxes in store.held.items() for held in boxes.values()
+    }
+    floor = 1e-3 * max(largest.values())
+    found: dict[str, float] = {}
+    for key, _, difference in differences(parts, whole):
+        name = parameter_name(model, key)
+        unit = max(largest[key], floor)
+        found[name] = max(found.get(name, 0.0), difference / unit if difference else 0.0)
+    return found
+
+
+def _largest(gradient: torch.Tensor | None) -> float:
+    return float(gradient.abs().max()) if gradient is not None else 0.0
+
+
+def parameter_name(model: Model, key: Key) -> str:
+    """``run.layer/parameter``, without the layer where there is one."""
+    run, layer, _, name = key
+    place = model.runs[run]
+    return f"{place.name}.{layer}/{name}" if place.count > 1 else f"{place.name}/{name}"

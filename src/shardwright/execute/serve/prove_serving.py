@@ -1,0 +1,124 @@
+"""Proof that a worker serves: under a policy and random traffic the logits of a small model are
+those of the unsplit one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from shardwright.errors import StrategyError
+from shardwright.execute.serve.scheduled_serving import Scheduled, run, run_split
+from shardwright.execute.serve.server import Server, server
+from shardwright.execute.serve.serving_proof import Log, ServedProof
+from shardwright.execute.serve.unsplit_logits import whole_logits
+from shardwright.execute.serve.worker import CacheSize
+from shardwright.execute.shares.parameters import Source, seeded
+from shardwright.model.ir.graph import Model
+from shardwright.serving.policy.scheduler_state import (
+    BLOCK_TOKENS,
+    BLOCKS,
+    INPUTS,
+    PREEMPTED,
+    State,
+)
+from shardwright.strategy.plan.plan import Plan
+
+SIZES = (1, 2, 4, 8)
+"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to
+derive."""
+MOST_PARAMETERS = 150_000_000
+"""Of a small model: each is held in 8 bytes as drawn and once more by the devices."""
+
+
+def prove_served(
+    model: Model,
+    plans: Sequence[Plan],
+    states: Sequence[State],
+    *,
+    arrivals: Sequence[int],
+    stages: Sequence[int],
+    turns: int,
+    simulated: Log,
+    seed: int = 0,
+) -> ServedProof:
+    """Serve what `states` describe on virtual devices, greedily, and hold every logit against the
+    unsplit model's.
+
+    Parameters and prompts are drawn from `seed`. Answers do not end before they are as long as they
+    may be.
+
+    Args:
+        plans, states, stages: of one worker, or of one that prefills and one that decodes: see
+            `Scheduled` and `run_split`. States are those of before anything has arrived.
+        arrivals: turn of each request, never falling.
+        turns: of a transfer.
+        simulated: log of the simulation of the same, worker by worker.
+
+    Raises:
+        StrategyError: the model is too large for one process (rule ``execute.size``); others of
+        `server` and `Scheduled`.
+    """
+    if model.num_parameters > MOST_PARAMETERS:
+        raise StrategyError(
+            f"the small model still has {model.num_parameters:,} parameters, more than"
+            f" {MOST_PARAMETERS:,} in one process",
+            hint="its widths have no large common divisor: serve another model of the family",
+            rule="execute.size",
+        )
+    generator = torch.Generator().manual_seed(seed)
+    lengths = states[0].requests[:, INPUTS].tolist()
+    prompts = {
+        r: torch.randint(0, model.vocab, (n,), generator=generator).tolist()
+        for r, n in enumerate(lengths)
+    }
+    source = seeded(model, seed=seed)
+    size = CacheSize(
+        blocks=max(int(s.settings[BLOCKS]) for s in states),
+        block_tokens=int(states[0].settings[BLOCK_TOKENS]),
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are small: threads would wait for each other
+    try:
+        served = server(model, plans, prompts=prompts, source=source, size=size, sizes=SIZES)
+        workers = [
+            Scheduled(server=served, state=state, worker=w, stages=stages[w])
+            for w, state in enumerate(states)
+        ]
+        for request, turn in enumerate(arrivals):
+            workers[0].expect(turn, request)
+        if len(workers) == 1:
+            run(workers[0])
+        else:
+            run_split(workers[0], workers[1], turns=turns)
+        difference = largest_difference(served, source)
+    finally:
+        torch.set_num_threads(threads)
+    refused = {request for worker in workers for request in worker.refused}
+    return ServedProof(
+        model=model,
+        devices=sum(plan.devices for plan in plans),
+        tokens=tuple(
+            () if request in refused else tuple(tokens) for request, tokens in served.tokens.items()
+        ),
+        log=tuple(part for worker in workers for part in worker.log),
+        simulated=simulated,
+        preempted=sum(int(state.requests[:, PREEMPTED].sum()) for state in states),
+        computed=sum(
+            len(times) for by_position in served.logits.values() for times in by_position.values()
+        ),
+        difference=difference,
+    )
+
+
+def largest_difference(served: Server, source: Source) -> float:
+    """Of any logit that a server computed, at any time, from the unsplit model's of the whole
+    sequence.
+    """
+    found = 0.0
+    for request, by_position in served.logits.items():
+        whole = whole_logits(served.workers[0].model, served.tokens[request], source=source)
+        for position, times in by_position.items():
+            found = max(found, *(float((logits - whole[position]).abs().max()) for logits in times))
+    return found

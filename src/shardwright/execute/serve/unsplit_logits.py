@@ -1,0 +1,78 @@
+"""Logits of the unsplit model over whole sequences, without a cache: the reference for a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from shardwright.execute.interpreter.device_actions import Turn
+from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
+from shardwright.execute.interpreter.stage_nodes import Node
+from shardwright.execute.numerics.base.operator_protocol import (
+    Forward,
+    SavedTensors,
+    Values,
+    Weights,
+)
+from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
+from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.shares.layer_state import BlockRun
+from shardwright.execute.shares.parameters import ParameterStore, Source
+from shardwright.execute.training.training_step import forward_work, unsplit
+from shardwright.execute.transport.in_process import run
+from shardwright.execute.transport.requests import Task
+from shardwright.execute.transport.torch_device import OperatorShare
+from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.block import TEXT
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.settings import Settings
+
+
+def whole_logits(
+    model: Model, tokens: Sequence[int], *, source: Source, settings: Settings | None = None
+) -> torch.Tensor:
+    """(positions, vocabulary) of one sequence on one device, in one forward pass: operators,
+    weights and order of training.
+    """
+    job = TrainingJob(sequences=(SequenceLength(name=TEXT, tokens=len(tokens)),), global_batch=1)
+    work = forward_work(model, unsplit(model, job), length=len(tokens))
+    ids = torch.tensor([list(tokens)])
+    store = ParameterStore(model=model, source=source, settings=settings or model.settings)
+    walker = _Whole(work, ids, store)
+    run({0: walker.forward(0, 0, 0, 0)})
+    return walker.made[0]
+
+
+class _Whole(Walker):
+    """Keeps the logits of its heads, (positions, vocabulary) of each."""
+
+    def __init__(self, work: DeviceWork, ids: torch.Tensor, store: ParameterStore) -> None:
+        super().__init__(0, work, {TEXT: ids, "labels": torch.zeros_like(ids)}, store)
+        self.made: list[torch.Tensor] = []
+
+    def _run(self, node: Node, place: Turn) -> BlockRun:
+        return replace(super()._run(node, place), forward_of=self._forward_of)
+
+    def _forward_of(self, operator: Operator) -> Forward:
+        return (
+            _Read(made=self.made) if operator.kind is OperatorKind.LOSS else numerics_of(operator)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """In the place of a loss."""
+
+    made: list[torch.Tensor]
+
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
+        """See `Forward`."""
+        yield from ()
+        self.made.append(scaled_logits(inputs[0][0][0], place.settings))
+        return (inputs[0][0].new_zeros((*inputs[0][0].shape[:2], 1)),), SavedTensors(inputs=())

@@ -1,0 +1,61 @@
+"""Checks of images, and of cuts of them that no step can run with, before any device begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.execute.numerics.images.merged_tokens import neighbour_count, splits_tokens
+from shardwright.execute.numerics.images.patch_grid import image_grid
+from shardwright.execute.training.image_files import has_grid
+from shardwright.job.training import TrainingJob
+from shardwright.model.blocks.vision import IMAGE
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.program.layout.cells import StageCells, token_box
+from shardwright.program.layout.layout import Indices
+from shardwright.program.stages.parts import StageParts
+
+
+def require_images(
+    model: Model, job: TrainingJob, stages: tuple[tuple[StageParts, ...], ...]
+) -> None:
+    """Raise for images whose patches have no rows and columns, and for cuts through what becomes
+    one image token.
+
+    Raises:
+        StrategyError: rule ``execute.grid`` or ``execute.neighbour_count``.
+    """
+    length = job.tokens(IMAGE)
+    if not length or model.settings.image is None or not has_grid(model):
+        return
+    try:
+        image_grid(model.settings.image, patches=length)
+    except DataError as error:
+        raise StrategyError(error.message, hint=error.hint, rule="execute.grid") from None
+    for cells, operator in _merging(stages):
+        count = neighbour_count(operator)
+        for cell in cells.cells.get(operator.klass, {}).values():
+            _, positions = token_box(cell, samples=cells.samples, length=length)
+            if splits_tokens(positions, count):
+                raise StrategyError(
+                    f"{operator.name} makes one token of {count} patches, of which a device has"
+                    f" only some: {_said(positions)} of {length}",
+                    hint=(
+                        f"cut images into parts of a multiple of {count} patches, or give"
+                        f" {operator.klass.value} whole ones (x, not s)"
+                    ),
+                    rule="execute.neighbours",
+                )
+
+
+def _merging(stages: tuple[tuple[StageParts, ...], ...]) -> Iterator[tuple[StageCells, Operator]]:
+    """Operators whose tokens are of several patches, where they run."""
+    for segment in (segment for lane in stages for stage in lane for segment in stage.segments):
+        for operator in segment.block.operators:
+            if neighbour_count(operator) > 1 and not operator.merges:
+                yield segment.cells, operator
+
+
+def _said(positions: Indices) -> str:
+    return " and ".join(f"{low} to {high - 1}" for low, high in positions[:3])

@@ -1,0 +1,72 @@
+"""Checks of cuts of layers with an indexer's key selection, before any device begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shardwright.errors import StrategyError
+from shardwright.execute.numerics.attention.selected_key_blocks import RULE
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.program.layout.cells import StageCells, token_box
+from shardwright.program.stages.parts import StageParts
+
+
+def require_selections(
+    stages: tuple[tuple[StageParts, ...], ...], *, slices: Sequence[int], length: int
+) -> None:
+    """Raise where single keys are selected, or a device has not all keys that an indexer scores, or
+    a core not what it selected.
+
+    Args:
+        slices: of each lane's samples.
+        length: of the text.
+
+    Raises:
+        StrategyError: rule ``execute.selected``.
+    """
+    for lane, count in zip(stages, slices, strict=True):
+        for cells, core, index in _selecting(lane):
+            if core.choice is None:
+                raise StrategyError(
+                    f"{core.name} attends to single keys that an indexer selects: that cannot be"
+                    " executed yet",
+                    hint="choose a model without such layers, or simulate the plan instead",
+                    rule=RULE,
+                )
+            if index is None:
+                raise StrategyError(
+                    f"{core.name} attends to keys that an indexer of another stage selects",
+                    hint="give a layer that selects keys to one stage as a whole",
+                    rule=RULE,
+                )
+            boxes = [
+                {
+                    device: token_box(cell, samples=cells.samples, length=length)
+                    for device, cell in cells.cells.get(one.klass, {}).items()
+                }
+                for one in (core, index)
+            ]
+            cut = count > 1 or any(
+                positions != ((0, length),) for _, positions in boxes[1].values()
+            )
+            if cut or any(boxes[1].get(device) != box for device, box in boxes[0].items()):
+                raise StrategyError(
+                    f"{index.name} scores all keys of a text for {core.name}, and a device has a"
+                    " part of them, or of other samples",
+                    hint=(
+                        "give attn and core of layers that select keys one cut, of heads or"
+                        " samples, not of positions: t or b, not s"
+                    ),
+                    rule=RULE,
+                )
+
+
+def _selecting(
+    lane: tuple[StageParts, ...],
+) -> Iterator[tuple[StageCells, Operator, Operator | None]]:
+    """(cells, core, indexer in the same block) of cores over selected keys."""
+    for segment in (segment for stage in lane for segment in stage.segments):
+        index = next((o for o in segment.block.operators if o.kind is OperatorKind.INDEX), None)
+        for operator in segment.block.operators:
+            if operator.attention is not None and operator.attention.selected:
+                yield segment.cells, operator, index

@@ -1,0 +1,59 @@
+"""Training of routers beyond their use in the forward pass; refused where it cannot be exact. Needs
+no PyTorch.
+"""
+
+from __future__ import annotations
+
+from shardwright.errors import StrategyError
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
+from shardwright.model.routers import choice_biases, router_shapes
+
+
+def require_trainable(model: Model, settings: Settings) -> None:
+    """Raise for random factors on what routers read, and for a load-balancing loss that the model
+    cannot have.
+
+    Raises:
+        StrategyError: execute.noise, execute.balance.
+    """
+    if settings.router_noise:
+        raise StrategyError(
+            f"router_jitter_noise {settings.router_noise:g}: random factors on what routers read in"
+            " training are not executed",
+            hint="train without them: --router-noise off",
+            rule="execute.noise",
+        )
+    shapes = {(shape.experts, shape.topk) for shape in router_shapes(model)}
+    if settings.load_balancing and len(shapes) != 1:
+        found = (
+            " and ".join(f"{topk} of {experts} experts" for experts, topk in sorted(shapes))
+            or "none"
+        )
+        raise StrategyError(
+            f"the load-balancing loss is a mean over equal routers, and {model.name} has {found}",
+            hint="train without it: --load-balancing 0",
+            rule="execute.balance",
+        )
+
+
+def require_biases(model: Model, rate: float | None) -> None:
+    """Raise where a step shall move biases of a model's routers and there are none.
+
+    Args:
+        rate: None: no bias shall move.
+
+    Raises:
+        StrategyError: execute.bias.
+    """
+    if rate is not None and next(choice_biases(model), None) is None:
+        raise StrategyError(
+            f"no router of {model.name} has a bias of its choice (e_score_correction_bias), so"
+            " --router-bias-update moves nothing",
+            hint=(
+                "balance experts with --load-balancing COEF"
+                if router_shapes(model)
+                else "run without --router-bias-update"
+            ),
+            rule="execute.bias",
+        )

@@ -1,0 +1,43 @@
+"""The numbers that a folder of weights was trained with. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shardwright.errors import DataError, ModelError
+from shardwright.execute.weights.parameter_names import CONFIG, family_of
+from shardwright.model.families.huggingface_config import language_config, parse_config
+from shardwright.model.families.model_settings import differences, settings_of_fields
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.settings import Settings
+
+
+def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:
+    """Base of rotary positions and epsilon of norms from the ``config.json`` of a folder.
+
+    Args:
+        strict: refuse a configuration under which the published model computes what ours does not.
+
+    Raises:
+        DataError: no such file; a number that is none; a family whose weights are not read; with
+        `strict`, every difference by name.
+    """
+    path = folder / CONFIG
+    family_of(model.architecture)
+    try:
+        config = language_config(parse_config(path.read_bytes(), source=str(path)))
+        settings = settings_of_fields(config, model=model, source=str(path))
+    except OSError as error:
+        raise DataError(
+            f"{path}: {error.strerror}", hint="give a folder with a config.json"
+        ) from None
+    except ModelError as error:
+        raise DataError(error.message, hint=error.hint) from None
+    found = differences(config, model=model)
+    if strict and found:
+        raise DataError(
+            f"{path}: with these weights the published model computes what ours does not:"
+            f" {'; '.join(found)}",
+            hint="use a model without them; weights can be converted all the same",
+        )
+    return settings
