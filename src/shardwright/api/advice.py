@@ -18,13 +18,12 @@ from shardwright.api.problems import (
 )
 from shardwright.api.simulated import simulated
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.export.exporter import Given, exported
-from shardwright.export.options import flag_pairs
-from shardwright.export.registry import STRATEGIES, TARGETS
+from shardwright.frameworks.export.exporter import Given, exported
+from shardwright.frameworks.export.option_flags import flag_pairs
+from shardwright.frameworks.launch.launch import Launch, SaysSettings
+from shardwright.frameworks.read_launch import read_launch, settings_of_files
+from shardwright.frameworks.registry import READERS, STRATEGIES, TARGETS
 from shardwright.hardware.cluster import Cluster
-from shardwright.launch_files.launch.launch import Launch, SaysSettings
-from shardwright.launch_files.read_launch import read_launch, settings_of_files
-from shardwright.launch_files.reader_registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.arguments import ON

@@ -1,0 +1,412 @@
+"""ms-swift's ``swift sft`` and ``swift pt``; its ``megatron sft`` and ``megatron pt``.
+
+Source of names and defaults: ms-swift 4.3, docs/source_en/Instruction/Command-line-parameters.md,
+docs/source_en/Megatron-SWIFT/Command-line-parameters.md and swift/config
+(https://swift.readthedocs.io/en/latest/Instruction/Command-line-parameters.html).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.launch.framework_claims import (
+    Claim,
+    Document,
+    FileKind,
+    Signature,
+    claim_of,
+)
+from shardwright.frameworks.launch.launch import Launch, Written, by_name, count
+from shardwright.frameworks.launch.lora_adapters import adapters_of
+from shardwright.frameworks.launch.unpriced_settings import OPTIMIZER, refuse, refused
+from shardwright.frameworks.megatron.field_names import attention_backend
+from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.trainer_reader import (
+    TrainerReader,
+    Words,
+    files_of,
+    trainer_settings,
+)
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid
+
+_STAGE: Final = "zero-optimization.stage"
+_OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"
+_PARAMETERS: Final = "zero-optimization.offload-param.device"
+_OFF: Final = {"zero-optimization.overlap-comm": "false"}
+DEEPSPEED_FILES: Final = MappingProxyType(
+    {
+        **{f"zero{stage}": {_STAGE: str(stage), **_OFF} for stage in range(4)},
+        "zero2_offload": {_STAGE: "2", _OPTIMIZER: "cpu", **_OFF},
+        "zero3_offload": {_STAGE: "3", _OPTIMIZER: "cpu", _PARAMETERS: "cpu", **_OFF},
+    }
+)
+"""What words of ``--deepspeed`` set (swift/config)."""
+_VERBS: Final = ("sft", "pt", "rlhf")
+_WANTED: Final = 16
+"""Samples of a step that the framework accumulates where nothing says how many microbatches."""
+DOCS: Final = "https://swift.readthedocs.io/en/latest/Instruction/Command-line-parameters.html"
+
+
+def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
+    notes = (
+        []
+        if "weights" in said
+        else [f"assumed: torch_dtype bfloat16, as the model's config.json has it ({DOCS})"]
+    )
+    said.setdefault("weights", "bf16")
+    normal(said, devices)
+    # The number format of products follows from that of the weights
+    # (arguments/base_args/model_args.py, _init_torch_dtype).
+    if not {"bf16", "fp16"} & said.keys():
+        said["fp16" if said["weights"] in ("fp16", "fp32") else "bf16"] = "true"
+    if said.get("fsdp", "").strip() == "fsdp2":
+        said |= {
+            "fsdp": "full_shard auto_wrap",
+            "fsdp.activation-checkpointing": "true",
+            "gradient-checkpointing": "false",
+        }
+    if "ulysses" in said:
+        devices //= max(count(said, "ulysses"), 1)
+    if "gradient-accumulation-steps" not in said:
+        micro = max(count(said, "per-device-train-batch-size", 1) * devices, 1)
+        said["gradient-accumulation-steps"] = str(max(-(-_WANTED // micro), 1))
+        notes.append(
+            f"assumed: gradient_accumulation_steps {said['gradient-accumulation-steps']}, for at"
+            f" least {_WANTED} samples a step ({DOCS})"
+        )
+    if said["tuner-type"] == "lora":
+        said.setdefault("lora-rank", "8")
+    else:
+        said.pop("lora-rank", None)
+    return tuple(notes)
+
+
+_TRAINER: Final = TrainerReader(
+    name="ms-swift",
+    signature=Signature(
+        kinds=frozenset({FileKind.COMMAND}),
+        programs=frozenset({f"swift {verb}" for verb in _VERBS}),
+    ),
+    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
+    words=Words(
+        renamed=MappingProxyType(
+            {
+                "max-length": "seq-len",
+                "train-type": "tuner-type",
+                "sft-type": "tuner-type",
+                "target-modules": "lora-target",
+                "attn-impl": "attention",
+                "sequence-parallel-size": "ulysses",
+                "deepspeed-autotp-size": "tensor-parallel",
+            }
+        ),
+        defaults=MappingProxyType(
+            {
+                "tuner-type": "lora",
+                "per-device-train-batch-size": "1",
+                "gradient-checkpointing": "true",
+            }
+        ),
+        source=DOCS,
+        programs=MappingProxyType({"rlhf": "a loss of preferences or rewards (swift rlhf)"}),
+        deepspeed_files=DEEPSPEED_FILES,
+        told=MappingProxyType({"ulysses": "sequence-parallel-size"}),
+        refused=MappingProxyType(
+            {
+                **dict.fromkeys(
+                    ("tuner-type", "train-type", "sft-type"),
+                    refused("this kind of tuning", "lora", "full"),
+                ),
+                "quant-bits": refused("a model whose frozen weights are quantised (QLoRA)"),
+                "quant-method": refused("a model whose frozen weights are quantised (QLoRA)"),
+                "attn-impl": refused(
+                    "an attention kernel that is not fused, or FlexAttention",
+                    "flash_attn",
+                    "flash_attention_2",
+                    "flash_attention_3",
+                    "sdpa",
+                ),
+                "use-galore": refused("GaLore's optimizer"),
+                "optimizer": refused("an optimizer of the framework's own"),
+                "lisa-activated-layers": refused("LISA's training of some layers"),
+                "freeze-parameters": refused("training a part of the parameters"),
+                "freeze-parameters-ratio": refused("training a part of the parameters"),
+                "trainable-parameters": refused("training a part of the parameters"),
+                "target-regex": refused("adapters by a pattern"),
+                "target-parameters": refused("adapters on parameters of experts"),
+                "freeze-llm": refused("training without the language model"),
+                "task-type": refused("a loss other than of the next token", "causal_lm"),
+                "padding-free": refused(
+                    "batches without padding, of which the command does not say how full they are"
+                ),
+                "zero-hpz-partition-size": refused("ZeRO++'s shards inside a node"),
+                "device-map": refused("layers on several devices without a pipeline"),
+                "rlhf-type": refused("a loss of preferences or rewards"),
+            }
+        ),
+        ignored=by_name(
+            {
+                "data": (
+                    "dataset val-dataset split-dataset-ratio load-from-cache-file template system"
+                    " columns strict custom-* model-author model-name truncation-strategy"
+                    " lazy-tokenize use-hf packing-* loss-scale max-model-len agent-template"
+                    " cached-dataset streaming dataset-num-proc add-version model-kwargs"
+                    " response-prefix norm-bbox enable-thinking max-pixels"
+                ),
+                "the model, which MODEL says": (
+                    "model model-type model-revision task-type rope-scaling adapters freeze-vit"
+                    " freeze-aligner new-special-tokens"
+                ),
+                "how fast is learnt": "vit-lr aligner-lr lora-bias lorap-lr-ratio init-weights",
+                "what is saved and logged": (
+                    "create-checkpoint-symlink swanlab-* use-logits-to-keep check-model"
+                ),
+                "how it starts": "ddp-* acc-strategy ignore-args-error use-ray",
+            }
+        ),
+        settled=_settled,
+    ),
+)
+_CORE: Final = MegatronReader(
+    name="ms-swift",
+    defaults=MappingProxyType(
+        {
+            "attention-dropout": "0",
+            "hidden-dropout": "0",
+            "bf16": "true",
+            "use-distributed-optimizer": "true",
+            "micro-batch-size": "1",
+            "global-batch-size": "16",
+            "recompute-granularity": "selective",
+            "attention-backend": "flash",
+            "cross-entropy-loss-fusion": "true",
+            "expert-tensor-parallel-size": "1",
+            "moe-token-dispatcher-type": "alltoall",
+        }
+    ),
+    dialect=lambda name, value: _core_words(name, value),
+)
+_CORE_REST: Final = frozenset(
+    {
+        *(
+            "model",
+            "model-type",
+            "dataset",
+            "val-dataset",
+            "split-dataset-ratio",
+            "load-from-cache-file",
+            "save-safetensors",
+            "packing",
+        ),
+        *(
+            "num-train-epochs",
+            "max-epochs",
+            "output-dir",
+            "eval-steps",
+            "save-steps",
+            "logging-steps",
+            "dataloader-num-workers",
+        ),
+        *(
+            "dataset-num-proc",
+            "system",
+            "model-author",
+            "model-name",
+            "template",
+            "truncation-strategy",
+            "streaming",
+        ),
+        *(
+            "cached-dataset",
+            "train-iters",
+            "eval-iters",
+            "save-total-limit",
+            "load-safetensors",
+            "mcore-model",
+            "add-version",
+            "use-hf",
+        ),
+        *(
+            "max-model-len",
+            "custom-dataset-info",
+            "loss-scale",
+            "packing-length",
+            "packing-num-proc",
+            "freeze-vit",
+            "freeze-aligner",
+        ),
+        *(
+            "tuner-type",
+            "train-type",
+            "target-modules",
+            "lora-rank",
+            "lora-alpha",
+            "lora-dropout",
+            "merge-lora",
+            "agent-template",
+        ),
+        *(
+            "columns",
+            "shuffle-buffer-size",
+            "lazy-tokenize",
+            "model-kwargs",
+            "enable-thinking",
+            "report-to",
+            "padding-free",
+            "strict",
+        ),
+        *(
+            "dataloader-persistent-workers",
+            "dataloader-prefetch-factor",
+            "group-by-length",
+            "dataset-shuffle",
+            "train-dataloader-shuffle",
+        ),
+        *(
+            "metric-for-best-model",
+            "load-args",
+            "torch-dtype",
+            "lr-warmup-fraction",
+            "create-checkpoint-symlink",
+            "cached-val-dataset",
+        ),
+        *(
+            "rope-scaling",
+            "gradient-accumulation-fusion",
+            "vit-gradient-checkpointing",
+            "initialize-embedding",
+            "new-special-tokens",
+        ),
+        *("save-interval", "eval-interval", "log-interval", "save", "ddp-timeout"),
+    }
+)
+"""Settings of ``megatron sft`` that are the framework's own and change nothing here."""
+
+
+def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """A setting of ``megatron sft`` in Megatron-LM's words."""
+    if name == "max-length":
+        return (("seq-length", value),)
+    if name == "virtual-pipeline-model-parallel-size":
+        return (("num-virtual-stages-per-pipeline-rank", value),)
+    if name == "cross-entropy-loss-fusion" and value.lower() == "true":
+        return (("cross-entropy-loss-fusion", "true"),)
+    if name == "attention-backend":
+        return attention_backend(value)
+    if name == "overlap-p2p-comm":
+        return (("no-overlap-p2p-communication", str(value.lower() == "false").lower()),)
+    if name in _CORE_REST:
+        return ()
+    return ((name, "true" if value == "True" else "false" if value == "False" else value),)
+
+
+_CORE_REFUSED: Final = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("tuner-type", "train-type"), refused("this kind of tuning", "lora", "full")
+        ),
+        "optimizer": OPTIMIZER,
+        "muon": refused("Muon's optimizer"),
+        "rlhf-type": refused("a loss of preferences or rewards"),
+        "task-type": refused("a loss other than of the next token", "causal_lm"),
+        "freeze-parameters": refused("training a part of the parameters"),
+        "freeze-parameters-ratio": refused("training a part of the parameters"),
+        "trainable-parameters": refused("training a part of the parameters"),
+        "target-regex": refused("adapters by a pattern"),
+        "modules-to-save": refused("training whole modules beside adapters"),
+        "freeze-llm": refused("training without the language model"),
+        "sequence-packing-scheduler": refused("context parallelism that follows the data"),
+    }
+)
+
+
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.COMMAND}),
+    programs=frozenset(
+        {
+            *(f"{word} {verb}" for word in ("swift", "megatron") for verb in _VERBS),
+            *(f"swift/cli/{verb}.py" for verb in _VERBS),
+            *(f"swift/cli/_megatron/{verb}.py" for verb in _VERBS),
+        }
+    ),
+    files=files_of("", "config", own=DEEPSPEED_FILES),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwiftReader:
+    """The reader: of ``swift`` on Transformers' Trainer, of ``megatron`` on Megatron-Core."""
+
+    name: str = "ms-swift"
+    runtime: str = _TRAINER.runtime
+    target: str = "megatron"
+    includes: frozenset[str] = frozenset(
+        {"deepspeed", "accelerate", "huggingface-trainer", "megatron"}
+    )
+    signature: Signature = SIGNATURE
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return name.replace("-", "_")
+
+    def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+        """See `SaysSettings`."""
+        return trainer_settings(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
+
+    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+        """See `LaunchReader`."""
+        if "megatron" not in written.program:
+            return _TRAINER.read(written, model=model, devices=devices, runtime=runtime)
+        if written.program.endswith(("rlhf", "rlhf.py")):
+            raise DataError(
+                f"{written.program[:40]}: a loss of preferences or rewards is not priced here",
+                hint="megatron sft and megatron pt are",
+            )
+        refuse(written.arguments, _CORE_REFUSED)
+        said = dict(written.arguments)
+        own = _CORE.runtime if runtime in ("", self.runtime) else runtime
+        launch = _CORE.read(written, model=model, devices=devices, runtime=own)
+        notes = (
+            [f"assumed, as the command does not set them: {_unsaid(said)} ({DOCS})"]
+            if _unsaid(said)
+            else []
+        )
+        kind = said.get(
+            "tuner-type", said.get("train-type", "lora" if "lora-rank" in said else "full")
+        )
+        adapters = adapters_of(
+            (
+                {
+                    "lora-rank": said.get("lora-rank", "8"),
+                    "lora-target": said.get("target-modules", "all-linear"),
+                }
+                if kind == "lora"
+                else {}
+            ),
+            model,
+        )
+        return replace(launch, train=adapters.train, notes=(*launch.notes, *notes, *adapters.notes))
+
+
+def _unsaid(said: dict[str, str]) -> str:
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in _CORE.defaults.items()
+        if name not in said and name not in _QUIET
+    )
+
+
+_QUIET: Final = ("attention-dropout", "hidden-dropout")
+"""Defaults that are the model's."""
+MS_SWIFT: Final = SwiftReader()

@@ -1,0 +1,492 @@
+"""verl: the actor's training step of its reinforcement learning, and its supervised fine-tuning; on
+FSDP or Megatron-Core.
+
+Source of names and defaults: verl 0.7, verl/trainer/config (actor, engine, model, optim,
+sft_trainer.yaml), workers/fsdp_workers.py and workers/megatron_workers.py
+(https://verl.readthedocs.io/en/latest/examples/config.html). ``param_offload`` and
+``optimizer_offload`` move states to the host between phases and back before the actor's step, so
+the step itself does not change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.launch.framework_claims import (
+    Claim,
+    Document,
+    FileKind,
+    Signature,
+    claim_of,
+)
+from shardwright.frameworks.launch.launch import Launch, Written, by_name, count
+from shardwright.frameworks.launch.launch_degrees import replicas
+from shardwright.frameworks.launch.lora_adapters import adapters_of
+from shardwright.frameworks.launch.unpriced_settings import OFF, OPTIMIZER, refuse, refused
+from shardwright.frameworks.megatron.field_names import attention_backend
+from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.trainer_reader import (
+    TrainerReader,
+    Words,
+    on,
+    trainer_settings,
+)
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid
+
+DOCS: Final = "https://verl.readthedocs.io/en/latest/examples/config.html"
+_A: Final = "actor-rollout-ref.actor."
+_M: Final = "actor-rollout-ref.model."
+_SFT: Final = (
+    "fsdp_sft_trainer",
+    "sft_trainer",
+    "fsdp-sft-trainer",
+    "sft-trainer",
+    "sft_trainer_ray",
+)
+_RL: Final = (
+    "of reinforcement learning the actor's training step alone is priced: not rollout,"
+    " log-probabilities, reference, critic or reward"
+)
+_MOVED: Final = (
+    "states move to host memory between phases, which takes time outside of the training step"
+)
+
+
+def _lengths(said: Arguments) -> int:
+    """Tokens of a sample: prompt and response at their longest (512 each where nothing is said)."""
+    return count(said, "data.max-prompt-length", 512) + count(said, "data.max-response-length", 512)
+
+
+def _microbatch(said: Arguments, *, dp: int, cp: int) -> tuple[int, str]:
+    """Samples of a microbatch on one replica, and a note of how that is known.
+
+    Raises:
+        DataError: nothing says it.
+    """
+    if on(said, f"{_A}use-dynamic-bsz"):
+        # Each device has so many tokens of a microbatch, and a group of sequence parallelism as
+        # many times more.
+        tokens = count(said, f"{_A}ppo-max-token-len-per-gpu", 16384) * cp
+        found = max(tokens // max(_lengths(said), 1), 1)
+        return found, f"a microbatch of up to {tokens:,} tokens is {found} of the longest samples"
+    if f"{_A}ppo-micro-batch-size-per-gpu" in said:
+        return count(said, f"{_A}ppo-micro-batch-size-per-gpu", 1), ""
+    if f"{_A}ppo-micro-batch-size" in said:
+        return max(count(said, f"{_A}ppo-micro-batch-size", 1) // dp, 1), ""
+    raise DataError(
+        "the launch does not say how many samples a microbatch of the actor has",
+        hint="actor.ppo_micro_batch_size_per_gpu=N",
+    )
+
+
+def _devices_said(said: Arguments, devices: int) -> tuple[str, ...]:
+    named = count(said, "trainer.n-gpus-per-node", 8) * count(said, "trainer.nnodes", 1)
+    if not {"trainer.n-gpus-per-node", "trainer.nnodes"} & said.keys() or named == devices:
+        return ()
+    return (f"the launch is for {named} devices, the cluster has {devices}",)
+
+
+def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
+    strategy = said.get(f"{_A}strategy", "fsdp").lower()
+    if strategy not in ("fsdp", "fsdp2"):
+        raise DataError(
+            f"actor.strategy {strategy[:40]} is not priced here", hint="fsdp, fsdp2 or megatron"
+        )
+    said.setdefault("weights", "fp32")
+    normal(said, devices)
+    said["bf16"] = "false" if said["weights"] == "bf16" else "true"
+    size = said.get("fsdp-size", "-1")
+    ulysses = max(count(said, "ulysses", 1), 1)
+    if not size.startswith("-") and count({"fsdp-size": size}, "fsdp-size") < devices:
+        each = max(count({"fsdp-size": size}, "fsdp-size"), 1)
+        said["dp-replicate"] = str(devices // each) if each > 1 else "1"
+        said["fsdp"] = "full_shard" if each > 1 else ""
+    else:
+        said["fsdp"] = "full_shard"
+    if said.get("lora-rank", "0") == "0":
+        said.pop("lora-rank", None)
+    dp = replicas(devices, sp=ulysses)
+    micro, note = _microbatch(said, dp=dp, cp=ulysses)
+    each = max(count(said, "actor-rollout-ref.rollout.n", 1), 1)
+    said |= {
+        "per-device-train-batch-size": str(micro),
+        "train-batch-size": str(count(said, f"{_A}ppo-mini-batch-size", 256) * each),
+        "seq-len": str(_lengths(said)),
+        "packing": "true",
+    }
+    lengths = (
+        f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
+    )
+    return (_RL, lengths, *((note,) if note else ()), *_devices_said(said, devices))
+
+
+_OF_RL: Final = by_name(
+    {
+        "of the other phases, which are not priced": (
+            "actor-rollout-ref.rollout.* actor-rollout-ref.ref.* critic.* reward-model.* reward.*"
+            " algorithm.* custom-reward-function.* global-profiler.* ray-init.* ray-kwargs.*"
+            " transfer-queue.* actor-rollout-ref.hybrid-engine actor-rollout-ref.nccl-timeout"
+        ),
+        "data": "data.*",
+        "how it starts, what is logged and saved": (
+            f"trainer.* hydra.* config-path config-name defaults -config-path {_A}checkpoint.*"
+            f" {_A}profiler.* {_A}profile.* -target- {_A}load-weight"
+        ),
+        "how fast is learnt": (
+            f"{_A}optim.* {_A}clip-ratio* {_A}kl-loss-* {_A}use-kl-loss {_A}entropy-coeff"
+            f" {_A}loss-agg-mode {_A}ppo-epochs {_A}grad-clip {_A}shuffle {_A}policy-loss.*"
+            f" {_A}tis-imp-ratio-cap {_A}data-loader-seed {_A}loss-scale-factor {_A}behav-*"
+            f" {_A}freeze-vision-tower"
+        ),
+        "the model, which MODEL says": (
+            f"{_M}path {_M}external-lib {_M}override-config.* {_M}trust-remote-code {_M}use-shm"
+            f" {_M}tokenizer-path {_M}hf-config-path {_M}lora-alpha {_M}custom-chat-template"
+            f" {_M}lora.* {_M}exclude-modules"
+        ),
+        "as the planner has it": (
+            f"{_M}use-remove-padding {_A}use-remove-padding {_A}use-torch-compile"
+            f" {_A}fsdp-config.use-torch-compile {_A}fsdp-config.wrap-policy.*"
+            f" {_A}fsdp-config.strategy {_A}fsdp-config.use-orig-params {_A}fsdp-config.seed"
+            f" {_A}ppo-max-token-len-per-gpu {_A}fsdp-config.forward-prefetch"
+            f" {_A}fsdp-config.entropy-* {_A}fsdp-config.full-determinism {_A}fsdp-config.dtype"
+        ),
+    }
+)
+_OF_FSDP: Final = MappingProxyType(
+    {
+        f"{_A}fsdp-config.model-dtype": "weights",
+        f"{_A}optim.optimizer": "optim",
+        f"{_A}fsdp-config.fsdp-size": "fsdp-size",
+        f"{_A}fsdp-config.reshard-after-forward": "fsdp.reshard-after-forward",
+        f"{_A}fsdp-config.offload-policy": "fsdp.offload-params",
+        f"{_A}fsdp-config.ulysses-sequence-parallel-size": "ulysses",
+        f"{_A}ulysses-sequence-parallel-size": "ulysses",
+        f"{_M}enable-gradient-checkpointing": "gradient-checkpointing",
+        f"{_M}lora-rank": "lora-rank",
+        f"{_M}target-modules": "lora-target",
+    }
+)
+_REFUSED: Final = MappingProxyType(
+    {
+        f"{_M}enable-activation-offload": refused("moving saved activations to host memory"),
+        f"{_M}tiled-mlp.enabled": refused("feed-forwards in tiles"),
+        f"{_M}mtp.enable": refused("prediction modules of the actor"),
+        f"{_M}mtp.enable-train": refused("prediction modules of the actor"),
+        "actor-rollout-ref.actor.entropy-checkpointing": refused(
+            "an entropy that is made again in backward"
+        ),
+    }
+)
+_UNMODELLED: Final = by_name(
+    {
+        _MOVED: (
+            f"{_A}fsdp-config.param-offload {_A}fsdp-config.optimizer-offload"
+            f" {_A}megatron.param-offload {_A}megatron.grad-offload {_A}megatron.optimizer-offload"
+        ),
+        "a loss in parts, which takes less memory": (
+            f"{_M}use-fused-kernels {_M}fused-kernel-options.impl-backend"
+            f" {_A}entropy-from-logits-with-chunking"
+        ),
+        "Liger's fused norms": f"{_M}use-liger",
+    }
+)
+_READ: Final = MappingProxyType(
+    {
+        f"{_A}ppo-mini-batch-size": "samples of a step, with those of a prompt",
+        f"{_A}ppo-micro-batch-size-per-gpu": "samples of a microbatch",
+        f"{_A}ppo-micro-batch-size": "samples of a microbatch of all devices",
+        f"{_A}use-dynamic-bsz": "samples of a microbatch by their tokens",
+        f"{_A}ppo-max-token-len-per-gpu": "tokens of a microbatch",
+        f"{_A}strategy": "FSDP or Megatron-Core",
+        f"{_A}fsdp-config.fsdp-size": "members of a sharding group",
+        "actor-rollout-ref.rollout.n": "samples of a prompt",
+        "data.max-prompt-length": "tokens of a sample",
+        "data.max-response-length": "tokens of a sample",
+        "trainer.n-gpus-per-node": "devices",
+        "trainer.nnodes": "devices",
+    }
+)
+_FSDP: Final = TrainerReader(
+    name="verl",
+    signature=Signature(kinds=frozenset()),
+    includes=frozenset(),
+    words=Words(
+        renamed=_OF_FSDP,
+        defaults=MappingProxyType(
+            {"gradient-checkpointing": "true", "fsdp-size": "-1", "weights": "fp32"}
+        ),
+        source=DOCS,
+        refused=_REFUSED,
+        understood=_READ,
+        told=MappingProxyType(
+            {
+                "per-device-train-batch-size": f"{_A}ppo-micro-batch-size-per-gpu",
+                "gradient-checkpointing": f"{_M}enable-gradient-checkpointing",
+                "fsdp.reshard-after-forward": f"{_A}fsdp-config.reshard-after-forward",
+                "ulysses": f"{_A}ulysses-sequence-parallel-size",
+            }
+        ),
+        ignored=_OF_RL,
+        unmodelled=_UNMODELLED,
+        settled=_settled,
+    ),
+)
+
+
+def _settled_sft(said: dict[str, str], devices: int) -> tuple[str, ...]:
+    normal(said, devices)
+    said["bf16"] = "false" if said["weights"] == "bf16" else "true"
+    said["fsdp"] = "full_shard"
+    if said.get("lora-rank", "0") == "0":
+        said.pop("lora-rank", None)
+    return _devices_said(said, devices)
+
+
+_TUNING: Final = TrainerReader(
+    name="verl",
+    signature=Signature(kinds=frozenset()),
+    includes=frozenset(),
+    words=Words(
+        renamed=MappingProxyType(
+            {
+                "data.train-batch-size": "train-batch-size",
+                "data.micro-batch-size-per-gpu": "per-device-train-batch-size",
+                "data.micro-batch-size": "per-device-train-batch-size",
+                "data.max-length": "seq-len",
+                "ulysses-sequence-parallel-size": "ulysses",
+                "model.enable-gradient-checkpointing": "gradient-checkpointing",
+                "model.fsdp-config.model-dtype": "weights",
+                "optim.optimizer": "optim",
+                "model.fsdp-config.cpu-offload": "fsdp.offload-params",
+                "model.fsdp-config.offload-params": "fsdp.offload-params",
+                "model.lora-rank": "lora-rank",
+                "model.target-modules": "lora-target",
+            }
+        ),
+        defaults=MappingProxyType(
+            {
+                "train-batch-size": "256",
+                "per-device-train-batch-size": "4",
+                "seq-len": "1024",
+                "gradient-checkpointing": "true",
+                "weights": "fp32",
+            }
+        ),
+        source=DOCS,
+        refused=MappingProxyType(
+            {"engine.*": refused("another engine of its fine-tuning", "no value")}
+        ),
+        ignored=by_name(
+            {
+                "data": "data.* use-remove-padding",
+                "how fast is learnt": "optim.*",
+                "how it starts, what is logged and saved": (
+                    "trainer.* hydra.* config-path config-name checkpoint.*"
+                ),
+                "the model, which MODEL says": (
+                    "model.partial-pretrain model.path model.trust-remote-code model.external-lib"
+                    " model.lora-alpha model.use-shm model.override-config.*"
+                    " model.fsdp-config.wrap-policy.* model.strategy"
+                ),
+            }
+        ),
+        unmodelled=by_name({"Liger's fused norms": "model.use-liger"}),
+        settled=_settled_sft,
+    ),
+)
+_T: Final = f"{_A}megatron.override-transformer-config."
+_O: Final = f"{_A}optim.override-optimizer-config."
+_CORE_RENAMED: Final = MappingProxyType(
+    {
+        "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
+        "num-layers-in-first-pipeline-stage": "decoder-first-pipeline-num-layers",
+        "num-layers-in-last-pipeline-stage": "decoder-last-pipeline-num-layers",
+        "moe-enable-deepep": "moe-enable-deepep",
+    }
+)
+_CORE_REST: Final = frozenset(
+    {
+        *(
+            "apply-rope-fusion",
+            "gradient-accumulation-fusion",
+            "use-mbridge",
+            "vanilla-mbridge",
+            "load-weight",
+        ),
+        *(
+            "use-dist-checkpointing",
+            "dist-checkpointing-path",
+            "dist-checkpointing-prefix",
+            "seed",
+            "use-remove-padding",
+            "dtype",
+        ),
+        *(
+            "bias-activation-fusion",
+            "bias-dropout-fusion",
+            "masked-softmax-fusion",
+            "deallocate-pipeline-outputs",
+            "persist-layer-norm",
+        ),
+        *(
+            "forward-only",
+            "moe-aux-loss-coeff",
+            "moe-z-loss-coeff",
+            "moe-router-bias-update-rate",
+            "overlap-cpu-optimizer-d2h-h2d",
+        ),
+        *("use-precision-aware-optimizer", "moe-router-load-balancing-type"),
+    }
+)
+
+
+def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """A setting of verl's Megatron-Core back end in Megatron-LM's words; those of other phases are
+    none.
+    """
+    section = next((one for one in (_T, _O, f"{_A}megatron.") if name.startswith(one)), "")
+    if name in ("micro-batch-size", "global-batch-size", "seq-length"):
+        return ((name, value),)
+    if not section or "override-" in name.removeprefix(section):
+        return None
+    short = name.removeprefix(section)
+    if short == "attention-backend":
+        return attention_backend(value)
+    if short in _CORE_REST or short in ("param-offload", "grad-offload", "optimizer-offload"):
+        return ()
+    return (
+        (
+            _CORE_RENAMED.get(short, short),
+            value.strip("[]").replace("'", "").replace('"', "").replace(",", " "),
+        ),
+    )
+
+
+_CORE: Final = MegatronReader(
+    name="verl",
+    dialect=_core_words,
+    defaults=MappingProxyType(
+        {
+            "attention-dropout": "0",
+            "hidden-dropout": "0",
+            "bf16": "true",
+            "sequence-parallel": "true",
+            "attention-backend": "flash",
+            "use-distributed-optimizer": "true",
+            "moe-token-dispatcher-type": "alltoall",
+        }
+    ),
+)
+
+
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+    programs=frozenset(
+        {
+            *(
+                "verl.trainer.main-ppo",
+                "verl.trainer.main_ppo",
+                "recipe.dapo.main_dapo",
+                "verl.trainer.fsdp_sft_trainer",
+            ),
+            *(
+                "verl.trainer.sft_trainer",
+                "verl/trainer/main_ppo.py",
+                "verl/trainer/fsdp_sft_trainer.py",
+            ),
+        }
+    ),
+    own=frozenset(
+        {"actor-rollout-ref.*", "model.partial-pretrain", "critic.*", "algorithm.adv-estimator"}
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerlReader:
+    """The reader: of the actor's step on FSDP or Megatron-Core, and of supervised fine-tuning."""
+
+    name: str = "verl"
+    runtime: str = _FSDP.runtime
+    target: str = "megatron"
+    includes: frozenset[str] = frozenset()
+    signature: Signature = SIGNATURE
+
+    def claims(self, document: Document) -> Claim:
+        """See `LaunchReader`."""
+        return claim_of(self.signature, document)
+
+    def worded(self, name: str) -> str:
+        """See `LaunchReader`."""
+        return name.replace("-", "_")
+
+    def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+        """See `SaysSettings`."""
+        return trainer_settings(_FSDP, grid, runtime=runtime, global_batch=global_batch)
+
+    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+        """See `LaunchReader`."""
+        said = written.arguments
+        if written.program.rpartition(".")[2] in _SFT or "model.partial-pretrain" in said:
+            return _TUNING.read(written, model=model, devices=devices, runtime=runtime)
+        core = any(name.startswith(f"{_A}megatron.") for name in said) or "megatron" in said.get(
+            "config-name", ""
+        ) + said.get(f"{_A}strategy", "")
+        if not core:
+            return _FSDP.read(written, model=model, devices=devices, runtime=runtime)
+        refuse(said, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
+        return _on_megatron(
+            written,
+            model=model,
+            devices=devices,
+            runtime=_CORE.runtime if runtime in ("", self.runtime) else runtime,
+        )
+
+
+def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The actor's step on Megatron-Core."""
+    said = written.arguments
+    degrees = {
+        axis: max(count(said, f"{_A}megatron.{name}-parallel-size", 1), 1)
+        for axis, name in _DEGREES.items()
+    }
+    dp = replicas(devices, **degrees)
+    micro, note = _microbatch(said, dp=dp, cp=degrees["cp"])
+    each = max(count(said, "actor-rollout-ref.rollout.n", 1), 1)
+    sizes = {
+        "micro-batch-size": str(micro),
+        "global-batch-size": str(count(said, f"{_A}ppo-mini-batch-size", 256) * each),
+        "seq-length": str(_lengths(said)),
+    }
+    launch = _CORE.read(
+        replace(written, arguments={**said, **sizes}), model=model, devices=devices, runtime=runtime
+    )
+    rank = said.get(f"{_M}lora.rank", said.get(f"{_M}lora-rank", "0"))
+    targets = said.get(f"{_M}lora.target-modules", said.get(f"{_M}target-modules", "all"))
+    adapters = adapters_of(
+        {"lora-rank": rank, "lora-target": targets} if rank.lower() not in OFF else {}, model
+    )
+    lengths = (
+        f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
+    )
+    notes = (
+        _RL,
+        lengths,
+        *((note,) if note else ()),
+        *_devices_said(said, devices),
+        *adapters.notes,
+    )
+    judged = _FSDP.judged(written)
+    settings = tuple(judged.get(one.name, one) for one in launch.settings if one.name not in sizes)
+    return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
+
+
+_DEGREES: Final = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
+VERL: Final = VerlReader()
