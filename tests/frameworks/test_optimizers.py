@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.launch import Launch, Verdict
+from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import launch_of_files
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
 
 TITAN = (

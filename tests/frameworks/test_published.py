@@ -11,13 +11,14 @@ import pytest
 from shardwright.api.advice import advise, read_request
 from shardwright.api.problems import load_cluster
 from shardwright.api.simulations import simulate
-from shardwright.frameworks.launch.launch import Launch, Verdict
+from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import read_launch
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
 from shardwright.search.request import Request
 from shardwright.strategy.text.grid_notation import print_grid
 
-FOLDER = Path(__file__).with_name("published")
+FOLDER = Path(__file__).parents[1] / "launch_files" / "published"
 LAUNCHES: dict[str, tuple[str, int, str, str, tuple[int, int, str, bool]]] = {
     # DeepSpeed's optimizer in bf16 shares states out with ZeRO switched off, and launches are
     # waited for.

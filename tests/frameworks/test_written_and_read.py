@@ -11,8 +11,8 @@ import pytest
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import StrategyError
-from shardwright.frameworks.launch.launch import Verdict
 from shardwright.frameworks.read_launch import read_launch
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical

@@ -74,7 +74,7 @@ from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-PUBLISHED: Final = ROOT / "tests" / "frameworks" / "published"
+PUBLISHED: Final = ROOT / "tests" / "launch_files" / "published"
 _SUFFIXES: Final = (".slurm", ".sh", ".json", ".yaml", ".toml")
 _ALIASES: Final = (
     "base_model: &m a/b\ntokenizer: *m\nsequence_len: &n 2048\nmicro_batch_size:"

@@ -23,13 +23,7 @@ from shardwright.frameworks.launch.framework_claims import (
     joined,
     parts_of,
 )
-from shardwright.frameworks.launch.launch import (
-    NODE_DEVICES,
-    Launch,
-    LaunchReader,
-    Verdict,
-    Written,
-)
+from shardwright.frameworks.launch.launch import NODE_DEVICES, Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import variables_that_set
 from shardwright.frameworks.named_files import Beside, with_named
 from shardwright.frameworks.read_documents import (
@@ -40,6 +34,7 @@ from shardwright.frameworks.read_documents import (
     read_text,
 )
 from shardwright.frameworks.registry import CLAIMANTS, READERS
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.registry import load_runtime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.frameworks.launch.checkpoint_names import compared
-from shardwright.frameworks.launch.launch import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.model.catalog.catalog import load_model
 
 

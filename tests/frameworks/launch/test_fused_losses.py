@@ -6,8 +6,9 @@ import pytest
 
 from shardwright.api.advice import read_request
 from shardwright.api.problems import load_cluster, problem_of
-from shardwright.frameworks.launch.launch import Launch, Verdict
+from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import launch_of_files
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid

@@ -17,7 +17,7 @@ import pytest
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import StrategyError
-from shardwright.frameworks.maxtext.mesh import NAMES
+from shardwright.frameworks.maxtext.settings import AXES
 from shardwright.frameworks.maxtext.write import FILE
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import canonical
@@ -54,7 +54,7 @@ def said(
 
 
 def of_axes(found: dict[str, Any], kind: str) -> dict[str, int]:
-    return {axis: found[f"{kind}_{name}_parallelism"] for axis, name in NAMES.items()}
+    return {axis: found[f"{kind}_{name}_parallelism"] for axis, name in AXES.items()}
 
 
 def spanned(grid: Grid, axis: str, slice_: int) -> int:
@@ -248,5 +248,5 @@ def test_its_own_parser_takes_it(text: str, model: str, device: str, tmp_path: P
     assert parsed["model_name"] == found["model_name"]
     for kind in ("ici", "dcn"):
         axes = dict(zip(parsed["mesh_axes"], parsed[f"{kind}_parallelism"], strict=True))
-        assert {axis: axes[axis] for axis in NAMES} == of_axes(found, kind)
+        assert {axis: axes[axis] for axis in AXES} == of_axes(found, kind)
         assert prod(axes.values()) == (slices if kind == "dcn" else grid.devices // slices)

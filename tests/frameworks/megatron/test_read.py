@@ -10,14 +10,10 @@ import pytest
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import DataError, ShardwrightError, StrategyError
-from shardwright.frameworks.launch.launch import Launch, Verdict
-from shardwright.frameworks.megatron.settings import (
-    IGNORED,
-    MODEL_DEFAULTS,
-    UNDERSTOOD,
-    UNMODELLED,
-)
+from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, SETTINGS
 from shardwright.frameworks.read_launch import read_launch
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.axes import Recompute
 from shardwright.strategy.grid.rules import canonical
@@ -167,7 +163,7 @@ def test_what_a_launch_leaves_out_is_megatrons_default() -> None:
     assert {"swiglu", "normalization", "disable-bias-linear", "hidden-size"} <= missing
 
 
-@pytest.mark.parametrize("name", sorted(UNDERSTOOD))
+@pytest.mark.parametrize("name", sorted(SETTINGS.understood))
 def test_what_is_understood_changes_what_is_read(name: str) -> None:
     """Each argument, at some value, makes another launch: none is called understood for nothing."""
     model = (
@@ -236,7 +232,7 @@ VALUES = {
 
 
 def test_no_argument_has_two_verdicts() -> None:
-    tables = (UNDERSTOOD, IGNORED, MODEL_DEFAULTS, UNMODELLED)
+    tables = (SETTINGS.understood, SETTINGS.ignored, MODEL_DEFAULTS, SETTINGS.unmodelled)
     names = [name for table in tables for name in table]
     assert sorted(names) == sorted(set(names))
 
@@ -287,7 +283,7 @@ def test_what_cannot_be_read_is_an_error(
 def test_any_arguments_are_a_launch_or_an_error() -> None:
     words = [
         *f"{LLAMA} {SPLIT} {SIZES}".split(),
-        *(f"--{name}" for name in (*UNDERSTOOD, *MODEL_DEFAULTS)),
+        *(f"--{name}" for name in (*SETTINGS.understood, *MODEL_DEFAULTS)),
         "0",
         "-1",
         "1e9",

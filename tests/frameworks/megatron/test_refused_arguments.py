@@ -10,9 +10,10 @@ import pytest
 from shardwright.api.advice import advise, read_request
 from shardwright.api.problems import load_cluster
 from shardwright.cli.main import run
-from shardwright.frameworks.launch.launch import Launch, Verdict
+from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.megatron.releases import RELEASES, release_of, runtime_of
 from shardwright.frameworks.read_launch import launch_of_files, read_launch
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
 from shardwright.runtime.registry import is_runtime
 from shardwright.search.request import Request

@@ -10,9 +10,10 @@ import pytest
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import FileKind
-from shardwright.frameworks.launch.launch import Launch, Verdict
+from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_documents import documents_of
 from shardwright.frameworks.read_launch import launch_of_files
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.text.grid_notation import print_grid
 

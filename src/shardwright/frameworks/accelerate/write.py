@@ -1,19 +1,18 @@
 """Hugging Face Accelerate: the file of ``accelerate launch``, for FSDP2, plain replicas or, where
 heads are traded, DeepSpeed.
 
-Source of the fields: Accelerate 1.15.0, commands/config/config_args.py (`ClusterConfig`),
-commands/launch.py and utils/launch.py, whose arguments the nested sections are, and
-parallelism_config.py (`ParallelismConfig`); of sequence parallelism, accelerator.py
-(`_prepare_deepspeed`).
+Source of sequence parallelism: Accelerate, accelerator.py (`_prepare_deepspeed`); of settings, see
+`settings`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from shardwright.dtype import Dtype
+from shardwright.frameworks.accelerate.settings import SETTINGS
 from shardwright.frameworks.deepspeed import write as deepspeed
 from shardwright.frameworks.export.common_shortfalls import (
     another_framework,
@@ -28,13 +27,13 @@ from shardwright.frameworks.export.common_shortfalls import (
     sliced,
     some_recomputed,
 )
-from shardwright.frameworks.export.exporter import ExportFile, Given, Shortfall, title
-from shardwright.frameworks.export.nested_settings import Pair, nested
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
+from shardwright.frameworks.export.nested_settings import nested
 from shardwright.frameworks.export.nodes_of_plan import nodes_of, unlike_nodes
 from shardwright.frameworks.export.start_script import MASTER, NODE, PORT, start_script
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.setting_table import written_settings
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import ElementKernels
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -42,45 +41,42 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 FILE, SCRIPT = "accelerate.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 """Axes of its mesh (`ParallelismConfig._get_mesh`)."""
-PREFIX: Final = "parallelism_config.parallelism_config_"
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerate:
-    """The exporter."""
-
-    name: str = "accelerate"
-    version: str = "1.15.0"
-    summary: str = "the file of accelerate launch: FSDP2, or DeepSpeed where heads are traded"
-    stages_differ: bool = False
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        yield from other_optimizers(given)
-        yield from of_the_program(given)
-        yield from other_products(given, Dtype.BF16, Dtype.FP16)
-        yield from frozen_parameters(given)
-        yield from unlike_nodes(given)
-        grid = given.grid
-        if grid.ep * grid.etp > 1:
-            yield Shortfall(
-                what=f"ep {grid.ep} etp {grid.etp}: its file has no degree of experts",
-                hint="ep 1, or --to deepspeed",
-            )
-        if _trades_heads(grid):
-            yield from deepspeed.grid_shortfalls(grid)
-            yield from another_framework(given, "DeepSpeed")
-        else:
-            yield from _of_fsdp2(grid)
-            yield from another_framework(given, "Accelerate")
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        text = yaml_text(nested(_settings(given)), comments=_comments(given))
-        return (ExportFile(name=FILE, text=text), *_of_deepspeed(given), _script(given))
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    yield from other_optimizers(given)
+    yield from of_the_program(given)
+    yield from other_products(given, Dtype.BF16, Dtype.FP16)
+    yield from frozen_parameters(given)
+    yield from unlike_nodes(given)
+    grid = given.grid
+    if grid.ep * grid.etp > 1:
+        yield Shortfall(
+            what=f"ep {grid.ep} etp {grid.etp}: its file has no degree of experts",
+            hint="ep 1, or --to deepspeed",
+        )
+    if _trades_heads(grid):
+        yield from deepspeed.grid_shortfalls(grid)
+        yield from another_framework(given, "DeepSpeed")
+    else:
+        yield from _of_fsdp2(grid)
+        yield from another_framework(given, "Accelerate")
 
 
-ACCELERATE: Final = Accelerate()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    text = yaml_text(nested(written_settings(SETTINGS, _values(given))), comments=_comments(given))
+    return (ExportFile(name=FILE, text=text), *_of_deepspeed(given), _script(given))
+
+
+ACCELERATE: Final = Exporter(
+    name="accelerate",
+    version=SETTINGS.version,
+    summary="the file of accelerate launch: FSDP2, or DeepSpeed where heads are traded",
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def _trades_heads(grid: Grid) -> bool:
@@ -127,59 +123,54 @@ def _sharded(grid: Grid) -> bool:
     return fsdp2_degrees(grid)[1] * grid.cp > 1
 
 
-def _settings(given: Given) -> Iterator[Pair]:
+def _values(given: Given) -> dict[str, Any]:
+    """The values of the table's fields."""
     grid, job = given.grid, given.problem.job
     nodes, _ = nodes_of(given)
-    heads, sharded = _trades_heads(grid), _sharded(grid)
-    yield "compute_environment", "LOCAL_MACHINE"
-    yield "distributed_type", "DEEPSPEED" if heads else "FSDP" if sharded else "MULTI_GPU"
-    # Beside a file of DeepSpeed's, which says it, it refuses to be told.
-    if not heads:
-        yield "mixed_precision", "fp16" if job.compute is Dtype.FP16 else "bf16"
-    yield "num_machines", nodes
-    yield "num_processes", grid.devices
-    yield "machine_rank", 0
-    # c10d would number nodes by their names.
-    yield "rdzv_backend", "static"
-    if heads:
-        yield "deepspeed_config.deepspeed_config_file", deepspeed.CONFIG
-        yield "deepspeed_config.deepspeed_multinode_launcher", "standard"
-        yield "deepspeed_config.zero3_init_flag", grid.zero == 3
-        yield f"{PREFIX}dp_shard_size", grid.dp
-        yield f"{PREFIX}sp_size", grid.cp
-        yield f"{PREFIX}sp_backend", "deepspeed"
-        yield f"{PREFIX}sp_seq_length", job.sequence_length
-        yield f"{PREFIX}sp_seq_length_is_variable", False
-        return
+    sharded = _sharded(grid)
+    found: dict[str, Any] = {
+        "environment": "LOCAL_MACHINE",
+        "nodes": nodes,
+        "devices": grid.devices,
+        "machine_rank": 0,
+        # c10d would number nodes by their names.
+        "rendezvous": "static",
+    }
+    if _trades_heads(grid):
+        # Beside a file of DeepSpeed's, which has the number format, it refuses to be told.
+        return found | {
+            "kind": "DEEPSPEED",
+            "deepspeed_file": deepspeed.CONFIG,
+            "launcher": "standard",
+            "is_made_sharded": grid.zero == 3,
+            "shards": grid.dp,
+            "ulysses": grid.cp,
+            "sp_backend": "deepspeed",
+            "seq_len": job.sequence_length,
+            "length_varies": False,
+        }
+    found |= {
+        "kind": "FSDP" if sharded else "MULTI_GPU",
+        "precision": "fp16" if job.compute is Dtype.FP16 else "bf16",
+    }
     if sharded:
-        yield from _fsdp(grid)
+        found |= {
+            "fsdp_version": 2,
+            "reshards": grid.zero == 3,
+            "wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "is_offloaded": grid.offload > 0,
+            "is_recomputed": grid.recompute is not Recompute.NONE,
+            "state_dict_type": "SHARDED_STATE_DICT",
+            "loads_on_one_rank": False,
+        }
     if sharded or grid.tp > 1:
-        yield from _degrees(grid)
-    runtime = given.problem.runtime
-    if chosen(runtime, grid.options).element_kernels is ElementKernels.COMPILED:
-        yield "dynamo_config.dynamo_backend", "INDUCTOR"
-        yield "dynamo_config.dynamo_use_regional_compilation", True
-
-
-def _fsdp(grid: Grid) -> Iterator[Pair]:
-    yield "fsdp_config.fsdp_version", 2
-    yield "fsdp_config.fsdp_reshard_after_forward", grid.zero == 3
-    yield "fsdp_config.fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"
-    yield "fsdp_config.fsdp_offload_params", grid.offload > 0
-    yield "fsdp_config.fsdp_activation_checkpointing", grid.recompute is not Recompute.NONE
-    yield "fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT"
-    yield "fsdp_config.fsdp_cpu_ram_efficient_loading", False
-
-
-def _degrees(grid: Grid) -> Iterator[Pair]:
-    replicate, shard = fsdp2_degrees(grid)
-    yield f"{PREFIX}dp_replicate_size", replicate
-    yield f"{PREFIX}dp_shard_size", shard
-    yield f"{PREFIX}tp_size", grid.tp
-    yield f"{PREFIX}cp_size", grid.cp
-    if grid.cp > 1:
-        yield f"{PREFIX}cp_backend", "torch"
-        yield f"{PREFIX}cp_comm_strategy", "allgather" if grid.gather else "alltoall"
+        replicate, shards = fsdp2_degrees(grid)
+        found |= {"replicate": replicate, "shards": shards, "tp": grid.tp, "cp": grid.cp}
+    if (sharded or grid.tp > 1) and grid.cp > 1:
+        found |= {"cp_backend": "torch", "gather": grid.gather}
+    if chosen(given.problem.runtime, grid.options).element_kernels is ElementKernels.COMPILED:
+        found |= {"is_compiled": True, "compiles_each_layer": True}
+    return found
 
 
 def _of_deepspeed(given: Given) -> tuple[ExportFile, ...]:
@@ -197,7 +188,7 @@ def _of_deepspeed(given: Given) -> tuple[ExportFile, ...]:
 def _comments(given: Given) -> Iterator[str]:
     grid, job = given.grid, given.problem.job
     steps = job.global_batch // (grid.dp * grid.microbatch)
-    yield f"{title(given)}. Made by Shardwright for Accelerate {ACCELERATE.version}."
+    yield f"{title(given)}. Made by Shardwright for Accelerate {SETTINGS.version}."
     yield f"{SCRIPT} PROGRAM starts a training program with it."
     yield (
         f"The program takes samples of {job.sequence_length} tokens, {grid.microbatch} at once on a"
@@ -224,7 +215,7 @@ def _script(given: Given) -> ExportFile:
     return start_script(
         given,
         name=SCRIPT,
-        made_for=f"Accelerate {ACCELERATE.version}",
+        made_for=f"Accelerate {SETTINGS.version}",
         before=("# The first argument is the training program.",),
         runs=("accelerate", "launch", "--config_file", f'"$(dirname "$0")/{FILE}"', node),
     )

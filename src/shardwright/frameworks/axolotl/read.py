@@ -11,11 +11,11 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
-from shardwright.frameworks.launch.launch import by_name
-from shardwright.frameworks.launch.unpriced_settings import OFF, refused
+from shardwright.frameworks.settings.unpriced_settings import OFF, refused
+from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import ATTENTION
-from shardwright.frameworks.transformers.trainer_reader import TrainerReader, Words, files_of, on
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
 
 _STAGE: Final = "zero-optimization.stage"
 _OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"
@@ -112,34 +112,9 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-AXOLOTL: Final = TrainerReader(
-    name="axolotl",
-    signature=Signature(
-        kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
-        programs=frozenset({"axolotl train", "axolotl.cli.train", "axolotl fetch"}),
-        own=frozenset(
-            {
-                *(
-                    "base-model",
-                    "sequence-len",
-                    "sample-packing",
-                    "pad-to-sequence-len",
-                    "dataset-prepared-path",
-                    "val-set-size",
-                ),
-                *(
-                    "evals-per-epoch",
-                    "saves-per-epoch",
-                    "lora-target-linear",
-                    "special-tokens.*",
-                    "eval-sample-packing",
-                ),
-            }
-        ),
-        files=files_of("", own=DEEPSPEED_FILES),
-    ),
-    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
-    words=Words(
+AXOLOTL: Final = trainer_reader(
+    Words(
+        framework="axolotl",
         renamed=MappingProxyType(
             {
                 "sequence-len": "seq-len",
@@ -282,4 +257,29 @@ AXOLOTL: Final = TrainerReader(
         ),
         settled=_settled,
     ),
+    signature=Signature(
+        kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+        programs=frozenset({"axolotl train", "axolotl.cli.train", "axolotl fetch"}),
+        own=frozenset(
+            {
+                *(
+                    "base-model",
+                    "sequence-len",
+                    "sample-packing",
+                    "pad-to-sequence-len",
+                    "dataset-prepared-path",
+                    "val-set-size",
+                ),
+                *(
+                    "evals-per-epoch",
+                    "saves-per-epoch",
+                    "lora-target-linear",
+                    "special-tokens.*",
+                    "eval-sample-packing",
+                ),
+            }
+        ),
+        files=files_of("", own=DEEPSPEED_FILES),
+    ),
+    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
 )

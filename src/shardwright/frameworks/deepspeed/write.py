@@ -1,9 +1,6 @@
 """DeepSpeed: its configuration, and a script that starts a training program with it.
 
-Source of the fields: DeepSpeed 0.19.8, runtime/config.py, runtime/zero/config.py,
-runtime/zero/offload_config.py, runtime/activation_checkpointing/config.py,
-runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py and auto_ep_folding.py; of
-groups, utils/groups.py.
+Source of groups: DeepSpeed, utils/groups.py; of settings, see `settings`.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from shardwright.dtype import Dtype
+from shardwright.frameworks.deepspeed.settings import AXES, DATA_FIRST, SETTINGS
 from shardwright.frameworks.export.common_shortfalls import (
     OF_THE_PROGRAM,
     another_framework,
@@ -28,11 +26,11 @@ from shardwright.frameworks.export.common_shortfalls import (
     sliced,
     some_recomputed,
 )
-from shardwright.frameworks.export.exporter import ExportFile, Given, Shortfall, one_line
-from shardwright.frameworks.export.nested_settings import Pair, Settings, nested, settings_of
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, one_line
+from shardwright.frameworks.export.nested_settings import Settings, nested, settings_of
 from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.setting_table import Pair, grid_values, written_settings
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import ElementKernels
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -48,32 +46,30 @@ PRESETS: Final[Mapping[str, str]] = {
 """Models whose experts it deals over devices (AutoEP): architecture -> `preset_model`."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeepSpeed:
-    """The exporter."""
-
-    name: str = "deepspeed"
-    version: str = "0.19.8"
-    summary: str = "its configuration, and a script that starts a program with it"
-    stages_differ: bool = False
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        yield from other_optimizers(given)
-        yield from of_the_program(given)
-        yield from other_products(given, Dtype.BF16, Dtype.FP16)
-        yield from frozen_parameters(given)
-        yield from grid_shortfalls(given.grid)
-        yield from _of_experts(given)
-        yield from another_framework(given, "DeepSpeed")
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        config = json.dumps(configuration(given), indent=2) + "\n"
-        return ExportFile(name=CONFIG, text=config), _script(given)
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    yield from other_optimizers(given)
+    yield from of_the_program(given)
+    yield from other_products(given, Dtype.BF16, Dtype.FP16)
+    yield from frozen_parameters(given)
+    yield from grid_shortfalls(given.grid)
+    yield from _of_experts(given)
+    yield from another_framework(given, "DeepSpeed")
 
 
-DEEPSPEED: Final = DeepSpeed()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    config = json.dumps(configuration(given), indent=2) + "\n"
+    return ExportFile(name=CONFIG, text=config), _script(given)
+
+
+DEEPSPEED: Final = Exporter(
+    name="deepspeed",
+    version=SETTINGS.version,
+    summary="its configuration, and a script that starts a program with it",
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
@@ -146,72 +142,42 @@ def _data_first(grid: Grid) -> bool:
 
 def configuration(given: Given) -> Settings:
     """The configuration of a plan of which nothing is lacking."""
-    return nested(
-        [
-            *_batch(given),
-            *_numbers(given),
-            *_states(given),
-            *_parallel(given),
-            *_recomputed(given),
-            *_options(given),
-        ]
-    )
-
-
-def _batch(given: Given) -> Iterator[Pair]:
     grid, batch = given.grid, given.problem.job.global_batch
-    # With tensor parallelism its check of the batch counts every rank as a replica: it is given
-    # what it does not check.
-    if grid.tp == 1:
-        yield "train_batch_size", batch
-    yield "train_micro_batch_size_per_gpu", grid.microbatch
-    yield "gradient_accumulation_steps", batch // (grid.dp * grid.microbatch)
+    half = "fp16" if given.problem.job.compute is Dtype.FP16 else "bf16"
+    values = {
+        **grid_values(grid),
+        # With tensor parallelism its check of the batch counts every rank as a replica: it is given
+        # what it does not check.
+        "global_batch": batch if grid.tp == 1 else None,
+        "microbatches": batch // (grid.dp * grid.microbatch),
+        half: True,
+        "is_offloaded": grid.offload > 0,
+        "offload_ratio": grid.offload if grid.offload else None,
+        "replicas": grid.dp if grid.cp > 1 else None,
+        "order": DATA_FIRST if _data_first(grid) else AXES,
+    }
+    if grid.ep > 1:
+        values |= {"has_ep": True, "preset": PRESETS[given.problem.model.architecture]}
+    if grid.recompute is not Recompute.NONE:
+        values |= {"partition_activations": False, "cpu_checkpointing": False}
+    values |= dict(_sizes(given))
+    return nested([*written_settings(SETTINGS, values), *_options(given)])
 
 
-def _numbers(given: Given) -> Iterator[Pair]:
-    yield ("fp16.enabled" if given.problem.job.compute is Dtype.FP16 else "bf16.enabled"), True
-    runtime = given.problem.runtime
-    # Without ZeRO it adds gradients up in the parameters' format and takes no other.
-    if given.grid.zero and runtime.framework == "DeepSpeed":
-        yield "data_types.grad_accum_dtype", str(runtime.gradient_dtype)
-
-
-def _states(given: Given) -> Iterator[Pair]:
+def _sizes(given: Given) -> Iterator[Pair]:
+    """The format of added gradients and sizes of buckets, as the plan was priced. Without ZeRO it
+    adds gradients up in the parameters' format and takes no other.
+    """
     grid, runtime = given.grid, given.problem.runtime
-    yield "zero_optimization.stage", grid.zero
-    if grid.offload:
-        yield "zero_optimization.offload_optimizer.device", "cpu"
-        if grid.offload < 100:
-            yield "zero_optimization.offload_optimizer.ratio", grid.offload / 100
     if not grid.zero or runtime.framework != "DeepSpeed":
         return
+    yield "gradient_dtype", str(runtime.gradient_dtype)
     # Sizes of buckets are elements of two bytes.
-    yield "zero_optimization.reduce_bucket_size", runtime.bucket_bytes // 2
-    yield "zero_optimization.allgather_bucket_size", runtime.bucket_bytes // 2
+    yield "reduce_bucket_size", runtime.bucket_bytes // 2
+    yield "allgather_bucket_size", runtime.bucket_bytes // 2
     if grid.zero == 3:
-        yield "zero_optimization.stage3_prefetch_bucket_size", runtime.gather_bucket_bytes // 2
-        yield "zero_optimization.stage3_max_reuse_distance", runtime.reuse_elements
-
-
-def _parallel(given: Given) -> Iterator[Pair]:
-    grid = given.grid
-    if grid.tp > 1:
-        yield "tensor_parallel.autotp_size", grid.tp
-    if grid.cp > 1:
-        yield "sequence_parallel_size", grid.cp
-        yield "data_parallel_size", grid.dp
-    if grid.ep > 1:
-        yield "expert_parallel.enabled", True
-        yield "expert_parallel.autoep_size", grid.ep
-        yield "expert_parallel.preset_model", PRESETS[given.problem.model.architecture]
-        if _data_first(grid):
-            yield "use_data_before_expert_parallelism", True
-
-
-def _recomputed(given: Given) -> Iterator[Pair]:
-    if given.grid.recompute is not Recompute.NONE:
-        yield "activation_checkpointing.partition_activations", False
-        yield "activation_checkpointing.cpu_checkpointing", False
+        yield "stage3_prefetch_bucket_size", runtime.gather_bucket_bytes // 2
+        yield "stage3_max_reuse_distance", runtime.reuse_elements
 
 
 def _options(given: Given) -> Iterator[Pair]:
@@ -249,7 +215,7 @@ def _script(given: Given) -> ExportFile:
     return start_script(
         given,
         name=SCRIPT,
-        made_for=f"DeepSpeed {DEEPSPEED.version}",
+        made_for=f"DeepSpeed {SETTINGS.version}",
         before=[
             f"# {CONFIG} says batch, numbers, ZeRO and degrees. The program, the first argument,",
             *(f"# - {one_line(line)};" for line in _program(given)),

@@ -4,8 +4,7 @@ that the target reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -101,32 +100,26 @@ def title(given: Given) -> str:
     return one_line(f"{given.problem.model.name} on {given.cluster}: {given.name}")
 
 
-class Exporter(Protocol):
-    """A target: one framework at one version."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """A target: one framework at one version.
 
-    @property
-    def name(self) -> str:
-        """Word of the command line."""
+    Args:
+        name: word of the command line.
+        version: of the framework, whose fields are written.
+        summary: what is written, in a few words.
+        shortfalls: all that the target cannot say of a plan.
+        files: what the target reads, of a plan of which nothing, or only what may be lost, is
+            lacking.
+        stages_differ: it runs pipelines whose stages have degrees of their own (`Given.meshes`).
+    """
 
-    @property
-    def version(self) -> str:
-        """Of the framework, whose fields are written."""
-
-    @property
-    def summary(self) -> str:
-        """What is written, in a few words."""
-
-    @property
-    def stages_differ(self) -> bool:
-        """It runs pipelines whose stages have degrees of their own (`Given.meshes`)."""
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """All that the target cannot say of the plan."""
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """What the target reads, of a plan of which nothing, or only what may be lost,
-        is lacking.
-        """
+    name: str
+    version: str
+    summary: str
+    shortfalls: Callable[[Given], Iterator[Shortfall]]
+    files: Callable[[Given], tuple[ExportFile, ...]]
+    stages_differ: bool = False
 
 
 def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:

@@ -10,10 +10,9 @@ from typing import Any
 import yaml
 
 from shardwright.frameworks.export.option_flags import flag_pairs
+from shardwright.frameworks.settings.setting_table import Pair
 
 Settings = dict[str, Any]
-Pair = tuple[str, object]
-"""Dotted name of a setting, and its value."""
 
 
 def nested(settings: Iterable[Pair]) -> Settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.frameworks.flagscale.settings import SETTINGS
 from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
@@ -12,7 +13,7 @@ from shardwright.frameworks.launch.framework_claims import (
 from shardwright.frameworks.megatron.field_names import (
     without_section,
 )
-from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.megatron.read import Dialect, dialect_reader
 
 _FLAGSCALE_SECTIONS: Final = (
     "system.",
@@ -41,13 +42,13 @@ def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     return ((without_section(name, _FLAGSCALE_SECTIONS), value),)
 
 
-FLAGSCALE: Final = MegatronReader(
-    name="flagscale",
+FLAGSCALE: Final = dialect_reader(
+    Dialect(framework="flagscale", arguments_of=flagscale),
     target="flagscale",
+    settings=SETTINGS,
     signature=Signature(
         kinds=frozenset({FileKind.YAML}),
         own=frozenset({"system.*", "train.system.*", "experiment.task.backend"}),
         shared=frozenset({"model.micro-batch-size"}),
     ),
-    dialect=flagscale,
 )

@@ -1,9 +1,5 @@
 """FlagScale: the files of its runner over Megatron-LM, with a mesh for each run of stages that have
 degrees of their own.
-
-Source of the fields: FlagScale 0.8.0, flagscale/train/arguments.py (`pre_validate_args`),
-flagscale/train/hetero/parallel_context.py, flagscale/runner/runner_train.py and runner/utils.py
-(`flatten_dict_to_args`), and the arguments of its Megatron-LM.
 """
 
 from __future__ import annotations
@@ -12,9 +8,10 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from shardwright.frameworks.export.common_shortfalls import another_framework
-from shardwright.frameworks.export.exporter import ExportFile, Given, Shortfall, title
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
 from shardwright.frameworks.export.nested_settings import Settings
 from shardwright.frameworks.export.yaml_text import yaml_text
+from shardwright.frameworks.flagscale.settings import SETTINGS
 from shardwright.frameworks.megatron.plan_arguments import (
     SHARDED,
     arguments,
@@ -23,7 +20,6 @@ from shardwright.frameworks.megatron.plan_arguments import (
     unsaid_options,
 )
 from shardwright.hardware.cluster import Cluster
-from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.meshes import Mesh, joined, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"
@@ -52,56 +48,49 @@ SYSTEM: Final = (
 """Words in arguments of the section of how it runs; the others are the model's."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlagScale:
-    """The exporter."""
-
-    name: str = "flagscale"
-    version: str = "0.8.0"
-    summary: str = "files of its runner, stages of unlike degrees among them"
-    stages_differ: bool = True
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        lacking = tuple(megatron_shortfalls(given, chunks=not given.meshes))
-        yield from lacking
-        if all(one.instead for one in lacking):
-            yield from unsaid_options(given, *FRAMEWORKS, names=(FP8_INPUTS,))
-            if given.meshes:
-                yield from _of_meshes(given)
-            elif len(_kinds(given.problem.cluster, range(given.plan.devices))) > 1:
-                yield Shortfall(
-                    what="devices of several kinds in one stage, or under several chunks a rank",
-                    hint="stages of one kind in 1f1b",
-                )
-        yield from another_framework(given, *FRAMEWORKS)
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        said = arguments(given, *FRAMEWORKS)
-        environment = {
-            name.replace("-", "_"): value for name, value in said if of_environment(name)
-        }
-        train = _train(
-            given,
-            {
-                name: value
-                for name, value in said
-                if not of_environment(name) and name != FP8_INPUTS
-            },
-        )
-        return (
-            ExportFile(
-                name=CONFIG, text=yaml_text(_config(given, environment), comments=_comments(given))
-            ),
-            ExportFile(
-                name=TRAIN,
-                text=yaml_text(train, comments=(f"Read by {CONFIG} beside this folder.",)),
-            ),
-        )
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    lacking = tuple(megatron_shortfalls(given, chunks=not given.meshes))
+    yield from lacking
+    if all(one.instead for one in lacking):
+        yield from unsaid_options(given, *FRAMEWORKS, names=(FP8_INPUTS,))
+        if given.meshes:
+            yield from _of_meshes(given)
+        elif len(_kinds(given.problem.cluster, range(given.plan.devices))) > 1:
+            yield Shortfall(
+                what="devices of several kinds in one stage, or under several chunks a rank",
+                hint="stages of one kind in 1f1b",
+            )
+    yield from another_framework(given, *FRAMEWORKS)
 
 
-FLAGSCALE: Final = FlagScale()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    said = arguments(given, *FRAMEWORKS)
+    environment = {name.replace("-", "_"): value for name, value in said if of_environment(name)}
+    train = _train(
+        given,
+        {name: value for name, value in said if not of_environment(name) and name != FP8_INPUTS},
+    )
+    return (
+        ExportFile(
+            name=CONFIG, text=yaml_text(_config(given, environment), comments=_comments(given))
+        ),
+        ExportFile(
+            name=TRAIN,
+            text=yaml_text(train, comments=(f"Read by {CONFIG} beside this folder.",)),
+        ),
+    )
+
+
+FLAGSCALE: Final = Exporter(
+    name="flagscale",
+    version=SETTINGS.version,
+    summary="files of its runner, stages of unlike degrees among them",
+    stages_differ=True,
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def _of_meshes(given: Given) -> Iterator[Shortfall]:
@@ -283,7 +272,7 @@ def _config(given: Given, environment: dict[str, str]) -> Settings:
 
 
 def _comments(given: Given) -> Iterator[str]:
-    yield f"{title(given)}. Made by Shardwright for FlagScale {FLAGSCALE.version}."
+    yield f"{title(given)}. Made by Shardwright for FlagScale {SETTINGS.version}."
     yield "python run.py --config-path FOLDER --config-name config action=run"
     yield (
         "with a hostfile: a line for each node, ADDRESS slots=GPUS type=KIND; the kinds are those"

@@ -14,19 +14,17 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import (
     CONFIGURATIONS,
-    Claim,
-    Document,
     FileKind,
     Signature,
-    claim_of,
 )
-from shardwright.frameworks.launch.launch import Launch, Written, by_name, count, judged
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.model_sizes import compared_sizes
-from shardwright.frameworks.launch.unpriced_settings import OFF, OPTIMIZER, refuse, refused
-from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.verdicts import by_name, judged
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 
@@ -158,12 +156,11 @@ _KEPT: Final = frozenset(
         "global-batch-size",
     }
 )
-_CORE: Final = MegatronReader(
-    name="gpt-neox",
-    runtime="deepspeed-2022",
-    settled=with_bf16_optimizer,
-    refuses=False,
+_CORE: Final = Dialect(
+    framework="gpt-neox",
     defaults=MappingProxyType({"hidden-dropout": "0", "attention-dropout": "0"}),
+    completed=with_bf16_optimizer,
+    refuses=False,
 )
 
 
@@ -181,64 +178,46 @@ SIGNATURE: Final = Signature(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeoxReader:
-    """The reader: settings become Megatron-DeepSpeed's arguments."""
-
-    name: str = "gpt-neox"
-    runtime: str = "deepspeed-2022"
-    target: str = ""
-    includes: frozenset[str] = frozenset({"deepspeed"})
-    signature: Signature = SIGNATURE
-
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`."""
-        return claim_of(self.signature, document)
-
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return name
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        said = written.arguments
-        refuse(said, _REFUSED)
-        if "train-micro-batch-size-per-gpu" not in said and "train-batch-size" not in said:
-            raise DataError(
-                "the launch does not say train_micro_batch_size_per_gpu",
-                hint="the file of the model beside the others",
-            )
-        words = dict(_words(said))
-        tp, pp, cp = (max(count(words, f"{axis}-size", 1), 1) for axis in _AXES)
-        words |= {"tensor-model-parallel-size": str(tp), "pipeline-model-parallel-size": str(pp)}
-        dp = replicas(devices, tp=tp, pp=pp, cp=cp)
-        batch, steps = (
-            count(said, "train-batch-size"),
-            max(count(said, "gradient-accumulation-steps", 1), 1),
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = written.arguments
+    refuse(said, _REFUSED)
+    if "train-micro-batch-size-per-gpu" not in said and "train-batch-size" not in said:
+        raise DataError(
+            "the launch does not say train_micro_batch_size_per_gpu",
+            hint="the file of the model beside the others",
         )
-        micro = count(words, "micro-batch-size") or max(batch // (dp * steps), 1)
-        words |= {
-            "micro-batch-size": str(micro),
-            "global-batch-size": str(batch or micro * steps * dp),
-        }
-        launch = _CORE.read(
-            replace(written, arguments=words), model=model, devices=devices, runtime=runtime
-        )
-        understood = {
-            **{name: "as it is priced" for name in said if name in _REFUSED},
-            **_UNDERSTOOD,
-        }
-        of_model = list(compared_sizes(said, _SIZES, model))
-        found = judged(
-            said, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED
-        )
-        unsaid = [f"{name} {value}" for name, value in _DEFAULTS.items() if name not in said]
-        notes = (
-            (f"assumed, as these files do not set them: {', '.join(unsaid)} ({DOCS})",)
-            if unsaid
-            else ()
-        )
-        return replace(launch, settings=tuple(found), notes=(*launch.notes, *notes))
+    words = dict(_words(said))
+    tp, pp, cp = (max(count(words, f"{axis}-size", 1), 1) for axis in _AXES)
+    words |= {"tensor-model-parallel-size": str(tp), "pipeline-model-parallel-size": str(pp)}
+    dp = replicas(devices, tp=tp, pp=pp, cp=cp)
+    batch, steps = (
+        count(said, "train-batch-size"),
+        max(count(said, "gradient-accumulation-steps", 1), 1),
+    )
+    micro = count(words, "micro-batch-size") or max(batch // (dp * steps), 1)
+    words |= {
+        "micro-batch-size": str(micro),
+        "global-batch-size": str(batch or micro * steps * dp),
+    }
+    launch = read_arguments(
+        _CORE, replace(written, arguments=words), model=model, devices=devices, runtime=runtime
+    )
+    understood = {
+        **{name: "as it is priced" for name in said if name in _REFUSED},
+        **_UNDERSTOOD,
+    }
+    of_model = list(compared_sizes(said, _SIZES, model))
+    found = judged(
+        said, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED
+    )
+    unsaid = [f"{name} {value}" for name, value in _DEFAULTS.items() if name not in said]
+    notes = (
+        (f"assumed, as these files do not set them: {', '.join(unsaid)} ({DOCS})",)
+        if unsaid
+        else ()
+    )
+    return replace(launch, settings=tuple(found), notes=(*launch.notes, *notes))
 
 
 _DEFAULTS: Final = MappingProxyType(
@@ -286,4 +265,10 @@ _SIZES: Final = MappingProxyType(
     }
 )
 """Setting -> the size of the model that it is."""
-GPT_NEOX: Final = NeoxReader()
+GPT_NEOX: Final = LaunchReader(
+    name="gpt-neox",
+    runtime="deepspeed-2022",
+    includes=frozenset({"deepspeed"}),
+    signature=SIGNATURE,
+    read=_read,
+)

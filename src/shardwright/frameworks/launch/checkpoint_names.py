@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from shardwright.frameworks.launch.launch import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.model.ir.graph import Model
 
 NAMES: Final = frozenset(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.launch.launch import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.strategy.grid.axes import Grid
 
 _ON: Final = frozenset({"1", "true", "yes", "on", "y"})

@@ -4,14 +4,12 @@ strategy and job that they are.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from enum import StrEnum
-from types import MappingProxyType
-from typing import Final, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Final, Protocol
 
-from shardwright.errors import DataError, nearest
-from shardwright.frameworks.launch.framework_claims import Claim, Document, Signature
+from shardwright.frameworks.launch.framework_claims import Claim, Document, Signature, claim_of
+from shardwright.frameworks.settings.setting_table import SettingTable
+from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
@@ -25,36 +23,6 @@ launch is one."""
 
 NODE_DEVICES: Final = 8
 """Devices of a node, where nobody says the cluster."""
-
-
-class Verdict(StrEnum):
-    """What was made of a setting: it is part of the strategy, the job or an option; it is the
-    model's, as MODEL has it or not; it changes neither time nor memory here; it does nothing beside
-    the launch's other settings; or it is not known.
-    """
-
-    UNDERSTOOD = "understood"
-    OF_THE_MODEL = "the model's"
-    DIFFERENT = "another model"
-    IGNORED = "changes nothing"
-    IDLE = "no effect in this launch"
-    UNKNOWN = "not understood"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """A setting of a launch.
-
-    Args:
-        name, value: as the framework has them, without dashes before.
-        verdict: what was made of it.
-        means: what it says here, why it changes nothing, or the names that are near.
-    """
-
-    name: str
-    value: str
-    verdict: Verdict
-    means: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,155 +81,49 @@ class Written:
     node_devices: int = NODE_DEVICES
 
 
-class LaunchReader(Protocol):
-    """A framework whose launch files are read."""
+class ReadsLaunch(Protocol):
+    """A function that reads settings as a launch."""
 
-    @property
-    def name(self) -> str:
-        """Word of the command line."""
-
-    @property
-    def runtime(self) -> str:
-        """Catalog name of the framework as the planner knows it, where nobody names another."""
-
-    @property
-    def signature(self) -> Signature:
-        """What the framework's files have."""
-
-    @property
-    def includes(self) -> frozenset[str]:
-        """Frameworks whose files are part of its launches."""
-
-    @property
-    def target(self) -> str:
-        """The export whose files say a strategy in its words, or in words that `worded` makes its
-        own.
-        """
-
-    def claims(self, document: Document) -> Claim:
-        """The evidence that a file is of this framework (`claims.claim_of` a `Signature`)."""
-
-    def worded(self, name: str) -> str:
-        """A setting of that export as this framework calls it."""
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """What settings say of a launch of `model` on so many devices, under a runtime of the
-        catalog.
-        """
+    def __call__(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+        """The launch of `model` on so many devices, under a runtime of the catalog."""
 
 
-@runtime_checkable
-class SaysSettings(Protocol):
-    """A reader that can say a strategy in its framework's own settings, without an export of it."""
+class NamesSettings(Protocol):
+    """A function that names a strategy's settings."""
 
-    def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-        """The settings by which the framework runs a strategy under a runtime; empty = it cannot
-        say it.
-        """
+    def __call__(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+        """The settings by which a framework runs a strategy under a runtime; none if it cannot."""
 
 
-def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:
-    """Reason -> names, apart by spaces; as name -> reason."""
-    return MappingProxyType(
-        {name: reason for reason, names in reasons.items() for name in names.split()}
-    )
-
-
-def judged(
-    arguments: Arguments,
-    *,
-    understood: Mapping[str, str],
-    model: Iterable[Setting] = (),
-    ignored: Mapping[str, str],
-    unmodelled: Mapping[str, str] | None = None,
-) -> Iterator[Setting]:
-    """What was made of every setting, in the order of the files.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchReader:
+    """A framework whose launch files are read.
 
     Args:
-        understood: name -> what it says here.
-        model: of those that are the model's.
-        ignored: name, or the beginning of names that ends in ``*``, -> why it changes nothing.
-        unmodelled: name -> what it changes that is not counted here.
+        name: word of the command line.
+        runtime: catalog name of the framework as the planner knows it, where nobody names another.
+        signature: what identifies the framework's files.
+        read: its settings as a launch.
+        settings: its table of settings, where it has one of its own.
+        evidence: that a file is of this framework.
+        includes: frameworks whose files are part of its launches.
+        target: the export whose files have a strategy in its settings, or in names that
+            `own_name` turns into them; empty = none.
+        own_name: the framework's name for a setting of that export.
+        settings_of: a strategy in the framework's own settings, where no export has it.
     """
-    of_model = {one.name: one for one in model}
-    for name, value in arguments.items():
-        if name in understood:
-            yield Setting(
-                name=name, value=value, verdict=Verdict.UNDERSTOOD, means=understood[name]
-            )
-        elif name in of_model:
-            yield of_model[name]
-        elif (why := _ignored(name, ignored)) is not None:
-            yield Setting(name=name, value=value, verdict=Verdict.IGNORED, means=why)
-        elif unmodelled and name in unmodelled:
-            yield Setting(
-                name=name,
-                value=value,
-                verdict=Verdict.UNKNOWN,
-                means=f"not counted: {unmodelled[name]}",
-            )
-        else:
-            names = (*understood, *of_model, *(one for one in ignored if not one.endswith("*")))
-            yield Setting(name=name, value=value, verdict=Verdict.UNKNOWN, means=_near(name, names))
-    yield from (one for name, one in of_model.items() if name not in arguments)
 
+    name: str
+    runtime: str
+    signature: Signature
+    read: ReadsLaunch
+    settings: SettingTable | None = None
+    evidence: Callable[[Signature, Document], Claim] = claim_of
+    includes: frozenset[str] = frozenset()
+    target: str = ""
+    own_name: Callable[[str], str] = str
+    settings_of: NamesSettings | None = None
 
-def _near(name: str, names: Iterable[str]) -> str:
-    hint = nearest(name, names)
-    return hint if hint.startswith("did") else ""
-
-
-def _ignored(name: str, ignored: Mapping[str, str]) -> str | None:
-    if name in ignored:
-        return ignored[name]
-    return next(
-        (why for one, why in ignored.items() if one.endswith("*") and name.startswith(one[:-1])),
-        None,
-    )
-
-
-def require_value(name: str, value: str) -> str:
-    """A value that does not wait for a variable.
-
-    Raises:
-        DataError: a variable of the script has no value.
-    """
-    if "$" in value or "`" in value:
-        variable = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3})", value)
-        number = variable is not None and variable[1].isdigit()
-        what = "an argument that the script is called with" if number else "a variable of a script"
-        raise DataError(
-            f"--{name} {value[:60]}: the script does not say what that is",
-            hint=f"--set {variable[1] if variable else 'NAME'}=VALUE gives {what} a value",
-        )
-    return value
-
-
-def count(arguments: Arguments, name: str, otherwise: int = 0) -> int:
-    """The whole number of a setting.
-
-    Raises:
-        DataError: it is none, or waits for a variable.
-    """
-    if name not in arguments:
-        return otherwise
-    text = require_value(name, arguments[name]).replace("_", "").replace(",", "")
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise DataError(
-            f"{name} {arguments[name][:40]!r} is not a whole number", hint="a positive whole number"
-        )
-    return int(text)
-
-
-def share(arguments: Arguments, name: str, otherwise: float = 0.0) -> float:
-    """The share, 0 to 1, of a setting.
-
-    Raises:
-        DataError: it is none, or waits for a variable.
-    """
-    if name not in arguments:
-        return otherwise
-    text = require_value(name, arguments[name])
-    if not re.fullmatch(r"0?\.[0-9]{1,9}|[01](\.0{0,9})?", text):
-        raise DataError(f"{name} {text[:40]!r} is not a share", hint="0 to 1")
-    return float(text)
+    def claims(self, document: Document) -> Claim:
+        """The evidence that a file is of this framework."""
+        return self.evidence(self.signature, document)

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.frameworks.launch.launch import Launch, Setting, Verdict, Written, judged
+from shardwright.frameworks.launch.launch import Launch, Written
+from shardwright.frameworks.settings.setting_table import SettingTable
+from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import OFF, Arguments, options_of, parse_arguments
 from shardwright.runtime.options import OF_EXPERTS, ordered
@@ -133,9 +135,7 @@ def launch_of(
     seq_len: int,
     global_batch: int,
     precision: str,
-    understood: Mapping[str, str],
-    ignored: Mapping[str, str],
-    unmodelled: Mapping[str, str] | None = None,
+    table: SettingTable,
     arguments: Arguments | None = None,
     notes: tuple[str, ...] = (),
     of_model: Iterable[Setting] = (),
@@ -144,6 +144,7 @@ def launch_of(
     """The launch of a strategy that was read, under the options that its settings set.
 
     Args:
+        table: settings of the framework.
         arguments: the settings with defaults, by which options are set; None = as they were
             written.
         of_model: settings of the model, beside MODEL.
@@ -160,13 +161,12 @@ def launch_of(
     # Options say whether ZeRO means anything on one device.
     grid = canonical(replace(grid, options=own), facts=facts)
     options = telling(own, grid, model)
-    verdicts = {**set_by(base), **understood}
     settings = judged(
         written.arguments,
-        understood=verdicts,
+        understood={**set_by(base), **table.understood},
         model=of_model,
-        ignored=ignored,
-        unmodelled=unmodelled,
+        ignored=table.ignored,
+        unmodelled=table.unmodelled,
     )
     return Launch(
         framework=framework,

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.launch.launch import count
+from shardwright.frameworks.settings.value_forms import count
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import LINEAR

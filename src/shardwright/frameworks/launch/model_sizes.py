@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.export.published_models import published
-from shardwright.frameworks.launch.launch import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.facts import grid_facts, num_layers

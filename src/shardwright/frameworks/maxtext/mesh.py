@@ -8,21 +8,10 @@ is left of them is between slices.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from shardwright.frameworks.export.exporter import Given, Shortfall
+from shardwright.frameworks.maxtext.settings import AXES
 from shardwright.strategy.grid.axes import Grid
-
-NAMES: Final[Mapping[str, str]] = {
-    "expert": "expert",
-    "tensor": "tensor",
-    "tensor_sequence": "tensor_sequence",
-    "context": "context",
-    "fsdp": "fsdp",
-    "stage": "pipeline",
-    "data": "data",
-}
-"""Axes of its mesh from the innermost, and how its settings call them."""
 
 
 def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
@@ -61,7 +50,7 @@ def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
         return
     for place, name in enumerate(("inside a slice", "between slices")):
         inner = [axis for axis, size in found if size[place] > 1]
-        wanted = [axis for axis in NAMES if axis in inner]
+        wanted = [axis for axis in AXES if axis in inner]
         if inner != wanted:
             yield Shortfall(
                 what=f"{'-'.join(inner)} {name}",
@@ -71,7 +60,7 @@ def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
 
 def degrees(given: Given) -> dict[str, tuple[int, int]]:
     """Every axis of its mesh: (inside a slice, between slices)."""
-    return dict.fromkeys(NAMES, (1, 1)) | dict(_filled(given) or ())
+    return dict.fromkeys(AXES, (1, 1)) | dict(_filled(given) or ())
 
 
 def _shards(grid: Grid) -> int:

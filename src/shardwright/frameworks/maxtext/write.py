@@ -1,15 +1,14 @@
 """MaxText: a configuration over its ``base.yml``, with every axis of its mesh inside a slice (ICI)
 and between slices (DCN).
 
-Source of the fields: MaxText 0.2.5, configs/base.yml and configs/types.py (`MaxTextConfig` and its
-checks); of the mesh, `mesh_axes` and `logical_axis_rules` of base.yml and utils/maxtext_utils.py
-(`create_device_mesh`).
+Source of the mesh: MaxText, `logical_axis_rules` of configs/base.yml and utils/maxtext_utils.py
+(`create_device_mesh`); of settings, see `settings`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
@@ -22,50 +21,19 @@ from shardwright.frameworks.export.common_shortfalls import (
     sliced,
     some_recomputed,
 )
-from shardwright.frameworks.export.exporter import ExportFile, Given, Shortfall, title
-from shardwright.frameworks.export.nested_settings import Pair, nested, settings_of
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
+from shardwright.frameworks.export.nested_settings import nested, settings_of
 from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.published_models import other_numbers, published
 from shardwright.frameworks.export.start_script import GPUS, MASTER, NODE, NODES, PORT, start_script
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.frameworks.maxtext.mesh import NAMES, degrees, mesh_shortfalls
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.maxtext.mesh import degrees, mesh_shortfalls
+from shardwright.frameworks.maxtext.settings import MODELS, PLACES, SCHEDULES, SETTINGS
+from shardwright.frameworks.settings.setting_table import Pair, written_settings
 from shardwright.strategy.grid.axes import Grid, Recompute
 
 FILE, SCRIPT = "maxtext.yml", "train.sh"
-SCHEDULES: Final = {False: ("gpipe",), True: ("breadth-first", "looped-bfs")}
-"""What its pipelines are, by whether a rank has several chunks: all microbatches through one
-repeat, then through the next."""
 KEPT: Final = "minimal_with_context"
-MODELS: Final[Mapping[str, str]] = {
-    "llama-2-7b": "llama2-7b",
-    "llama-2-13b": "llama2-13b",
-    "llama-2-70b": "llama2-70b",
-    "llama-3-8b": "llama3-8b",
-    "llama-3-70b": "llama3-70b",
-    "llama-3.1-8b": "llama3.1-8b",
-    "llama-3.1-70b": "llama3.1-70b",
-    "llama-3.1-405b": "llama3.1-405b",
-    "mistral-7b": "mistral-7b",
-    "mixtral-8x7b": "mixtral-8x7b",
-    "qwen2.5-1.5b": "qwen2.5-1.5b",
-    "qwen2.5-7b": "qwen2.5-7b",
-    "qwen2.5-14b": "qwen2.5-14b",
-    "qwen3-0.6b": "qwen3-0.6b",
-    "qwen3-1.7b": "qwen3-1.7b",
-    "qwen3-4b": "qwen3-4b",
-    "qwen3-8b": "qwen3-8b",
-    "qwen3-14b": "qwen3-14b",
-    "qwen3-32b": "qwen3-32b",
-    "qwen3-30b-a3b": "qwen3-30b-a3b",
-    "qwen3-235b-a22b": "qwen3-235b-a22b",
-    "deepseek-v2-lite": "deepseek2-16b",
-    "deepseek-v2": "deepseek2-236b",
-    "deepseek-v3-no-mtp": "deepseek3-671b",
-    "gpt-oss-20b": "gpt-oss-20b",
-    "gpt-oss-120b": "gpt-oss-120b",
-}
-"""Models of our catalog that its configs/models has."""
 BASES: Final[Mapping[str, float]] = {
     "mistral-7b": 1e6,
     "qwen3-30b-a3b": 1e7,
@@ -74,46 +42,44 @@ BASES: Final[Mapping[str, float]] = {
 """Of these, whose rotary positions turn by another base there (that of a later release)."""
 
 
-@dataclass(frozen=True, slots=True)
-class MaxText:
-    """The exporter."""
-
-    name: str = "maxtext"
-    version: str = "0.2.5"
-    summary: str = "a configuration over base.yml, with axes inside and between slices"
-    stages_differ: bool = False
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        model = given.problem.model
-        if published(model, MODELS) is None:
-            yield Shortfall(
-                what=f"{model.name}: its configs/models has no model of these sizes",
-                hint="a published size",
-            )
-        yield from other_numbers(model, MODELS)
-        base = BASES.get(published(model, MODELS) or "", model.settings.rope_base)
-        if base != model.settings.rope_base:
-            yield Shortfall(
-                what=f"rotary positions by the base {model.settings.rope_base:g}",
-                instead=f"by the base {base:g}",
-            )
-        yield from other_optimizers(given)
-        yield from other_products(given, Dtype.BF16, Dtype.FP8)
-        yield from frozen_parameters(given)
-        yield from _of_pipelines(given)
-        yield from mesh_shortfalls(given)
-        yield from _of_contexts(given)
-        yield from _of_memory(given.grid)
-        yield from another_framework(given, "MaxText")
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        text = yaml_text(nested(_settings(given)), comments=_comments(given))
-        return ExportFile(name=FILE, text=text), _script(given)
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    model = given.problem.model
+    if published(model, MODELS) is None:
+        yield Shortfall(
+            what=f"{model.name}: its configs/models has no model of these sizes",
+            hint="a published size",
+        )
+    yield from other_numbers(model, MODELS)
+    base = BASES.get(published(model, MODELS) or "", model.settings.rope_base)
+    if base != model.settings.rope_base:
+        yield Shortfall(
+            what=f"rotary positions by the base {model.settings.rope_base:g}",
+            instead=f"by the base {base:g}",
+        )
+    yield from other_optimizers(given)
+    yield from other_products(given, Dtype.BF16, Dtype.FP8)
+    yield from frozen_parameters(given)
+    yield from _of_pipelines(given)
+    yield from mesh_shortfalls(given)
+    yield from _of_contexts(given)
+    yield from _of_memory(given.grid)
+    yield from another_framework(given, "MaxText")
 
 
-MAXTEXT: Final = MaxText()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    text = yaml_text(nested(_settings(given)), comments=_comments(given))
+    return ExportFile(name=FILE, text=text), _script(given)
+
+
+MAXTEXT: Final = Exporter(
+    name="maxtext",
+    version=SETTINGS.version,
+    summary="a configuration over base.yml, with axes inside and between slices",
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def _of_pipelines(given: Given) -> Iterator[Shortfall]:
@@ -202,45 +168,49 @@ def _on_tpu(given: Given) -> bool:
 
 
 def _settings(given: Given) -> Iterator[Pair]:
-    grid, job = given.grid, given.problem.job
-    yield "base_config", "base.yml"
-    yield "model_name", published(given.problem.model, MODELS)
-    yield "hardware", "tpu" if _on_tpu(given) else "gpu"
-    yield from (("dtype", "bfloat16"), ("weight_dtype", "float32"), ("grad_dtype", "float32"))
-    yield "quantization", "fp8" if job.compute is Dtype.FP8 else ""
-    yield "opt_type", "adamw"
-    yield "max_target_length", job.sequence_length
-    steps = 1 if grid.pp > 1 else _microbatches(given)
-    yield "per_device_batch_size", job.global_batch / steps / grid.devices
-    yield "gradient_accumulation_steps", steps
-    for axis, (inside, between) in degrees(given).items():
-        yield f"ici_{NAMES[axis]}_parallelism", inside
-        yield f"dcn_{NAMES[axis]}_parallelism", between
-    if grid.cp > 1:
-        yield "context_parallel_strategy", _strategy(grid)
-        if _on_tpu(given) and _strategy(grid) == "ring":
-            yield from (("attention", "flash"), ("use_tokamax_splash", True))
-    if grid.pp > 1:
-        yield "num_layers_per_pipeline_stage", given.chunks[0]
-        yield "num_pipeline_repeats", grid.vpp
-        yield "num_pipeline_microbatches", _microbatches(given)
-    if grid.zero == 1:
-        yield "shard_optimizer_over_data", True
-    yield "optimizer_memory_host_offload", grid.offload > 0
-    yield from _kept(given)
-
-
-def _kept(given: Given) -> Iterator[Pair]:
-    """What layers keep, and the other options of its own runtime."""
-    recompute = given.grid.recompute
-    yield (
-        "remat_policy",
-        {Recompute.FULL: "full", Recompute.SELECTIVE: "minimal", Recompute.NONE: KEPT}[recompute],
-    )
+    yield from written_settings(SETTINGS, _values(given))
     # Its policy "full" beside a selective recompute keeps the products.
-    apart = ("remat",) if recompute is not Recompute.SELECTIVE or _named(given) == "full" else ()
+    selective = given.grid.recompute is Recompute.SELECTIVE
+    apart = ("remat",) if not selective or _named(given) == "full" else ()
     for flag in flags_set(given, "MaxText", apart=apart):
         yield from settings_of(flag)
+
+
+def _values(given: Given) -> dict[str, Any]:
+    """The values of the table's fields."""
+    grid, job = given.grid, given.problem.job
+    steps = 1 if grid.pp > 1 else _microbatches(given)
+    found: dict[str, Any] = {
+        "base_config": "base.yml",
+        "model_name": published(given.problem.model, MODELS),
+        "hardware": "tpu" if _on_tpu(given) else "gpu",
+        "precision": "bf16",
+        "weight_dtype": "float32",
+        "grad_dtype": "float32",
+        "quantization": "fp8" if job.compute is Dtype.FP8 else "",
+        "optimizer": "adamw",
+        "seq_len": job.sequence_length,
+        "device_samples": job.global_batch / steps / grid.devices,
+        "steps": steps,
+        "is_sharded_over_data": grid.zero == 1,
+        "offload": 100 if grid.offload else 0,
+        "policy": {Recompute.FULL: "full", Recompute.SELECTIVE: "minimal"}.get(
+            grid.recompute, KEPT
+        ),
+    }
+    for axis, parts in degrees(given).items():
+        found |= {f"{place}_{axis}": part for place, part in zip(PLACES, parts, strict=True)}
+    if grid.cp > 1:
+        found["contexts"] = _strategy(grid)
+        if _on_tpu(given) and _strategy(grid) == "ring":
+            found |= {"attention": "flash", "use_tokamax_splash": True}
+    if grid.pp > 1:
+        found |= {
+            "chunk_layers": given.chunks[0],
+            "repeats": grid.vpp,
+            "microbatches": _microbatches(given),
+        }
+    return found
 
 
 def _named(given: Given) -> str:
@@ -251,7 +221,7 @@ def _named(given: Given) -> str:
 
 
 def _comments(given: Given) -> Iterator[str]:
-    yield f"{title(given)}. Made by Shardwright for MaxText {MAXTEXT.version}."
+    yield f"{title(given)}. Made by Shardwright for MaxText {SETTINGS.version}."
     yield f"{SCRIPT} run_name=RUN base_output_directory=FOLDER starts it."
     yield (
         "Data, tokenizer, learning rate and steps are no part of a plan: give them as further"
@@ -268,7 +238,7 @@ def _script(given: Given) -> ExportFile:
     return start_script(
         given,
         name=SCRIPT,
-        made_for=f"MaxText {MAXTEXT.version}",
+        made_for=f"MaxText {SETTINGS.version}",
         before=(
             (
                 'export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-$(seq -s , 0'

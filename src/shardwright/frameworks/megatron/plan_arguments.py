@@ -1,14 +1,11 @@
 """A plan as Megatron-LM's arguments, for whatever starts Megatron: its script, Megatron-Bridge's
 settings, FlagScale's file.
-
-Source of the arguments: Megatron-LM, megatron/training/arguments.py at d98e8a6 (2026-08-22) and of
-Megatron-Core 0.19.2; names are in both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
@@ -21,16 +18,16 @@ from shardwright.frameworks.export.common_shortfalls import (
 from shardwright.frameworks.export.exporter import Given, Shortfall
 from shardwright.frameworks.export.option_flags import flag_pairs, flags_set, values_set
 from shardwright.frameworks.megatron.model_arguments import Flags, model_flags, model_shortfalls
+from shardwright.frameworks.megatron.settings import ORDERS, SETTINGS
+from shardwright.frameworks.settings.setting_table import grid_values, written_settings
 from shardwright.runtime.megatron_arguments import MODULES
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import num_layers
 from shardwright.strategy.grid.ranks import same_ranks
 
-ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
-"""Axes from the innermost: its own order, and that of ``--use-tp-pp-dp-mapping``."""
 MAPPED: Final = "use-tp-pp-dp-mapping"
-SHARDED: Final = {2: "optim_grads", 3: "optim_grads_params"}
-"""``--data-parallel-sharding-strategy`` of Megatron-FSDP by stage of ZeRO."""
+SHARDED: Final = (2, 3)
+"""Stages of ZeRO under Megatron-FSDP."""
 CAPACITY: Final = "moe-expert-capacity-factor"
 ASYNC: Final = "no-async-tensor-model-parallel-allreduce"
 UNSAID: Final[Mapping[str, tuple[str, str]]] = {
@@ -97,95 +94,80 @@ def rank_mapping(grid: Grid) -> str | None:
     )
 
 
+def written_arguments(values: Mapping[str, Any]) -> Flags:
+    """Arguments of some values by field, in the order of the table."""
+    return [
+        (name, f"{value:g}" if isinstance(value, float) else str(value))
+        for name, value in written_settings(SETTINGS, values)
+    ]
+
+
 def grid_flags(given: Given, *frameworks: str) -> Flags:
     """The arguments of the strategy, with the modules that run again under these frameworks."""
-    grid, job = given.grid, given.problem.job
-    flags: Flags = [
-        ("tensor-model-parallel-size", str(grid.tp)),
-        ("pipeline-model-parallel-size", str(grid.pp)),
-        ("context-parallel-size", str(grid.cp)),
-        ("micro-batch-size", str(grid.microbatch)),
-        ("global-batch-size", str(job.global_batch)),
-    ]
-    if grid.sp:
-        flags.append(("sequence-parallel", ""))
-    if grid.ep * grid.etp > 1 or any(
-        name == "num-experts" for name, _ in model_flags(given.problem.model, length=1)
-    ):
-        flags += [
-            ("expert-model-parallel-size", str(grid.ep)),
-            ("expert-tensor-parallel-size", str(grid.etp)),
-        ]
-    if grid.cp > 1:
-        flags += _contexts(grid)
-    if grid.pp > 1:
-        flags += _stages(given)
-    if rank_mapping(grid):
-        flags.append((MAPPED, ""))
-    return [*flags, *_states(grid), *_recomputed(grid, values_set(given, *frameworks))]
+    grid, model = given.grid, given.problem.model
+    sparse = grid.ep * grid.etp > 1 or any(
+        name == "num-experts" for name, _ in model_flags(model, length=1)
+    )
+    values: dict[str, Any] = {
+        **grid_values(grid),
+        "global_batch": given.problem.job.global_batch,
+        "ep": grid.ep if sparse else None,
+        "etp": grid.etp if sparse else None,
+        "vpp": None,
+        "order": ORDERS[rank_mapping(grid) == MAPPED],
+        "host": None,
+        **(_contexts(grid) if grid.cp > 1 else {}),
+        **(_stages(given) if grid.pp > 1 else {}),
+        **_states(grid),
+        **_recomputed(grid, values_set(given, *frameworks)),
+    }
+    return written_arguments(values)
 
 
-def _contexts(grid: Grid) -> Flags:
-    ring = "allgather" if grid.gather else "p2p"
+def _contexts(grid: Grid) -> dict[str, str]:
     if grid.ulysses == 1:
-        return [("cp-comm-type", ring)]
+        return {"exchange": "allgather" if grid.gather else "p2p"}
     if grid.ring == 1:
-        return [("cp-comm-type", "a2a")]
-    return [
-        ("cp-comm-type", "a2a+p2p"),
-        ("hierarchical-context-parallel-sizes", f"{grid.ulysses} {grid.ring}"),
-    ]
+        return {"exchange": "a2a"}
+    return {"exchange": "a2a+p2p", "exchange_sizes": f"{grid.ulysses} {grid.ring}"}
 
 
-def _stages(given: Given) -> Flags:
+def _stages(given: Given) -> dict[str, Any]:
+    """Chunks of a rank where all have as many layers, or the layers of each."""
     grid, layers = given.grid, num_layers(given.problem.model)
-    if layers % (grid.pp * grid.vpp) == 0 and given.chunks == (layers // (grid.pp * grid.vpp),) * (
-        grid.pp * grid.vpp
-    ):
-        return [("num-virtual-stages-per-pipeline-rank", str(grid.vpp))] if grid.vpp > 1 else []
+    chunks = grid.pp * grid.vpp
+    if layers % chunks == 0 and given.chunks == (layers // chunks,) * chunks:
+        return {"vpp": grid.vpp}
     stages = ["t" * count for count in given.chunks]
     stages[0], stages[-1] = f"E{stages[0]}", f"{stages[-1]}L"
-    return [("pipeline-model-parallel-layout", "|".join(stages))]
+    return {"layout": "|".join(stages)}
 
 
-def _states(grid: Grid) -> Flags:
+def _states(grid: Grid) -> dict[str, Any]:
     """Of ZeRO, hybrid sharding and states on the host."""
-    flags: Flags = []
+    replicas = grid.dp * grid.cp
+    found: dict[str, Any] = {"is_sharded": grid.zero > 0}
     if grid.zero in SHARDED:
-        flags += [
-            ("use-megatron-fsdp", ""),
-            ("data-parallel-sharding-strategy", SHARDED[grid.zero]),
-            ("ckpt-format", "fsdp_dtensor"),
-        ]
-    if grid.zero:
-        flags.append(("use-distributed-optimizer", ""))
-    if grid.zero and grid.shard and grid.shard < grid.dp * grid.cp:
-        flags.append(("num-distributed-optimizer-instances", str(grid.dp * grid.cp // grid.shard)))
+        found |= {"has_fsdp": True, "sharded_stage": grid.zero, "checkpoints": "fsdp_dtensor"}
+    if grid.zero and grid.shard and grid.shard < replicas:
+        found["instances"] = replicas // grid.shard
     if grid.offload:
-        flags += [
-            ("optimizer-cpu-offload", ""),
-            ("use-precision-aware-optimizer", ""),
-            ("optimizer-offload-fraction", f"{grid.offload / 100:g}"),
-        ]
-    return flags
+        found |= {
+            "is_offloaded": True,
+            "is_precision_aware": True,
+            "offload_share": grid.offload,
+        }
+    return found
 
 
-def _recomputed(grid: Grid, options: Mapping[str, str]) -> Flags:
+def _recomputed(grid: Grid, options: Mapping[str, str]) -> dict[str, Any]:
     modules = [word for word, option in MODULES.items() if options.get(option) == "on"]
     if grid.recompute is Recompute.FULL:
         method = ("block", grid.recompute_layers) if grid.recompute_layers else ("uniform", 1)
-        return [
-            ("recompute-granularity", "full"),
-            ("recompute-method", method[0]),
-            ("recompute-num-layers", str(method[1])),
-        ]
+        return {"granularity": "full", "method": method[0], "method_layers": method[1]}
     if grid.recompute is Recompute.SELECTIVE:
         modules = ["core_attn", *modules]
-    return (
-        [("recompute-granularity", "selective"), ("recompute-modules", " ".join(modules))]
-        if modules
-        else []
-    )
+    return {"granularity": "selective", "modules": " ".join(modules)} if modules else {}
 
 
 def option_flags(given: Given, *frameworks: str) -> Flags:
@@ -234,20 +216,17 @@ def arguments(given: Given, *frameworks: str) -> Flags:
     """Every argument, each once, in the order of the page: model, strategy, numbers, options of
     these frameworks.
     """
-    half = "fp16" if given.problem.job.compute is Dtype.FP16 else "bf16"
-    dropped = (
-        []
-        if given.problem.job.dropout
-        else [("attention-dropout", "0.0"), ("hidden-dropout", "0.0")]
-    )
-    numbers: Flags = [
-        (half, ""),
-        *dropped,
-        *([("fp8-format", "hybrid")] if given.problem.job.compute is Dtype.FP8 else []),
-    ]
-    own = model_flags(given.problem.model, length=given.problem.job.sequence_length)
-    found = [*own, *grid_flags(given, *frameworks), *numbers, *option_flags(given, *frameworks)]
-    return list(dict(found).items())
+    job = given.problem.job
+    dropout = None if job.dropout else "0.0"
+    numbers = {
+        "fp16" if job.compute is Dtype.FP16 else "bf16": True,
+        "attention_dropout": dropout,
+        "hidden_dropout": dropout,
+        "fp8_format": "hybrid" if job.compute is Dtype.FP8 else None,
+    }
+    own = model_flags(given.problem.model, length=job.sequence_length)
+    strategy, options = grid_flags(given, *frameworks), option_flags(given, *frameworks)
+    return list(dict([*own, *strategy, *written_arguments(numbers), *options]).items())
 
 
 def of_environment(name: str) -> bool:

@@ -1,15 +1,12 @@
-"""Megatron-LM's command lines.
-
-Source of names and defaults: Megatron-LM, megatron/training/arguments.py of Megatron-Core 0.19.2
-and at d98e8a6 (2026-08-22).
-"""
+"""Megatron-LM's command lines, and settings in other words for its arguments, as launches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.launch.framework_claims import (
@@ -19,35 +16,21 @@ from shardwright.frameworks.launch.framework_claims import (
     Signature,
     claim_of,
 )
-from shardwright.frameworks.launch.launch import (
-    Launch,
-    Setting,
-    Verdict,
-    Written,
-    count,
-    judged,
-    require_value,
-    share,
-)
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import set_by, telling
 from shardwright.frameworks.launch.model_sizes import compared_sizes
-from shardwright.frameworks.launch.unpriced_settings import priced, refuse
 from shardwright.frameworks.megatron.model_arguments import model_flags, model_shortfalls
-from shardwright.frameworks.megatron.plan_arguments import MAPPED, ORDERS
 from shardwright.frameworks.megatron.refused_arguments import (
     REFUSED_LAYERS,
     idle_arguments,
     refused_arguments,
 )
 from shardwright.frameworks.megatron.releases import meant, runtime_of
-from shardwright.frameworks.megatron.settings import (
-    IGNORED,
-    MODEL_DEFAULTS,
-    MODEL_LOOSE,
-    REFUSED,
-    UNDERSTOOD,
-    UNMODELLED,
-)
+from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
+from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
+from shardwright.frameworks.settings.unpriced_settings import priced, refuse
+from shardwright.frameworks.settings.value_forms import count, require_value, whole_number
+from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import OFF, Arguments, options_of
@@ -67,16 +50,8 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.rules import canonical
 
-Dialect = Callable[[str, str], tuple[tuple[str, str], ...] | None]
-"""A setting of a framework that runs Megatron-Core -> the arguments of Megatron-LM that it is; None
-= it is none of them."""
-
-
-def plain(name: str, value: str) -> tuple[tuple[str, str], ...]:
-    """Megatron-LM's own."""
-    return meant(name, value)
-
-
+MEGATRON_NAME: Final = "megatron"
+USUAL_RUNTIME: Final = "megatron-core-0.12"
 MEGATRON_SIGNATURE: Final = Signature(
     runtime_of=runtime_of,
     kinds=frozenset({FileKind.COMMAND}),
@@ -119,107 +94,108 @@ MEGATRON_SIGNATURE: Final = Signature(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MegatronReader:
-    """The reader of Megatron-LM's command lines, and of those that say the same in other words.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """A framework whose settings are Megatron-LM's arguments, or those in other words.
 
     Args:
-        dialect: what a setting is in Megatron-LM's words.
-        defaults: what its launches are where they do not say it, in those words.
-        settled: arguments as the framework takes them together.
-        sparing: of options that a launch does not mention the framework has its own values; else
-            they are what no argument sets.
+        framework: word of its reader.
+        arguments_of: a setting -> the arguments that it is; None = it is none of them.
+        defaults: arguments of its launches where they do not set them.
+        completed: arguments as the framework takes them together.
+        own_defaults: options that a launch does not mention have the framework's own values; else
+            the values that no argument sets.
         refuses: Megatron-Core's rules on arguments are its own.
-        target, section: of `worded`.
     """
 
-    name: str = "megatron"
-    runtime: str = "megatron-core-0.12"
-    signature: Signature = MEGATRON_SIGNATURE
-    evidence: Callable[[Signature, Document], Claim] = claim_of
-    includes: frozenset[str] = frozenset()
-    dialect: Dialect = plain
+    framework: str
+    arguments_of: Callable[[str, str], tuple[tuple[str, str], ...] | None] = meant
     defaults: Arguments = field(default_factory=dict)
-    settled: Callable[[Arguments], Arguments] = dict
-    sparing: bool = False
+    completed: Callable[[Arguments], Arguments] = dict
+    own_defaults: bool = False
     refuses: bool = True
-    target: str = "megatron"
-    section: str = ""
 
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`."""
-        return self.evidence(self.signature, document)
 
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return f"{self.section}{name.replace('-', '_')}" if self.section else name
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        words = {
-            name: found
-            for name, value in written.arguments.items()
-            if (found := self.dialect(name, value)) is not None
-        }
-        said = {
-            name: value
-            for found in words.values()
-            for name, value in found
-            if value.lower() not in OFF
-        }
-        mentioned = {name for found in words.values() for name, _ in found}
-        defaults = {name: value for name, value in self.defaults.items() if name not in mentioned}
-        arguments = self.settled({**DEFAULTS, **defaults, **said})
-        if "yaml-cfg" in arguments:
-            raise DataError(
-                f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the"
-                " strategy is not known",
-                hint="give the launch as arguments",
-            )
-        refuse(arguments, REFUSED)
-        for name in UNDERSTOOD:
-            require_value(name, arguments.get(name, ""))
-        grid = _grid(arguments, model=model, devices=devices)
-        batch = count(arguments, "global-batch-size", grid.microbatch * grid.dp)
-        length = count(arguments, "seq-length", count(arguments, "encoder-seq-length"))
-        base = load_runtime(runtime)
-        facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
-        grid = canonical(grid, facts=facts)
-        grid = replace(
-            grid,
-            options=telling(
-                _options(base, arguments, mentioned=mentioned if self.sparing else None),
-                grid,
-                model,
-            ),
+def read_arguments(
+    dialect: Dialect, written: Written, *, model: Model, devices: int, runtime: str
+) -> Launch:
+    """The launch that settings of a dialect are; see `LaunchReader`."""
+    words = {
+        name: found
+        for name, value in written.arguments.items()
+        if (found := dialect.arguments_of(name, value)) is not None
+    }
+    said = {
+        name: value for found in words.values() for name, value in found if value.lower() not in OFF
+    }
+    mentioned = {name for found in words.values() for name, _ in found}
+    defaults = {name: value for name, value in dialect.defaults.items() if name not in mentioned}
+    arguments = dialect.completed({**DEFAULTS, **defaults, **said})
+    if "yaml-cfg" in arguments:
+        raise DataError(
+            f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the"
+            " strategy is not known",
+            hint="give the launch as arguments",
         )
-        flags = {**set_by(base), **priced(said, REFUSED)}
-        judged_settings = _judged(
-            written, words, said, flags, _of_model(arguments, said, model, length=length or 1)
-        )
-        return Launch(
-            framework=self.name,
-            runtime=runtime,
-            grid=grid,
-            seq_len=length,
-            global_batch=batch,
-            precision=number_format(arguments) or "fp32",
-            dropout=has_dropout(arguments),
-            settings=tuple(_with_idle(judged_settings, words, idle_arguments(said, grid))),
-            notes=written.notes,
-            refused=(
-                tuple(
-                    refused_arguments(
-                        arguments, layers=num_layers(model), older=base.base == "megatron-2021"
-                    )
-                )
-                if self.refuses
-                else ()
-            ),
-        )
+    refuse(arguments, SETTINGS.refused)
+    for name in SETTINGS.understood:
+        require_value(name, arguments.get(name, ""))
+    grid = _grid(arguments, model=model, devices=devices)
+    batch = count(arguments, "global-batch-size", grid.microbatch * grid.dp)
+    length = count(arguments, "seq-length", count(arguments, "encoder-seq-length"))
+    base = load_runtime(runtime)
+    facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
+    grid = canonical(grid, facts=facts)
+    options = _options(base, arguments, mentioned=mentioned if dialect.own_defaults else None)
+    grid = replace(grid, options=telling(options, grid, model))
+    flags = {**set_by(base), **priced(said, SETTINGS.refused)}
+    of_model = _of_model(arguments, said, model, length=length or 1)
+    settings = _judged(written, words, said, flags, of_model)
+    broken = refused_arguments(
+        arguments, layers=num_layers(model), older=base.base == "megatron-2021"
+    )
+    return Launch(
+        framework=dialect.framework,
+        runtime=runtime,
+        grid=grid,
+        seq_len=length,
+        global_batch=batch,
+        precision=number_format(arguments) or "fp32",
+        dropout=has_dropout(arguments),
+        settings=tuple(_with_idle(settings, words, idle_arguments(said, grid))),
+        notes=written.notes,
+        refused=tuple(broken) if dialect.refuses else (),
+    )
 
 
-MEGATRON: Final = MegatronReader()
+def dialect_reader(
+    dialect: Dialect,
+    *,
+    signature: Signature,
+    runtime: str = USUAL_RUNTIME,
+    evidence: Callable[[Signature, Document], Claim] = claim_of,
+    includes: frozenset[str] = frozenset(),
+    target: str = MEGATRON_NAME,
+    settings: SettingTable | None = None,
+    own_name: Callable[[str], str] = str,
+) -> LaunchReader:
+    """The reader of a framework whose settings are Megatron-LM's arguments; see `LaunchReader`."""
+    return LaunchReader(
+        name=dialect.framework,
+        runtime=runtime,
+        signature=signature,
+        read=partial(read_arguments, dialect),
+        evidence=evidence,
+        includes=includes,
+        target=target,
+        settings=settings,
+        own_name=own_name,
+    )
+
+
+MEGATRON: Final = dialect_reader(
+    Dialect(framework=MEGATRON_NAME), signature=MEGATRON_SIGNATURE, settings=SETTINGS
+)
 
 
 def _judged(
@@ -234,10 +210,10 @@ def _judged(
         one.name: one
         for one in judged(
             said,
-            understood={**flags, **UNDERSTOOD},
+            understood={**flags, **SETTINGS.understood},
             model=model,
-            ignored=IGNORED,
-            unmodelled=UNMODELLED,
+            ignored=SETTINGS.ignored,
+            unmodelled=SETTINGS.unmodelled,
         )
     }
     used = set()
@@ -250,9 +226,9 @@ def _judged(
             # What is off is at its default, whatever it is of.
             (one,) = judged(
                 {words[name][0][0]: value},
-                understood={**flags, **UNDERSTOOD},
-                ignored=IGNORED,
-                unmodelled=UNMODELLED,
+                understood={**flags, **SETTINGS.understood},
+                ignored=SETTINGS.ignored,
+                unmodelled=SETTINGS.unmodelled,
             )
             yield replace(one, name=name, value=value)
         else:
@@ -322,26 +298,20 @@ def _options(
 
 
 def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
-    tp, pp, cp = (
-        count(arguments, f"{axis}-size", 1)
-        for axis in ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
-    )
+    values = values_of(SETTINGS, arguments)
+    tp, pp, cp = values["tp"], values["pp"], values["cp"]
     if min(tp, pp, cp) < 1 or devices % (tp * pp * cp):
         raise StrategyError(
             f"tp {tp} x pp {pp} x cp {cp} does not divide the {devices} devices of the cluster",
             hint="the CLUSTER that the launch is for",
             rule="grid.devices",
         )
-    said = count(arguments, "num-virtual-stages-per-pipeline-rank", 1)
+    layers, sparse = num_layers(model), has_experts(model)
     # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can
     # be.
-    refused = any(
-        one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=num_layers(model))
-    )
+    refused = any(one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=layers))
     vpp, chunks = (
-        (1, ())
-        if refused
-        else pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
+        (1, ()) if refused else pipeline_chunks(arguments, layers=layers, pp=pp, vpp=values["vpp"])
     )
     stage = sharding_stage(arguments)
     if stage is None:
@@ -353,44 +323,26 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
     if "use-torch-fsdp2" in arguments:
         stage = 3
     dp = devices // (tp * pp * cp)
-    instances = count(arguments, "num-distributed-optimizer-instances", 1) or 1
-    sparse = has_experts(model)
+    instances = values["instances"] or 1
     granularity, modules = recomputed(arguments)
+    core = Recompute.SELECTIVE if "core_attn" in modules else Recompute.NONE
     full = granularity == "full"
-    blocks = full and arguments.get("recompute-method") == "block"
-    offload = (
-        share(arguments, "optimizer-offload-fraction", 1.0)
-        if "optimizer-cpu-offload" in arguments
-        else 0.0
-    )
-    return Grid(
-        tp=tp,
-        sp="sequence-parallel" in arguments,
-        cp=cp,
-        ulysses=_ulysses(arguments, cp),
-        gather=arguments.get("cp-comm-type", "p2p").split()[:1] in (["allgather"], ["all_gather"]),
-        ep=count(arguments, "expert-model-parallel-size", 1) if sparse else 1,
-        etp=count(arguments, "expert-tensor-parallel-size", tp) if sparse else 1,
-        dp=dp,
-        pp=pp,
-        vpp=vpp,
-        microbatch=count(arguments, "micro-batch-size", 1),
-        zero=stage,
-        shard=dp * cp // instances if instances > 1 and stage else 0,
-        recompute=(
-            Recompute.FULL
-            if full
-            else Recompute.SELECTIVE
-            if "core_attn" in modules
-            else Recompute.NONE
-        ),
-        recompute_layers=count(arguments, "recompute-num-layers", 0) if blocks else 0,
-        host=count(arguments, "cpu-offloading-num-layers", 0),
-        offload=round(100 * offload),
-        schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
-        layers=_listed(chunks, pp=pp, vpp=vpp, layers=num_layers(model)),
-        order=_order(arguments),
-    )
+    strategy = {
+        **values,
+        **_contexts(values, cp),
+        "ep": values["ep"] if sparse else 1,
+        "etp": (tp if values["etp"] is None else values["etp"]) if sparse else 1,
+        "dp": dp,
+        "vpp": vpp,
+        "zero": stage,
+        "shard": dp * cp // instances if instances > 1 and stage else 0,
+        "recompute": Recompute.FULL if full else core,
+        "recompute_layers": values["method_layers"] if full and values["method"] == "block" else 0,
+        "offload": values["offload_share"] if values["is_offloaded"] else 0,
+        "schedule": "interleaved-1f1b" if vpp > 1 else "1f1b",
+        "layers": _listed(chunks, pp=pp, vpp=vpp, layers=layers),
+    }
+    return Grid(**only_of_grid(strategy))
 
 
 def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple[int, ...]:
@@ -405,20 +357,14 @@ def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple
     return chunks
 
 
-def _ulysses(arguments: Arguments, cp: int) -> int:
-    kind = arguments.get("cp-comm-type", "p2p").split()[:1]
-    parts = arguments.get("hierarchical-context-parallel-sizes", "1").split()
-    return (
-        cp
-        if kind == ["a2a"]
-        else count({"ulysses": parts[0]}, "ulysses")
-        if kind == ["a2a+p2p"] and parts
-        else 1
-    )
-
-
-def _order(arguments: Arguments) -> tuple[str, ...]:
-    return ORDERS[MAPPED in arguments]
+def _contexts(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
+    """The parts of context parallelism, by the exchange that the first layer has."""
+    kind = (values["exchange"] or "p2p").split()[:1]
+    parts = (values["exchange_sizes"] or "1").split()
+    ulysses = cp if kind == ["a2a"] else 1
+    if kind == ["a2a+p2p"] and parts:
+        ulysses = whole_number("ulysses", parts[0])
+    return {"ulysses": ulysses, "gather": kind in (["allgather"], ["all_gather"])}
 
 
 def _of_model(

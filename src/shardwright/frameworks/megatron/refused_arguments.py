@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.frameworks.launch.launch import count
+from shardwright.frameworks.settings.value_forms import count
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.violation import Violation

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.frameworks.export.common_shortfalls import another_framework
-from shardwright.frameworks.export.exporter import ExportFile, Given, Shortfall
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.megatron.plan_arguments import (
     SHARDED,
@@ -17,34 +17,32 @@ from shardwright.frameworks.megatron.plan_arguments import (
     of_environment,
     unsaid_options,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.megatron.settings import SETTINGS
 
 SCRIPT: Final = "pretrain.sh"
 FRAMEWORK: Final = "Megatron-Core"
 OFF: Final = ("false", "none")
 
 
-@dataclass(frozen=True, slots=True)
-class Megatron:
-    """The exporter."""
-
-    name: str = "megatron"
-    version: str = "core 0.19.2"
-    summary: str = "arguments of pretrain_gpt.py, in a script that starts it"
-    stages_differ: bool = False
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        yield from megatron_shortfalls(given)
-        yield from unsaid_options(given, FRAMEWORK)
-        yield from another_framework(given, FRAMEWORK)
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        return (_script(given),)
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    yield from megatron_shortfalls(given)
+    yield from unsaid_options(given, FRAMEWORK)
+    yield from another_framework(given, FRAMEWORK)
 
 
-MEGATRON: Final = Megatron()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    return (_script(given),)
+
+
+MEGATRON: Final = Exporter(
+    name="megatron",
+    version=SETTINGS.version,
+    summary="arguments of pretrain_gpt.py, in a script that starts it",
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def _script(given: Given) -> ExportFile:
@@ -72,7 +70,7 @@ def _script(given: Given) -> ExportFile:
     return start_script(
         given,
         name=SCRIPT,
-        made_for=f"Megatron-LM ({MEGATRON.version})",
+        made_for=f"Megatron-LM ({SETTINGS.version})",
         before=[*queues, *exported, "ARGUMENTS=(", *lines, ")"],
         runs=torchrun("pretrain_gpt.py", '"${ARGUMENTS[@]}"'),
     )

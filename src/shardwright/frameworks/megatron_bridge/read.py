@@ -15,9 +15,8 @@ from shardwright.frameworks.megatron.field_names import (
     attention_backend,
     without_section,
 )
-from shardwright.frameworks.megatron.read import MegatronReader
-from shardwright.frameworks.megatron_bridge.settings import ELSEWHERE, MEANT
-from shardwright.frameworks.megatron_bridge.write import RECIPES
+from shardwright.frameworks.megatron.read import Dialect, dialect_reader
+from shardwright.frameworks.megatron_bridge.settings import ELSEWHERE, MEANT, RECIPES, SETTINGS
 
 _BRIDGE_SECTIONS: Final = (
     *(
@@ -98,9 +97,23 @@ def bridge(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     return ((FIELD_NAMES.get(short, short), value),) if FIELD_NAMES.get(short, short) else ()
 
 
-BRIDGE: Final = MegatronReader(
-    name="megatron-bridge",
+BRIDGE: Final = dialect_reader(
+    Dialect(
+        framework="megatron-bridge",
+        arguments_of=bridge,
+        defaults=MappingProxyType(
+            {
+                "attention-dropout": "0",
+                "hidden-dropout": "0",
+                "bf16": "true",
+                "use-distributed-optimizer": "true",
+                "overlap-grad-reduce": "true",
+            }
+        ),
+        own_defaults=True,
+    ),
     runtime="megatron-bridge",
+    settings=SETTINGS,
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.PYTHON, FileKind.COMMAND}),
         own=frozenset(
@@ -115,16 +128,5 @@ BRIDGE: Final = MegatronReader(
         | {"config.train.micro-batch-size", "config.model.tensor-model-parallel-size"},
         shared=OF_RECIPES,
     ),
-    dialect=bridge,
-    sparing=True,
     target="megatron-bridge",
-    defaults=MappingProxyType(
-        {
-            "attention-dropout": "0",
-            "hidden-dropout": "0",
-            "bf16": "true",
-            "use-distributed-optimizer": "true",
-            "overlap-grad-reduce": "true",
-        }
-    ),
 )

@@ -23,11 +23,11 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, Setting, Verdict, Written
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.unpriced_settings import refuse, refused
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.unpriced_settings import refuse, refused
+from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 
@@ -135,66 +135,56 @@ SIGNATURE: Final = Signature(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeRecipeReader:
-    """The reader: the recipe's numbers under the file's own settings, as Megatron-Bridge's
-    overrides.
-    """
-
-    name: str = "bridge-recipe"
-    runtime: str = BRIDGE.runtime
-    target: str = ""
-    includes: frozenset[str] = frozenset({"megatron-bridge", "nemo"})
-    signature: Signature = SIGNATURE
-
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`: by the recipe that a file begins from."""
-        function = document.settings.get(RECIPE, "").rpartition(".")[2]
-        own = function.endswith(("_config", *_COMMON)) and document.kind in self.signature.kinds
-        return Claim(own=(RECIPE,)) if own else NO_CLAIM
-
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return name
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        said = {name: value for name, value in written.arguments.items() if name != RECIPE}
-        refuse(said, _REFUSED)
-        recipe = written.arguments.get(RECIPE, "")
-        base = {name: value for name, value in _base(recipe) if name not in said}
-        dim = base.pop("peft.dim", "")
-        said = {name: value for name, value in said.items() if name not in _PARTS}
-        arguments = {
-            name: _value(value)
-            for name, value in {**base, **said}.items()
-            if not name.startswith(_REST)
-        }
-        launch = BRIDGE.read(
-            replace(written, arguments=arguments), model=model, devices=devices, runtime=runtime
-        )
-        rank = said.get("peft.dim", dim)
-        adapters = adapters_of(
-            {"lora-rank": rank, "lora-target": said.get("peft.target-modules", "all")}
-            if rank
-            else {},
-            model,
-        )
-        named = ", ".join(f"{name} {value}" for name, value in base.items())
-        settings = tuple(_judged(written.arguments, launch, base))
-        notes = (
-            (f"{recipe}: {named} where the file does not set them ({DOCS})",) if base else ()
-        ) + adapters.notes
-        return replace(
-            launch,
-            framework=self.name,
-            settings=settings,
-            train=adapters.train,
-            notes=(*launch.notes, *notes),
-        )
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = {name: value for name, value in written.arguments.items() if name != RECIPE}
+    refuse(said, _REFUSED)
+    recipe = written.arguments.get(RECIPE, "")
+    base = {name: value for name, value in _base(recipe) if name not in said}
+    dim = base.pop("peft.dim", "")
+    said = {name: value for name, value in said.items() if name not in _PARTS}
+    arguments = {
+        name: _value(value)
+        for name, value in {**base, **said}.items()
+        if not name.startswith(_REST)
+    }
+    launch = BRIDGE.read(
+        replace(written, arguments=arguments), model=model, devices=devices, runtime=runtime
+    )
+    rank = said.get("peft.dim", dim)
+    adapters = adapters_of(
+        {"lora-rank": rank, "lora-target": said.get("peft.target-modules", "all")} if rank else {},
+        model,
+    )
+    named = ", ".join(f"{name} {value}" for name, value in base.items())
+    settings = tuple(_judged(written.arguments, launch, base))
+    notes = (
+        (f"{recipe}: {named} where the file does not set them ({DOCS})",) if base else ()
+    ) + adapters.notes
+    return replace(
+        launch,
+        framework="bridge-recipe",
+        settings=settings,
+        train=adapters.train,
+        notes=(*launch.notes, *notes),
+    )
 
 
-BRIDGE_RECIPE: Final = BridgeRecipeReader()
+def _evidence(signature: Signature, document: Document) -> Claim:
+    """See `LaunchReader`: by the recipe that a file begins from."""
+    function = document.settings.get(RECIPE, "").rpartition(".")[2]
+    own = function.endswith(("_config", *_COMMON)) and document.kind in signature.kinds
+    return Claim(own=(RECIPE,)) if own else NO_CLAIM
+
+
+BRIDGE_RECIPE: Final = LaunchReader(
+    name="bridge-recipe",
+    runtime=BRIDGE.runtime,
+    includes=frozenset({"megatron-bridge", "nemo"}),
+    signature=SIGNATURE,
+    read=_read,
+    evidence=_evidence,
+)
 _REST: Final = (
     *(
         "tokenizer.",

@@ -1,4 +1,9 @@
-"""Fields of Megatron-Bridge's configuration, by the argument of Megatron-LM that says the same."""
+"""Fields of Megatron-Bridge's configuration, by the argument of Megatron-LM that says the same.
+
+Source of the fields: Megatron-Bridge 0.6.2, training/config.py (`ConfigContainer`),
+training/comm_overlap.py, training/mixed_precision.py and models/gpt_provider.py; of Megatron-Core
+0.19.2, what these inherit.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.frameworks.megatron.plan_arguments import of_environment
+from shardwright.frameworks.settings.setting_table import KnownSetting, SettingTable, setting_table
+from shardwright.frameworks.settings.value_forms import choice
 
 Field = tuple[str, str]
 """Section and field, and its value as Python."""
@@ -74,6 +81,22 @@ MEANT: Final[Mapping[str, tuple[Field, ...]]] = {
 """Arguments that are other values there, or none."""
 LISTS: Final = frozenset(
     {"hierarchical-context-parallel-sizes", "recompute-modules", "cuda-graph-scope"}
+)
+RECIPES: Final = {
+    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "tensorwise": "bf16_with_fp8_current_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+}
+"""Its precision by ``--fp8-recipe``."""
+SETTINGS: Final[SettingTable] = setting_table(
+    KnownSetting(
+        "mixed_precision",
+        "number format",
+        "precision",
+        choice({"bf16_mixed": "bf16", "fp16_mixed": "fp16"}),
+    ),
+    version="0.6.2",
 )
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 

@@ -2,10 +2,6 @@
 
 What is said is what Megatron's arguments say (`megatron_arguments`), each as the field that it is
 there.
-
-Source of the fields: Megatron-Bridge 0.6.2, training/config.py (`ConfigContainer`),
-training/comm_overlap.py, training/mixed_precision.py and models/gpt_provider.py; of Megatron-Core
-0.19.2, what these inherit.
 """
 
 from __future__ import annotations
@@ -14,27 +10,26 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.frameworks.export.common_shortfalls import another_framework
-from shardwright.frameworks.export.exporter import ExportFile, Given, Shortfall, in_quotes, title
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    Given,
+    Shortfall,
+    in_quotes,
+    title,
+)
 from shardwright.frameworks.megatron.plan_arguments import (
     ASYNC,
     arguments,
     megatron_shortfalls,
     unsaid_options,
 )
-from shardwright.frameworks.megatron_bridge.settings import Field, fields_of
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.megatron_bridge.settings import RECIPES, SETTINGS, Field, fields_of
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import TpOverlap
 
 MODULE, FUNCTION = "shardwright_plan", "plan"
 FRAMEWORK: Final = "Megatron-Bridge"
-RECIPES: Final = {
-    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
-    "tensorwise": "bf16_with_fp8_current_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed",
-    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
-}
-"""Its precision by ``--fp8-recipe``."""
 
 
 UNSET: Final = {
@@ -67,35 +62,33 @@ UNSET: Final = {
 """
 
 
-@dataclass(frozen=True, slots=True)
-class MegatronBridge:
-    """The exporter."""
-
-    name: str = "megatron-bridge"
-    version: str = "0.6.2"
-    summary: str = "a Python module that makes a recipe's configuration the plan's"
-    stages_differ: bool = False
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        lacking = (*megatron_shortfalls(given), *unsaid_options(given, FRAMEWORK, names=(ASYNC,)))
-        yield from lacking
-        if all(one.instead for one in lacking):
-            said = dict(arguments(given, FRAMEWORK))
-            learned = said.get("position-embedding-type") == "learned_absolute"
-            if learned and said["max-position-embeddings"] != said["seq-length"]:
-                yield Shortfall(
-                    what=f"a table of {said['max-position-embeddings']} positions",
-                    instead="one of a sample's tokens",
-                )
-        yield from another_framework(given, FRAMEWORK)
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        return (ExportFile(name=f"{MODULE}.py", text=_module(given)),)
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    lacking = (*megatron_shortfalls(given), *unsaid_options(given, FRAMEWORK, names=(ASYNC,)))
+    yield from lacking
+    if all(one.instead for one in lacking):
+        said = dict(arguments(given, FRAMEWORK))
+        learned = said.get("position-embedding-type") == "learned_absolute"
+        if learned and said["max-position-embeddings"] != said["seq-length"]:
+            yield Shortfall(
+                what=f"a table of {said['max-position-embeddings']} positions",
+                instead="one of a sample's tokens",
+            )
+    yield from another_framework(given, FRAMEWORK)
 
 
-MEGATRON_BRIDGE: Final = MegatronBridge()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    return (ExportFile(name=f"{MODULE}.py", text=_module(given)),)
+
+
+MEGATRON_BRIDGE: Final = Exporter(
+    name="megatron-bridge",
+    version=SETTINGS.version,
+    summary="a Python module that makes a recipe's configuration the plan's",
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def _settings(given: Given) -> dict[str, str]:
@@ -129,7 +122,7 @@ def _precision(given: Given) -> str:
 
 def _module(given: Given) -> str:
     settings = _settings(given)
-    made = f"Made by Shardwright for Megatron-Bridge {MEGATRON_BRIDGE.version}."
+    made = f"Made by Shardwright for Megatron-Bridge {SETTINGS.version}."
     rows: list[Field] = sorted(settings.items(), key=lambda row: row[0].partition(".")[0])
     text = " ".join(settings.values())
     overlaps = any(name.startswith("comm_overlap.") for name in settings)

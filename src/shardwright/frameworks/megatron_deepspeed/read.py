@@ -17,7 +17,12 @@ from shardwright.frameworks.launch.framework_claims import (
     claim_of,
     joined,
 )
-from shardwright.frameworks.megatron.read import MEGATRON_SIGNATURE, MegatronReader
+from shardwright.frameworks.megatron.read import (
+    MEGATRON,
+    MEGATRON_SIGNATURE,
+    Dialect,
+    dialect_reader,
+)
 from shardwright.frameworks.megatron.releases import meant
 from shardwright.runtime.arguments import Arguments
 
@@ -106,13 +111,16 @@ def _of_both(signature: Signature, document: Document) -> Claim:
     return joined((own, of_megatron)) if own.evidence and of_megatron.evidence else NO_CLAIM
 
 
-MEGATRON_DEEPSPEED: Final = MegatronReader(
-    name="megatron-deepspeed",
+MEGATRON_DEEPSPEED: Final = dialect_reader(
+    Dialect(
+        framework="megatron-deepspeed",
+        arguments_of=megatron_deepspeed,
+        completed=with_bf16_optimizer,
+        refuses=False,
+    ),
     runtime="deepspeed-2022",
+    settings=MEGATRON.settings,
     signature=_MEGATRON_DEEPSPEED,
     evidence=_of_both,
     includes=frozenset({"megatron", "deepspeed"}),
-    dialect=megatron_deepspeed,
-    settled=with_bf16_optimizer,
-    refuses=False,
 )

@@ -13,25 +13,24 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import (
-    Claim,
-    Document,
     FileKind,
     Signature,
-    claim_of,
 )
-from shardwright.frameworks.launch.launch import Launch, Written, by_name, count
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.unpriced_settings import OPTIMIZER, refuse, refused
 from shardwright.frameworks.megatron.field_names import attention_backend
-from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
-    TrainerReader,
+    FSDP,
     Words,
     files_of,
-    trainer_settings,
+    of_own_runtimes,
+    read_trainer,
 )
-from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
@@ -88,94 +87,88 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-_TRAINER: Final = TrainerReader(
-    name="ms-swift",
-    signature=Signature(
-        kinds=frozenset({FileKind.COMMAND}),
-        programs=frozenset({f"swift {verb}" for verb in _VERBS}),
+_TRAINER: Final = Words(
+    framework="ms-swift",
+    renamed=MappingProxyType(
+        {
+            "max-length": "seq-len",
+            "train-type": "tuner-type",
+            "sft-type": "tuner-type",
+            "target-modules": "lora-target",
+            "attn-impl": "attention",
+            "sequence-parallel-size": "ulysses",
+            "deepspeed-autotp-size": "tensor-parallel",
+        }
     ),
-    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
-    words=Words(
-        renamed=MappingProxyType(
-            {
-                "max-length": "seq-len",
-                "train-type": "tuner-type",
-                "sft-type": "tuner-type",
-                "target-modules": "lora-target",
-                "attn-impl": "attention",
-                "sequence-parallel-size": "ulysses",
-                "deepspeed-autotp-size": "tensor-parallel",
-            }
-        ),
-        defaults=MappingProxyType(
-            {
-                "tuner-type": "lora",
-                "per-device-train-batch-size": "1",
-                "gradient-checkpointing": "true",
-            }
-        ),
-        source=DOCS,
-        programs=MappingProxyType({"rlhf": "a loss of preferences or rewards (swift rlhf)"}),
-        deepspeed_files=DEEPSPEED_FILES,
-        told=MappingProxyType({"ulysses": "sequence-parallel-size"}),
-        refused=MappingProxyType(
-            {
-                **dict.fromkeys(
-                    ("tuner-type", "train-type", "sft-type"),
-                    refused("this kind of tuning", "lora", "full"),
-                ),
-                "quant-bits": refused("a model whose frozen weights are quantised (QLoRA)"),
-                "quant-method": refused("a model whose frozen weights are quantised (QLoRA)"),
-                "attn-impl": refused(
-                    "an attention kernel that is not fused, or FlexAttention",
-                    "flash_attn",
-                    "flash_attention_2",
-                    "flash_attention_3",
-                    "sdpa",
-                ),
-                "use-galore": refused("GaLore's optimizer"),
-                "optimizer": refused("an optimizer of the framework's own"),
-                "lisa-activated-layers": refused("LISA's training of some layers"),
-                "freeze-parameters": refused("training a part of the parameters"),
-                "freeze-parameters-ratio": refused("training a part of the parameters"),
-                "trainable-parameters": refused("training a part of the parameters"),
-                "target-regex": refused("adapters by a pattern"),
-                "target-parameters": refused("adapters on parameters of experts"),
-                "freeze-llm": refused("training without the language model"),
-                "task-type": refused("a loss other than of the next token", "causal_lm"),
-                "padding-free": refused(
-                    "batches without padding, of which the command does not say how full they are"
-                ),
-                "zero-hpz-partition-size": refused("ZeRO++'s shards inside a node"),
-                "device-map": refused("layers on several devices without a pipeline"),
-                "rlhf-type": refused("a loss of preferences or rewards"),
-            }
-        ),
-        ignored=by_name(
-            {
-                "data": (
-                    "dataset val-dataset split-dataset-ratio load-from-cache-file template system"
-                    " columns strict custom-* model-author model-name truncation-strategy"
-                    " lazy-tokenize use-hf packing-* loss-scale max-model-len agent-template"
-                    " cached-dataset streaming dataset-num-proc add-version model-kwargs"
-                    " response-prefix norm-bbox enable-thinking max-pixels"
-                ),
-                "the model, which MODEL says": (
-                    "model model-type model-revision task-type rope-scaling adapters freeze-vit"
-                    " freeze-aligner new-special-tokens"
-                ),
-                "how fast is learnt": "vit-lr aligner-lr lora-bias lorap-lr-ratio init-weights",
-                "what is saved and logged": (
-                    "create-checkpoint-symlink swanlab-* use-logits-to-keep check-model"
-                ),
-                "how it starts": "ddp-* acc-strategy ignore-args-error use-ray",
-            }
-        ),
-        settled=_settled,
+    defaults=MappingProxyType(
+        {
+            "tuner-type": "lora",
+            "per-device-train-batch-size": "1",
+            "gradient-checkpointing": "true",
+        }
     ),
+    source=DOCS,
+    programs=MappingProxyType({"rlhf": "a loss of preferences or rewards (swift rlhf)"}),
+    deepspeed_files=DEEPSPEED_FILES,
+    told=MappingProxyType({"ulysses": "sequence-parallel-size"}),
+    refused=MappingProxyType(
+        {
+            **dict.fromkeys(
+                ("tuner-type", "train-type", "sft-type"),
+                refused("this kind of tuning", "lora", "full"),
+            ),
+            "quant-bits": refused("a model whose frozen weights are quantised (QLoRA)"),
+            "quant-method": refused("a model whose frozen weights are quantised (QLoRA)"),
+            "attn-impl": refused(
+                "an attention kernel that is not fused, or FlexAttention",
+                "flash_attn",
+                "flash_attention_2",
+                "flash_attention_3",
+                "sdpa",
+            ),
+            "use-galore": refused("GaLore's optimizer"),
+            "optimizer": refused("an optimizer of the framework's own"),
+            "lisa-activated-layers": refused("LISA's training of some layers"),
+            "freeze-parameters": refused("training a part of the parameters"),
+            "freeze-parameters-ratio": refused("training a part of the parameters"),
+            "trainable-parameters": refused("training a part of the parameters"),
+            "target-regex": refused("adapters by a pattern"),
+            "target-parameters": refused("adapters on parameters of experts"),
+            "freeze-llm": refused("training without the language model"),
+            "task-type": refused("a loss other than of the next token", "causal_lm"),
+            "padding-free": refused(
+                "batches without padding, of which the command does not say how full they are"
+            ),
+            "zero-hpz-partition-size": refused("ZeRO++'s shards inside a node"),
+            "device-map": refused("layers on several devices without a pipeline"),
+            "rlhf-type": refused("a loss of preferences or rewards"),
+        }
+    ),
+    ignored=by_name(
+        {
+            "data": (
+                "dataset val-dataset split-dataset-ratio load-from-cache-file template system"
+                " columns strict custom-* model-author model-name truncation-strategy"
+                " lazy-tokenize use-hf packing-* loss-scale max-model-len agent-template"
+                " cached-dataset streaming dataset-num-proc add-version model-kwargs"
+                " response-prefix norm-bbox enable-thinking max-pixels"
+            ),
+            "the model, which MODEL says": (
+                "model model-type model-revision task-type rope-scaling adapters freeze-vit"
+                " freeze-aligner new-special-tokens"
+            ),
+            "how fast is learnt": "vit-lr aligner-lr lora-bias lorap-lr-ratio init-weights",
+            "what is saved and logged": (
+                "create-checkpoint-symlink swanlab-* use-logits-to-keep check-model"
+            ),
+            "how it starts": "ddp-* acc-strategy ignore-args-error use-ray",
+        }
+    ),
+    settled=_settled,
 )
-_CORE: Final = MegatronReader(
-    name="ms-swift",
+_CORE: Final = Dialect(
+    framework="ms-swift",
+    arguments_of=lambda name, value: _core_words(name, value),
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -191,7 +184,6 @@ _CORE: Final = MegatronReader(
             "moe-token-dispatcher-type": "alltoall",
         }
     ),
-    dialect=lambda name, value: _core_words(name, value),
 )
 _CORE_REST: Final = frozenset(
     {
@@ -340,63 +332,42 @@ SIGNATURE: Final = Signature(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwiftReader:
-    """The reader: of ``swift`` on Transformers' Trainer, of ``megatron`` on Megatron-Core."""
-
-    name: str = "ms-swift"
-    runtime: str = _TRAINER.runtime
-    target: str = "megatron"
-    includes: frozenset[str] = frozenset(
-        {"deepspeed", "accelerate", "huggingface-trainer", "megatron"}
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    if "megatron" not in written.program:
+        return read_trainer(_TRAINER, written, model=model, devices=devices, runtime=runtime)
+    if written.program.endswith(("rlhf", "rlhf.py")):
+        raise DataError(
+            f"{written.program[:40]}: a loss of preferences or rewards is not priced here",
+            hint="megatron sft and megatron pt are",
+        )
+    refuse(written.arguments, _CORE_REFUSED)
+    said = dict(written.arguments)
+    own = USUAL_RUNTIME if runtime in ("", FSDP) else runtime
+    launch = read_arguments(_CORE, written, model=model, devices=devices, runtime=own)
+    notes = (
+        [f"assumed, as the command does not set them: {_unsaid(said)} ({DOCS})"]
+        if _unsaid(said)
+        else []
     )
-    signature: Signature = SIGNATURE
+    kind = said.get("tuner-type", said.get("train-type", "lora" if "lora-rank" in said else "full"))
+    adapters = adapters_of(
+        (
+            {
+                "lora-rank": said.get("lora-rank", "8"),
+                "lora-target": said.get("target-modules", "all-linear"),
+            }
+            if kind == "lora"
+            else {}
+        ),
+        model,
+    )
+    return replace(launch, train=adapters.train, notes=(*launch.notes, *notes, *adapters.notes))
 
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`."""
-        return claim_of(self.signature, document)
 
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return name.replace("-", "_")
-
-    def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-        """See `SaysSettings`."""
-        return trainer_settings(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        if "megatron" not in written.program:
-            return _TRAINER.read(written, model=model, devices=devices, runtime=runtime)
-        if written.program.endswith(("rlhf", "rlhf.py")):
-            raise DataError(
-                f"{written.program[:40]}: a loss of preferences or rewards is not priced here",
-                hint="megatron sft and megatron pt are",
-            )
-        refuse(written.arguments, _CORE_REFUSED)
-        said = dict(written.arguments)
-        own = _CORE.runtime if runtime in ("", self.runtime) else runtime
-        launch = _CORE.read(written, model=model, devices=devices, runtime=own)
-        notes = (
-            [f"assumed, as the command does not set them: {_unsaid(said)} ({DOCS})"]
-            if _unsaid(said)
-            else []
-        )
-        kind = said.get(
-            "tuner-type", said.get("train-type", "lora" if "lora-rank" in said else "full")
-        )
-        adapters = adapters_of(
-            (
-                {
-                    "lora-rank": said.get("lora-rank", "8"),
-                    "lora-target": said.get("target-modules", "all-linear"),
-                }
-                if kind == "lora"
-                else {}
-            ),
-            model,
-        )
-        return replace(launch, train=adapters.train, notes=(*launch.notes, *notes, *adapters.notes))
+def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+    """A strategy in the settings of the framework."""
+    return of_own_runtimes(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
 
 
 def _unsaid(said: dict[str, str]) -> str:
@@ -409,4 +380,13 @@ def _unsaid(said: dict[str, str]) -> str:
 
 _QUIET: Final = ("attention-dropout", "hidden-dropout")
 """Defaults that are the model's."""
-MS_SWIFT: Final = SwiftReader()
+MS_SWIFT: Final = LaunchReader(
+    name="ms-swift",
+    runtime=FSDP,
+    target="megatron",
+    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer", "megatron"}),
+    signature=SIGNATURE,
+    read=_read,
+    settings_of=_settings_of,
+    own_name=lambda name: name.replace("-", "_"),
+)

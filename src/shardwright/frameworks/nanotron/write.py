@@ -1,8 +1,6 @@
 """nanotron: the file of its trainer.
 
-Source of the fields: nanotron's main, src/nanotron/config/config.py at 00708b8,
-config/parallelism_config.py at 19f88fb and config/models_config.py at 025f314 (2025-04; the release
-0.4 of 2024-03 has no context parallelism); of ranks, parallel/context.py
+Source: nanotron's main of 2025-04; of ranks, parallel/context.py
 (`_init_process_group_without_moe`), of stages, models/base.py (`build_model`) and models/qwen.py.
 """
 
@@ -10,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
@@ -30,18 +28,25 @@ from shardwright.frameworks.export.decoder import (
     strange_attention,
     strange_layers,
 )
-from shardwright.frameworks.export.exporter import ExportFile, Given, Shortfall, title
-from shardwright.frameworks.export.nested_settings import Pair, nested, settings_of
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
+from shardwright.frameworks.export.nested_settings import nested, settings_of
 from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.nanotron.settings import SETTINGS
+from shardwright.frameworks.settings.setting_table import (
+    Pair,
+    grid_values,
+    in_section,
+    written_settings,
+)
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid, Recompute
 
 FILE, SCRIPT = "nanotron.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
-ENGINES: Final = {"1f1b": "1f1b", "gpipe": "afab"}
+ENGINES: Final = ("1f1b", "gpipe")
+"""Schedules that it has."""
 MADE: Final = frozenset(
     {
         "norm1",
@@ -60,35 +65,33 @@ MADE: Final = frozenset(
 """Operators of its Qwen 2, which without biases is a Llama."""
 
 
-@dataclass(frozen=True, slots=True)
-class Nanotron:
-    """The exporter."""
-
-    name: str = "nanotron"
-    version: str = "main of 2025-04"
-    summary: str = "the file of its trainer"
-    stages_differ: bool = False
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        lacking = tuple(_of_the_model(given.problem.model))
-        yield from lacking
-        yield from other_optimizers(given)
-        yield from other_products(given, Dtype.BF16, Dtype.FP16)
-        yield from frozen_parameters(given)
-        yield from _of_the_grid(given.grid)
-        # What its stages cost is said of models that it has.
-        if all(one.instead for one in lacking):
-            yield from _of_stages(given)
-        yield from another_framework(given, "nanotron")
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        text = yaml_text(nested(_settings(given)), comments=_comments(given))
-        return ExportFile(name=FILE, text=text), _script(given)
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    lacking = tuple(_of_the_model(given.problem.model))
+    yield from lacking
+    yield from other_optimizers(given)
+    yield from other_products(given, Dtype.BF16, Dtype.FP16)
+    yield from frozen_parameters(given)
+    yield from _of_the_grid(given.grid)
+    # What its stages cost is said of models that it has.
+    if all(one.instead for one in lacking):
+        yield from _of_stages(given)
+    yield from another_framework(given, "nanotron")
 
 
-NANOTRON: Final = Nanotron()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    text = yaml_text(nested(_settings(given)), comments=_comments(given))
+    return ExportFile(name=FILE, text=text), _script(given)
+
+
+NANOTRON: Final = Exporter(
+    name="nanotron",
+    version=SETTINGS.version,
+    summary="the file of its trainer",
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def _of_the_model(model: Model) -> Iterator[Shortfall]:
@@ -210,33 +213,35 @@ def own_stages(model: Model, pp: int) -> tuple[int, ...]:
 
 
 def _settings(given: Given) -> Iterator[Pair]:
-    grid, job = given.grid, given.problem.job
+    known = tuple(written_settings(SETTINGS, _values(given)))
     yield "general.project", "shardwright"
     yield "general.run", "%date_%jobid"
-    for name, value in _parallelism(given):
-        yield f"parallelism.{name}", value
+    yield from in_section(known, "parallelism")
     for flag in flags_set(given, "nanotron"):
         yield from ((f"parallelism.{name}", value) for name, value in settings_of(flag))
     for name, value in _model(given):
         yield f"model.model_config.{name}", value
     yield "model.init_method.std", 0.02
-    yield "model.dtype", "float16" if job.compute is Dtype.FP16 else "bfloat16"
-    yield "tokens.sequence_length", job.sequence_length
-    yield "tokens.micro_batch_size", grid.microbatch
-    yield "tokens.batch_accumulation_per_replica", job.global_batch // (grid.dp * grid.microbatch)
+    yield from in_section(known, "model")
+    yield from in_section(known, "tokens")
     yield "tokens.train_steps", None
+    yield from in_section(known, "optimizer")
     yield from _optimizer(given)
 
 
-def _parallelism(given: Given) -> Iterator[Pair]:
-    grid = given.grid
-    yield from (("dp", grid.dp), ("pp", grid.pp), ("tp", grid.tp))
-    yield "pp_engine", ENGINES[grid.schedule] if grid.pp > 1 else "1f1b"
-    yield "tp_mode", "REDUCE_SCATTER" if grid.sp else "ALL_REDUCE"
-    yield "tp_linear_async_communication", False
-    yield "recompute_layer", grid.recompute is not Recompute.NONE
-    yield "expert_parallel_size", 1
-    yield "context_parallel_size", grid.cp
+def _values(given: Given) -> dict[str, Any]:
+    """The values of the table's fields."""
+    grid, job = given.grid, given.problem.job
+    return {
+        **grid_values(grid),
+        "ep": 1,
+        "schedule": grid.schedule if grid.pp > 1 else "1f1b",
+        "is_overlapped": False,
+        "recompute": Recompute.NONE if grid.recompute is Recompute.NONE else Recompute.FULL,
+        "precision": "fp16" if job.compute is Dtype.FP16 else "bf16",
+        "seq_len": job.sequence_length,
+        "microbatches": job.global_batch // (grid.dp * grid.microbatch),
+    }
 
 
 def _model(given: Given) -> Iterator[Pair]:
@@ -265,7 +270,6 @@ def _model(given: Given) -> Iterator[Pair]:
 
 def _optimizer(given: Given) -> Iterator[Pair]:
     runtime = given.problem.runtime
-    yield "optimizer.zero_stage", given.grid.zero
     yield "optimizer.accumulate_grad_in_fp32", runtime.gradient_dtype is Dtype.FP32
     yield "optimizer.clip_grad", None
     yield "optimizer.weight_decay", None
@@ -280,7 +284,7 @@ def _optimizer(given: Given) -> Iterator[Pair]:
 
 
 def _comments(given: Given) -> Iterator[str]:
-    yield f"{title(given)}. Made by Shardwright for nanotron ({NANOTRON.version})."
+    yield f"{title(given)}. Made by Shardwright for nanotron ({SETTINGS.version})."
     yield (
         "What is null is no part of a plan, nor are data_stages, tokenizer and checkpoints: set"
         " them."
@@ -289,4 +293,4 @@ def _comments(given: Given) -> Iterator[str]:
 
 def _script(given: Given) -> ExportFile:
     runs = torchrun("run_train.py", "--config-file", f'"$(dirname "$0")/{FILE}"')
-    return start_script(given, name=SCRIPT, made_for=f"nanotron ({NANOTRON.version})", runs=runs)
+    return start_script(given, name=SCRIPT, made_for=f"nanotron ({SETTINGS.version})", runs=runs)

@@ -18,7 +18,9 @@ from shardwright.frameworks.megatron.field_names import (
     OF_RECIPES,
     without_section,
 )
-from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.megatron.read import Dialect, dialect_reader
+from shardwright.frameworks.settings.setting_table import KnownSetting, setting_table
+from shardwright.frameworks.settings.value_forms import choice
 
 _NEMO_SECTIONS: Final = (
     "model.",
@@ -180,9 +182,26 @@ def nemo(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     return ((FIELD_NAMES.get(short, short), value),) if FIELD_NAMES.get(short, short) else ()
 
 
-NEMO: Final = MegatronReader(
-    name="nemo",
+NEMO: Final = dialect_reader(
+    Dialect(
+        framework="nemo",
+        arguments_of=nemo,
+        defaults=MappingProxyType(
+            {
+                "attention-dropout": "0",
+                "hidden-dropout": "0",
+                "moe-token-dispatcher-type": "alltoall",
+            }
+        ),
+        own_defaults=True,
+    ),
     runtime="nemo-24.11",
+    settings=setting_table(
+        KnownSetting(
+            "trainer.precision", "", "precision", choice({"bf16-mixed": "bf16", "16": "fp16"})
+        ),
+        version="1.23",
+    ),
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.PYTHON, FileKind.COMMAND}),
         programs=frozenset({"megatron_gpt_pretraining.py"}),
@@ -198,10 +217,5 @@ NEMO: Final = MegatronReader(
         | {"model.activations-checkpoint-granularity", "strategy.tensor-model-parallel-size"},
         shared=OF_RECIPES,
     ),
-    dialect=nemo,
-    sparing=True,
-    section="model.",
-    defaults=MappingProxyType(
-        {"attention-dropout": "0", "hidden-dropout": "0", "moe-token-dispatcher-type": "alltoall"}
-    ),
+    own_name=lambda name: f"model.{name.replace('-', '_')}",
 )

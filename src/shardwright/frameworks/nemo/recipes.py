@@ -22,12 +22,12 @@ from shardwright.frameworks.launch.framework_claims import (
     Signature,
     claim_of,
 )
-from shardwright.frameworks.launch.launch import Launch, Written, count
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.unpriced_settings import refuse, refused
-from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.nemo.read import nemo
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.unpriced_settings import refuse, refused
+from shardwright.frameworks.settings.value_forms import count
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 
@@ -318,12 +318,9 @@ _HELD: Final = frozenset(
     }
 )
 """Fields of the strategy and of models that change nothing here."""
-_CORE: Final = MegatronReader(
-    name="nemo-recipe",
-    runtime="nemo-25.04",
-    dialect=words,
-    sparing=True,
-    section="model.",
+_CORE: Final = Dialect(
+    framework="nemo-recipe",
+    arguments_of=words,
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -335,6 +332,7 @@ _CORE: Final = MegatronReader(
             "overlap-param-gather": "true",
         }
     ),
+    own_defaults=True,
 )
 
 
@@ -347,69 +345,59 @@ SIGNATURE: Final = Signature(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NemoRecipeReader:
-    """The reader."""
-
-    name: str = "nemo-recipe"
-    runtime: str = "nemo-25.04"
-    target: str = ""
-    includes: frozenset[str] = frozenset({"nemo"})
-    signature: Signature = SIGNATURE
-
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`; also a recipe that a file begins from."""
-        found = claim_of(self.signature, document)
-        begun = document.kind is FileKind.PYTHON and document.settings.get(RECIPE, "").endswith(
-            "_recipe"
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = written.arguments
+    refuse(said, _REFUSED)
+    base = {**_of_trainer(said), **dict(_base(said))}
+    named = dict.fromkeys(name for key in said for name, _ in words(key, "1") or ())
+    missing = [name for name in FIELDS[:2] if name not in named and name not in base]
+    if missing or "global-batch-size" not in {**named, **base}:
+        raise DataError(
+            "the file does not say the degrees or the batch of the recipe",
+            hint="the file of the recipe, or --set recipe=NAME of it",
         )
-        return (
-            replace(found, own=(*found.own, RECIPE))
-            if begun
-            else found
-            if found.evidence
-            else NO_CLAIM
-        )
-
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return name.replace("-", "_")
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        said = written.arguments
-        refuse(said, _REFUSED)
-        base = {**_of_trainer(said), **dict(_base(said))}
-        named = dict.fromkeys(name for key in said for name, _ in words(key, "1") or ())
-        missing = [name for name in FIELDS[:2] if name not in named and name not in base]
-        if missing or "global-batch-size" not in {**named, **base}:
-            raise DataError(
-                "the file does not say the degrees or the batch of the recipe",
-                hint="the file of the recipe, or --set recipe=NAME of it",
-            )
-        launch = _CORE.read(
-            replace(written, arguments={**base, **said}),
-            model=model,
-            devices=devices,
-            runtime=runtime,
-        )
-        rank = said.get("lora.dim", said.get("peft.dim", ""))
-        adapters = adapters_of(
-            (
-                {"lora-rank": rank, "lora-target": said.get("lora.target-modules", "all")}
-                if rank
-                else {}
-            ),
-            model,
-        )
-        settings = tuple(one for one in launch.settings if one.name not in base)
-        notes = (*_told(said, base, devices), *adapters.notes)
-        return replace(
-            launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes)
-        )
+    launch = read_arguments(
+        _CORE,
+        replace(written, arguments={**base, **said}),
+        model=model,
+        devices=devices,
+        runtime=runtime,
+    )
+    rank = said.get("lora.dim", said.get("peft.dim", ""))
+    adapters = adapters_of(
+        (
+            {"lora-rank": rank, "lora-target": said.get("lora.target-modules", "all")}
+            if rank
+            else {}
+        ),
+        model,
+    )
+    settings = tuple(one for one in launch.settings if one.name not in base)
+    notes = (*_told(said, base, devices), *adapters.notes)
+    return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
 
 
-NEMO_RECIPE: Final = NemoRecipeReader()
+def _evidence(signature: Signature, document: Document) -> Claim:
+    """See `LaunchReader`; also a recipe that a file begins from."""
+    found = claim_of(signature, document)
+    begun = document.kind is FileKind.PYTHON and document.settings.get(RECIPE, "").endswith(
+        "_recipe"
+    )
+    return (
+        replace(found, own=(*found.own, RECIPE)) if begun else found if found.evidence else NO_CLAIM
+    )
+
+
+NEMO_RECIPE: Final = LaunchReader(
+    name="nemo-recipe",
+    runtime="nemo-25.04",
+    includes=frozenset({"nemo"}),
+    signature=SIGNATURE,
+    read=_read,
+    own_name=lambda name: name.replace("-", "_"),
+    evidence=_evidence,
+)
 
 
 def _base(said: Arguments) -> Iterator[tuple[str, str]]:

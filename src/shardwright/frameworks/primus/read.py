@@ -16,24 +16,14 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import (
-    Claim,
-    Document,
     FileKind,
     Signature,
-    claim_of,
 )
-from shardwright.frameworks.launch.launch import (
-    Launch,
-    Setting,
-    Verdict,
-    Written,
-    by_name,
-    judged,
-)
-from shardwright.frameworks.launch.unpriced_settings import OPTIMIZER, refuse, refused
-from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.verdicts import Setting, Verdict, by_name, judged
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
-from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 
@@ -79,9 +69,9 @@ _REFUSED: Final = MappingProxyType(
         "optimizer": OPTIMIZER,
     }
 )
-_MEGATRON: Final = MegatronReader(
-    name="primus",
-    dialect=lambda name, value: _core_words(name, value),
+_MEGATRON: Final = Dialect(
+    framework="primus",
+    arguments_of=lambda name, value: _core_words(name, value),
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -142,87 +132,75 @@ SIGNATURE: Final = Signature(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrimusReader:
-    """The reader: overrides are the settings of the back end that the file names."""
-
-    name: str = "primus"
-    runtime: str = "megatron-core-0.12"
-    target: str = "megatron"
-    includes: frozenset[str] = frozenset()
-    signature: Signature = SIGNATURE
-
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`."""
-        return claim_of(self.signature, document)
-
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return f"modules.pre_trainer.overrides.{name.replace('-', '_')}"
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        section = next(
-            (one for one in _SECTIONS if any(name.startswith(one) for name in written.arguments)),
-            _SECTIONS[0],
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    section = next(
+        (one for one in _SECTIONS if any(name.startswith(one) for name in written.arguments)),
+        _SECTIONS[0],
+    )
+    filled = {
+        name: _VARIABLE.sub(lambda match: match[2], value)
+        for name, value in written.arguments.items()
+    }
+    notes = tuple(
+        f"assumed: {one[1]} is {one[2]}, its default in the file"
+        for one in _variables(written.arguments, section)
+    )
+    before = f"{section}overrides."
+    said = {
+        name.removeprefix(before): value
+        for name, value in filled.items()
+        if name.startswith(before)
+    }
+    refuse(said, _REFUSED)
+    backend = filled.get(f"{section}framework", "megatron")
+    if backend not in ("megatron", "torchtitan"):
+        raise DataError(
+            f"framework {backend[:40]} of Primus is not priced here",
+            hint="megatron or torchtitan",
         )
-        filled = {
-            name: _VARIABLE.sub(lambda match: match[2], value)
-            for name, value in written.arguments.items()
+    own = runtime if runtime != "megatron-core-0.12" else ""
+    if backend == "torchtitan":
+        unsaid = {name: value for name, value in _TITAN.items() if name not in said}
+        inner = replace(
+            written,
+            arguments={
+                **unsaid,
+                **{n: v for n, v in said.items() if not n.startswith("primus-turbo.")},
+            },
+        )
+        launch = TORCHTITAN.read(
+            inner, model=model, devices=devices, runtime=own or TORCHTITAN.runtime
+        )
+    else:
+        unsaid = {
+            name: value
+            for name, value in _MEGATRON.defaults.items()
+            if name not in said and "dropout" not in name
         }
-        notes = tuple(
-            f"assumed: {one[1]} is {one[2]}, its default in the file"
-            for one in _variables(written.arguments, section)
+        rest = {name: value for name, value in said.items() if not _aside(name)}
+        launch = read_arguments(
+            _MEGATRON,
+            replace(written, arguments=rest),
+            model=model,
+            devices=devices,
+            runtime=own or USUAL_RUNTIME,
         )
-        before = f"{section}overrides."
-        said = {
-            name.removeprefix(before): value
-            for name, value in filled.items()
-            if name.startswith(before)
-        }
-        refuse(said, _REFUSED)
-        backend = filled.get(f"{section}framework", "megatron")
-        if backend not in ("megatron", "torchtitan"):
-            raise DataError(
-                f"framework {backend[:40]} of Primus is not priced here",
-                hint="megatron or torchtitan",
-            )
-        own = runtime if runtime != self.runtime else ""
-        if backend == "torchtitan":
-            unsaid = {name: value for name, value in _TITAN.items() if name not in said}
-            inner = replace(
-                written,
-                arguments={
-                    **unsaid,
-                    **{n: v for n, v in said.items() if not n.startswith("primus-turbo.")},
-                },
-            )
-            launch = TORCHTITAN.read(
-                inner, model=model, devices=devices, runtime=own or TORCHTITAN.runtime
-            )
-        else:
-            unsaid = {
-                name: value
-                for name, value in _MEGATRON.defaults.items()
-                if name not in said and "dropout" not in name
-            }
-            rest = {name: value for name, value in said.items() if not _aside(name)}
-            launch = _MEGATRON.read(
-                replace(written, arguments=rest),
-                model=model,
-                devices=devices,
-                runtime=own or _MEGATRON.runtime,
-            )
-        if unsaid:
-            named = ", ".join(f"{name} {value}" for name, value in unsaid.items())
-            notes = (*notes, f"assumed, as these files do not set them: {named} ({DOCS})")
-        settings = tuple(_judged(written.arguments, launch, section))
-        return replace(
-            launch, framework=self.name, settings=settings, notes=(*launch.notes, *notes)
-        )
+    if unsaid:
+        named = ", ".join(f"{name} {value}" for name, value in unsaid.items())
+        notes = (*notes, f"assumed, as these files do not set them: {named} ({DOCS})")
+    settings = tuple(_judged(written.arguments, launch, section))
+    return replace(launch, framework="primus", settings=settings, notes=(*launch.notes, *notes))
 
 
-PRIMUS: Final = PrimusReader()
+PRIMUS: Final = LaunchReader(
+    name="primus",
+    runtime="megatron-core-0.12",
+    target="megatron",
+    signature=SIGNATURE,
+    read=_read,
+    own_name=lambda name: f"modules.pre_trainer.overrides.{name.replace('-', '_')}",
+)
 
 
 def _aside(name: str) -> bool:

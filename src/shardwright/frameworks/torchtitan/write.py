@@ -1,14 +1,11 @@
-"""torchtitan 0.3.0: a Python module with a function that returns its configuration, and a table of
-the pipeline's order.
-
-Source of the fields: torchtitan 0.3.0, config/configs.py, distributed/parallel_dims.py and
-distributed/pipeline_parallel.py.
+"""torchtitan: a Python module with a function that returns its configuration, and a table of the
+pipeline's order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
@@ -22,6 +19,7 @@ from shardwright.frameworks.export.common_shortfalls import (
     some_recomputed,
 )
 from shardwright.frameworks.export.exporter import (
+    Exporter,
     ExportFile,
     Given,
     Shortfall,
@@ -32,7 +30,8 @@ from shardwright.frameworks.export.exporter import (
 from shardwright.frameworks.export.published_models import other_numbers, published
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls, sharded
-from shardwright.lazy_dataclass import dataclass
+from shardwright.frameworks.settings.setting_table import in_section, written_settings
+from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
 from shardwright.model.ir.graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.options import chosen
@@ -43,35 +42,9 @@ from shardwright.strategy.grid.schedules import WAVE, grid_schedule
 MODULE, FUNCTION, ORDER, SCRIPT = "shardwright_plan", "plan", "order.csv", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "ep", "dp", "pp")
 """Axes of torchtitan's mesh (`ParallelDims.build_mesh`)."""
-SCHEDULES: Final = {
-    "gpipe": "GPipe",
-    "1f1b": "1F1B",
-    "interleaved-1f1b": "Interleaved1F1B",
-    "zb-v": "ZBVZeroBubble",
-    "dualpipe-v": "DualPipeV",
-}
-"""Its names of schedules; any other order is a table. A name says also where stages lie."""
 LOOP, AS_A_V = "PipelineScheduleMulti", "ZBVZeroBubble"
 """Names under a table of an order: stages in turns, or as a V
 (`_get_pp_rank_to_stage_indices_mapping`)."""
-FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
-    "llama-3.2-1b": ("llama3", "1B"),
-    "llama-3.2-3b": ("llama3", "3B"),
-    "llama-3.1-8b": ("llama3", "8B"),
-    "llama-3.1-70b": ("llama3", "70B"),
-    "llama-3.1-405b": ("llama3", "405B"),
-    "qwen3-0.6b": ("qwen3", "0.6B"),
-    "qwen3-1.7b": ("qwen3", "1.7B"),
-    "qwen3-4b": ("qwen3", "4B"),
-    "qwen3-8b": ("qwen3", "8B"),
-    "qwen3-14b": ("qwen3", "14B"),
-    "qwen3-32b": ("qwen3", "32B"),
-    "qwen3-30b-a3b": ("qwen3", "30B-A3B"),
-    "qwen3-235b-a22b": ("qwen3", "235B-A22B"),
-    "deepseek-v2-lite": ("deepseek_v3", "16B"),
-    "deepseek-v3-no-mtp": ("deepseek_v3", "671B"),
-}
-"""Models of our catalog that torchtitan's registries have: (module, flavor)."""
 
 
 def flavor(model: Model) -> tuple[str, str] | None:
@@ -79,32 +52,26 @@ def flavor(model: Model) -> tuple[str, str] | None:
     return published(model, FLAVORS)
 
 
-@dataclass(frozen=True, slots=True)
-class Torchtitan:
-    """The exporter."""
-
-    name: str = "torchtitan"
-    version: str = "0.3.0"
-    summary: str = (
-        "a Python module with its configuration, and the order of the pipeline as a table"
-    )
-    stages_differ: bool = False
-
-    def shortfalls(self, given: Given) -> Iterator[Shortfall]:
-        """See `Exporter`."""
-        yield from _of_the_job(given)
-        yield from _of_the_grid(given.grid)
-        yield from _of_options(given)
-
-    def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """See `Exporter`."""
-        order = (
-            (ExportFile(name=ORDER, text=schedule_csv(given.plan)),) if _has_table(given) else ()
-        )
-        return (ExportFile(name=f"{MODULE}.py", text=_module(given)), *order, _script(given))
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    yield from _of_the_job(given)
+    yield from _of_the_grid(given.grid)
+    yield from _of_options(given)
 
 
-TORCHTITAN: Final = Torchtitan()
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    order = (ExportFile(name=ORDER, text=schedule_csv(given.plan)),) if _has_table(given) else ()
+    return (ExportFile(name=f"{MODULE}.py", text=_module(given)), *order, _script(given))
+
+
+TORCHTITAN: Final = Exporter(
+    name="torchtitan",
+    version=SETTINGS.version,
+    summary="a Python module with its configuration, and the order of the pipeline as a table",
+    shortfalls=_shortfalls,
+    files=_files,
+)
 
 
 def _of_the_job(given: Given) -> Iterator[Shortfall]:
@@ -191,42 +158,47 @@ def _stages(given: Given) -> list[list[str]]:
     return found
 
 
-def _parallelism(given: Given) -> dict[str, object]:
-    grid = given.grid
-    replicate, shard = fsdp2_degrees(grid)
-    found: dict[str, object] = {
-        "data_parallel_replicate_degree": replicate,
-        "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": "always" if grid.zero == 3 else "never",
-        "tensor_parallel_degree": grid.tp,
-        "enable_sequence_parallel": grid.sp,
-        "context_parallel_degree": grid.cp,
-        "expert_parallel_degree": grid.ep,
+def _values(given: Given) -> dict[str, Any]:
+    """The values of the table's fields."""
+    grid, batch = given.grid, given.problem.job.global_batch
+    replicate, shards = fsdp2_degrees(grid)
+    found: dict[str, Any] = {
+        "replicate": replicate,
+        "shards": shards,
+        "sharded_stage": 3 if grid.zero == 3 else 2,
+        "tp": grid.tp,
+        "sp": grid.sp,
+        "cp": grid.cp,
+        "ep": grid.ep,
+        "seq_len": given.problem.job.sequence_length,
+        "global_batch": batch,
+        "local_batch": batch // grid.dp if grid.pp > 1 else grid.microbatch,
     }
     if grid.pp == 1:
         return found
     # 1F1B of one microbatch is GPipe's order, which PyTorch's 1F1B refuses.
-    one = given.problem.job.global_batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
-    name = (
-        (AS_A_V if _is_v(given) else LOOP)
-        if _has_table(given)
-        else SCHEDULES["gpipe" if one else grid.schedule]
-    )
+    one = batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
+    named = SCHEDULES.get("gpipe" if one else grid.schedule)
     return found | {
-        "pipeline_parallel_degree": grid.pp,
-        "pipeline_parallel_schedule": name,
-        "pipeline_parallel_microbatch_size": grid.microbatch,
-        "module_fqns_per_model_part": _stages(given),
+        "pp": grid.pp,
+        "order_name": (AS_A_V if _is_v(given) else LOOP) if _has_table(given) else named,
+        "pipeline_samples": grid.microbatch,
+        "modules": _stages(given),
     }
+
+
+def _fields(given: Given, section: str) -> list[str]:
+    """Lines of Python that set the fields of a section."""
+    pairs = in_section(written_settings(SETTINGS, _values(given)), section)
+    return [f"            {name.rpartition('.')[2]}={_text(value)}," for name, value in pairs]
 
 
 def _module(given: Given) -> str:
     """The text of the configuration's module."""
-    grid, job = given.grid, given.problem.job
+    grid = given.grid
     found = flavor(given.problem.model)
     assert found is not None, "a model without a flavor is refused"
     module, name = found
-    local = job.global_batch // grid.dp if grid.pp > 1 else grid.microbatch
     runtime = given.problem.runtime
     compiled = (
         runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"
@@ -235,7 +207,7 @@ def _module(given: Given) -> str:
     loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))"
     if chosen(runtime, grid.options).linear_loss is LinearLoss.PARTS:
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
-    fields = [f"            {key}={_text(value)}," for key, value in _parallelism(given).items()]
+    fields = _fields(given, "parallelism")
     if _has_table(given):
         fields.append(
             f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),"
@@ -246,7 +218,7 @@ def _module(given: Given) -> str:
         Recompute.FULL: "FullAC.Config()",
     }[grid.recompute]
     lines = [
-        f'"""{in_quotes(title(given))}. Made by Shardwright for torchtitan {TORCHTITAN.version}.',
+        f'"""{in_quotes(title(given))}. Made by Shardwright for torchtitan {SETTINGS.version}.',
         "",
         (
             f"{SCRIPT} starts it. The tokenizer, the data and the learning rate are no part of a"
@@ -277,9 +249,7 @@ def _module(given: Given) -> str:
         "        optimizer=default_adamw(),",
         '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
         "        training=TrainingConfig(",
-        f"            seq_len={job.sequence_length},",
-        f"            global_batch_size={job.global_batch},",
-        f"            local_batch_size={local},",
+        *_fields(given, "training"),
         *(["            disable_cuda_graphs=True,"] if grid.pp > 1 or grid.ep > 1 else []),
         "        ),",
         "        parallelism=ParallelismConfig(",
@@ -300,7 +270,7 @@ def _script(given: Given) -> ExportFile:
     return start_script(
         given,
         name=SCRIPT,
-        made_for=f"torchtitan {TORCHTITAN.version}",
+        made_for=f"torchtitan {SETTINGS.version}",
         before=(
             'export PYTHONPATH="$(cd -- "$(dirname -- "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"',
         ),

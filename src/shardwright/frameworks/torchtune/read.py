@@ -15,11 +15,11 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import FileKind, NamedFile, Signature
 from shardwright.frameworks.launch.fused_losses import OF_LOSS
-from shardwright.frameworks.launch.launch import by_name
 from shardwright.frameworks.launch.launch_degrees import NO_PIPELINE
-from shardwright.frameworks.launch.unpriced_settings import refused
+from shardwright.frameworks.settings.unpriced_settings import refused
+from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
-from shardwright.frameworks.transformers.trainer_reader import TrainerReader, Words, on
+from shardwright.frameworks.transformers.trainer_reader import Words, on, trainer_reader
 
 _OPTIMIZERS: Final = {
     "torch.optim.adamw": "adamw",
@@ -95,24 +95,9 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     return notes
 
 
-TORCHTUNE: Final = TrainerReader(
-    name="torchtune",
-    signature=Signature(
-        kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
-        programs=frozenset({"tune run"}),
-        own=frozenset(
-            {
-                "model.-component-",
-                "optimizer.-component-",
-                "tokenizer.-component-",
-                "dataset.-component-",
-                "loss.-component-",
-            }
-        ),
-        files=(NamedFile(setting="config", holds="the configuration"),),
-    ),
-    includes=frozenset(),
-    words=Words(
+TORCHTUNE: Final = trainer_reader(
+    Words(
+        framework="torchtune",
         renamed=MappingProxyType(
             {
                 "batch-size": "per-device-train-batch-size",
@@ -199,4 +184,19 @@ TORCHTUNE: Final = TrainerReader(
         possible=NO_PIPELINE,
         splits_stream=True,
     ),
+    signature=Signature(
+        kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+        programs=frozenset({"tune run"}),
+        own=frozenset(
+            {
+                "model.-component-",
+                "optimizer.-component-",
+                "tokenizer.-component-",
+                "dataset.-component-",
+                "loss.-component-",
+            }
+        ),
+        files=(NamedFile(setting="config", holds="the configuration"),),
+    ),
+    includes=frozenset(),
 )

@@ -12,7 +12,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import CONFIGURATIONS, FileKind, Signature
-from shardwright.frameworks.transformers.trainer_reader import TrainerReader, Words, files_of, on
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
 
 _PYTHON: Final = ("trainingarguments.", "seq2seqtrainingarguments.")
 """How settings begin where a Python file calls the class."""
@@ -81,17 +81,9 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     return (*normal(said, devices), *peft_targets(said))
 
 
-TRANSFORMERS: Final = TrainerReader(
-    name="huggingface-trainer",
-    signature=Signature(
-        kinds=CONFIGURATIONS | {FileKind.COMMAND, FileKind.PYTHON},
-        programs=frozenset({"run_clm.py", "run_mlm.py", "run_seq2seq.py"}),
-        own=frozenset(
-            {*_OWN, *(f"{start}{name}" for start in _PYTHON for name in (*_OWN, "output-dir"))}
-        ),
-        files=files_of("", "fsdp-config"),
-    ),
-    words=Words(
+TRANSFORMERS: Final = trainer_reader(
+    Words(
+        framework="huggingface-trainer",
         defaults=MappingProxyType(
             {
                 "per-device-train-batch-size": "8",
@@ -102,5 +94,13 @@ TRANSFORMERS: Final = TrainerReader(
         ),
         source=DOCS,
         settled=_settled,
+    ),
+    signature=Signature(
+        kinds=CONFIGURATIONS | {FileKind.COMMAND, FileKind.PYTHON},
+        programs=frozenset({"run_clm.py", "run_mlm.py", "run_seq2seq.py"}),
+        own=frozenset(
+            {*_OWN, *(f"{start}{name}" for start in _PYTHON for name in (*_OWN, "output-dir"))}
+        ),
+        files=files_of("", "fsdp-config"),
     ),
 )

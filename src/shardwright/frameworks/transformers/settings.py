@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.frameworks.accelerate.read import UNDERSTOOD as OF_ACCELERATE
-from shardwright.frameworks.deepspeed.read import IGNORED as OF_DEEPSPEED
-from shardwright.frameworks.deepspeed.read import UNDERSTOOD as DEEPSPEED_SETTINGS
-from shardwright.frameworks.deepspeed.read import UNMODELLED as DEEPSPEED_UNMODELLED
+from shardwright.frameworks.accelerate.settings import SETTINGS as ACCELERATE
+from shardwright.frameworks.deepspeed.settings import SETTINGS as DEEPSPEED
 from shardwright.frameworks.launch.fused_losses import UNDERSTOOD as OF_LOSSES
-from shardwright.frameworks.launch.launch import by_name
-from shardwright.frameworks.launch.unpriced_settings import Refusal, refused
+from shardwright.frameworks.settings.unpriced_settings import Refusal, refused
+from shardwright.frameworks.settings.verdicts import by_name
 
 UNDERSTOOD: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **DEEPSPEED_SETTINGS,
-        **{name: means for name, means in OF_ACCELERATE.items() if name != "max-seq-length"},
+        **DEEPSPEED.understood,
+        **{
+            name: means for name, means in ACCELERATE.understood.items() if name != "max-seq-length"
+        },
         "zero-optimization.overlap-comm": "sets grad_overlap",
         "zero-optimization.offload-param.device": "sets param_offload",
         "per-device-train-batch-size": "samples of a microbatch",
@@ -98,7 +98,7 @@ CANONICAL: Final[Mapping[str, str]] = MappingProxyType(
 """Name in TrainingArguments, PEFT's and Accelerate's settings -> canonical name."""
 IGNORED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **OF_DEEPSPEED,
+        **DEEPSPEED.ignored,
         **by_name(
             {
                 "how long is trained, and how fast is learnt": (
@@ -168,7 +168,7 @@ IGNORED: Final[Mapping[str, str]] = MappingProxyType(
 )
 UNMODELLED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        **DEEPSPEED_UNMODELLED,
+        **DEEPSPEED.unmodelled,
         **by_name(
             {
                 "masks of dropout before adapters": "lora-dropout",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
+from functools import partial
 from typing import Final
 
 from shardwright.errors import DataError
@@ -24,12 +25,15 @@ from shardwright.frameworks.launch.framework_claims import (
     claim_of,
 )
 from shardwright.frameworks.launch.fused_losses import liger_notes, linear_loss
-from shardwright.frameworks.launch.launch import Launch, Setting, Verdict, Written, count, judged
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS as AXES
 from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.unpriced_settings import OFF, Refusal, priced, refuse
 from shardwright.frameworks.pytorch_fsdp.read import STRATEGIES, sharding
+from shardwright.frameworks.settings.setting_table import SettingTable
+from shardwright.frameworks.settings.unpriced_settings import OFF, Refusal, priced, refuse
+from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.frameworks.transformers.settings import (
     CANONICAL,
     IGNORED,
@@ -78,6 +82,7 @@ class Words:
     """How a framework names what TrainingArguments have.
 
     Args:
+        framework: word of its reader.
         renamed: its name -> the canonical one (`trainer_words.UNDERSTOOD`).
         defaults: canonical name -> value where no file sets it.
         source: where these defaults are documented.
@@ -95,6 +100,7 @@ class Words:
         parallelism cuts the stream between products along the sequence too.
     """
 
+    framework: str
     renamed: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
@@ -110,137 +116,140 @@ class Words:
     splits_stream: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerReader:
-    """The reader of a framework that runs Transformers' Trainer."""
+def trainer_reader(
+    words: Words,
+    *,
+    signature: Signature,
+    includes: frozenset[str] = frozenset({"deepspeed", "accelerate"}),
+    in_yaml: frozenset[str] = frozenset(),
+) -> LaunchReader:
+    """The reader of a framework that runs Transformers' Trainer; see `LaunchReader`.
 
-    name: str
-    words: Words
-    signature: Signature
-    includes: frozenset[str] = frozenset({"deepspeed", "accelerate"})
-    runtime: str = FSDP
-    target: str = ""
-    in_yaml: frozenset[str] = frozenset()
-    """Settings by which a YAML file is of this framework, where a command is of another one as
-    well."""
+    Args:
+        in_yaml: settings by which a YAML file is of this framework, where a command is of another
+            one as well.
+    """
 
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`."""
-        found = claim_of(self.signature, document)
+    def evidence(signature: Signature, document: Document) -> Claim:
+        found = claim_of(signature, document)
         if document.kind is not FileKind.YAML:
             return found
-        return replace(
-            found, shared=(*found.shared, *sorted(self.in_yaml & document.settings.keys()))
-        )
+        return replace(found, shared=(*found.shared, *sorted(in_yaml & document.settings.keys())))
 
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return name
+    return LaunchReader(
+        name=words.framework,
+        runtime=FSDP,
+        signature=signature,
+        read=partial(read_trainer, words),
+        evidence=evidence,
+        includes=includes,
+        settings_of=partial(trainer_settings, words),
+    )
 
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        words = self.words
-        named = {_stripped(name): name for name in of_launch(written.arguments)}
-        said_so = of_launch(written.arguments)
-        written = replace(written, arguments={name: said_so[own] for name, own in named.items()})
-        _refuse_program(written.program, words)
-        refuse(written.arguments, {**REFUSED, **words.refused})
-        renamed = {**CANONICAL, **words.renamed}
-        said = {
-            renamed.get(name, name): value
-            for name, value in written.arguments.items()
-            if not _is_open(name, value)
-        }
-        assumed = {name: value for name, value in words.defaults.items() if name not in said}
-        said = {**words.defaults, **said}
-        notes = (*words.settled(said, devices), *_named_deepspeed(said, words))
-        placed = _placed(
-            said, words, model=model, devices=devices, node_devices=written.node_devices
-        )
-        adapters = adapters_of(said, model)
-        base = placed.runtime if runtime in ("", self.runtime) else runtime
-        launch = launch_of(
-            written,
-            placed.grid,
-            framework=self.name,
-            runtime=base,
-            model=model,
-            seq_len=count(said, "seq-len"),
-            global_batch=placed.batch,
-            precision=_precision(said, placed, adapters=bool(adapters.train)),
-            understood=self._means(written.arguments),
-            ignored={**IGNORED, **words.ignored},
-            unmodelled=self._unmodelled(written.arguments),
-            arguments=_options(said, placed),
-        )
-        told = (
-            *_assumed(assumed, words.source),
-            *notes,
-            *placed.notes,
-            *adapters.notes,
-            *_lengths(said),
-            *liger_notes(written.arguments),
-        )
-        settings = tuple(
-            replace(one, name=named.get(one.name, one.name)) for one in launch.settings
-        )
-        notes = (*launch.notes, *told)
-        return replace(
-            launch, settings=settings, train=adapters.train, possible=words.possible, notes=notes
-        )
 
-    def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-        """See `SaysSettings`."""
-        return dict(
-            _said_of(grid, runtime=runtime, global_batch=global_batch, names=self.words.told)
+def read_trainer(
+    words: Words, written: Written, *, model: Model, devices: int, runtime: str
+) -> Launch:
+    """The launch that settings of a framework on Trainer are; see `LaunchReader`."""
+    said_so = of_launch(written.arguments)
+    named = {_stripped(name): name for name in said_so}
+    written = replace(written, arguments={name: said_so[own] for name, own in named.items()})
+    _refuse_program(written.program, words)
+    refuse(written.arguments, {**REFUSED, **words.refused})
+    renamed = {**CANONICAL, **words.renamed}
+    said = {
+        renamed.get(name, name): value
+        for name, value in written.arguments.items()
+        if not _is_open(name, value)
+    }
+    assumed = {name: value for name, value in words.defaults.items() if name not in said}
+    said = {**words.defaults, **said}
+    notes = (*words.settled(said, devices), *_named_deepspeed(said, words))
+    placed = _placed(said, words, model=model, devices=devices, node_devices=written.node_devices)
+    adapters = adapters_of(said, model)
+    launch = launch_of(
+        written,
+        placed.grid,
+        framework=words.framework,
+        runtime=placed.runtime if runtime in ("", FSDP) else runtime,
+        model=model,
+        seq_len=count(said, "seq-len"),
+        global_batch=placed.batch,
+        precision=_precision(said, placed, adapters=bool(adapters.train)),
+        table=_table(words, written.arguments),
+        arguments=_options(said, placed),
+    )
+    told = (
+        *_assumed(assumed, words.source),
+        *notes,
+        *placed.notes,
+        *adapters.notes,
+        *_lengths(said),
+        *liger_notes(written.arguments),
+    )
+    return replace(
+        launch,
+        settings=tuple(replace(one, name=named.get(one.name, one.name)) for one in launch.settings),
+        train=adapters.train,
+        possible=words.possible,
+        notes=(*launch.notes, *told),
+    )
+
+
+def judged_settings(words: Words, written: Written) -> dict[str, Setting]:
+    """The verdicts on the settings in these words, by name; those that are not understood are left
+    out.
+    """
+    table = _table(words, written.arguments)
+    found = judged(
+        written.arguments,
+        understood=table.understood,
+        ignored=table.ignored,
+        unmodelled=table.unmodelled,
+    )
+    return {
+        one.name: one
+        for one in found
+        if one.verdict is not Verdict.UNKNOWN or one.means.startswith("not counted")
+    }
+
+
+def _table(words: Words, arguments: Arguments) -> SettingTable:
+    """The settings of a framework on Trainer that a launch has."""
+    return SettingTable(
+        version="",
+        rows=(),
+        understood=_means(words, arguments),
+        ignored={**IGNORED, **words.ignored},
+        unmodelled=_unmodelled(words, arguments),
+        refused={**REFUSED, **words.refused},
+    )
+
+
+def _means(words: Words, arguments: Arguments) -> dict[str, str]:
+    renamed = {**CANONICAL, **words.renamed}
+    means = {name: UNDERSTOOD[of] for name, of in renamed.items() if of in UNDERSTOOD}
+    idle = {
+        name: "off"
+        for name, value in arguments.items()
+        if value.lower() in OFF and _unmodelled(words, {name: "on"})
+    }
+    refused = priced(arguments, {**REFUSED, **words.refused})
+    return {**refused, **UNDERSTOOD, **means, **words.understood, **idle}
+
+
+def _unmodelled(words: Words, arguments: Arguments) -> dict[str, str]:
+    """Of the settings those that change what is not counted, and are not off -> what that is."""
+    table = {**UNMODELLED, **words.unmodelled}
+    starts = {name[:-1]: why for name, why in table.items() if name.endswith("*")}
+    found = {}
+    for name, value in arguments.items():
+        why = table.get(name) or next(
+            (why for start, why in starts.items() if name.startswith(start)), ""
         )
-
-    def judged(self, written: Written) -> dict[str, Setting]:
-        """What is made of the settings in these words, by name; those that are not understood are
-        left out.
-        """
-        found = judged(
-            written.arguments,
-            understood=self._means(written.arguments),
-            ignored={**IGNORED, **self.words.ignored},
-            unmodelled=self._unmodelled(written.arguments),
-        )
-        return {
-            one.name: one
-            for one in found
-            if one.verdict is not Verdict.UNKNOWN or one.means.startswith("not counted")
-        }
-
-    def _means(self, arguments: Arguments) -> dict[str, str]:
-        renamed = {**CANONICAL, **self.words.renamed}
-        means = {name: UNDERSTOOD[of] for name, of in renamed.items() if of in UNDERSTOOD}
-        idle = {
-            name: "off"
-            for name, value in arguments.items()
-            if value.lower() in OFF and self._unmodelled({name: "on"})
-        }
-        return {
-            **priced(arguments, {**REFUSED, **self.words.refused}),
-            **UNDERSTOOD,
-            **means,
-            **self.words.understood,
-            **idle,
-        }
-
-    def _unmodelled(self, arguments: Arguments) -> dict[str, str]:
-        """Of the settings those that change what is not counted,
-        and are not off -> what that is.
-        """
-        table = {**UNMODELLED, **self.words.unmodelled}
-        starts = {name[:-1]: why for name, why in table.items() if name.endswith("*")}
-        found = {}
-        for name, value in arguments.items():
-            why = table.get(name) or next(
-                (why for start, why in starts.items() if name.startswith(start)), ""
-            )
-            if why and value.lower() not in OFF:
-                found[name] = why
-        return found
+        if why and value.lower() not in OFF:
+            found[name] = why
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -561,12 +570,13 @@ def _said_of(
             yield own.replace("-", "_"), value
 
 
-def trainer_settings(
-    trainer: TrainerReader, grid: Grid, *, runtime: str, global_batch: int
-) -> Arguments:
-    """Settings of a strategy in the words of a trainer; none on a runtime that the trainer does not
-    start.
-    """
+def trainer_settings(words: Words, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+    """Settings of a strategy in the words of a framework on Trainer; see `NamesSettings`."""
+    return dict(_said_of(grid, runtime=runtime, global_batch=global_batch, names=words.told))
+
+
+def of_own_runtimes(words: Words, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+    """As `trainer_settings`; none on a runtime that Trainer does not start."""
     if runtime.partition(" ")[0] not in (FSDP, OF_TRANSFORMERS):
         return {}
-    return trainer.settings_of(grid, runtime=runtime, global_batch=global_batch)
+    return trainer_settings(words, grid, runtime=runtime, global_batch=global_batch)

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
-from shardwright.frameworks.launch.launch import by_name
-from shardwright.frameworks.launch.unpriced_settings import refused
+from shardwright.frameworks.settings.unpriced_settings import refused
+from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal, peft_targets
-from shardwright.frameworks.transformers.trainer_reader import TrainerReader, Words, files_of, on
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
 
 _TRAINED: Final = ("sft",)
 _OTHERS: Final = (
@@ -47,49 +47,9 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     return peft_targets(said)
 
 
-TRL: Final = TrainerReader(
-    name="trl",
-    signature=Signature(
-        kinds=frozenset({FileKind.COMMAND, FileKind.YAML, FileKind.PYTHON}),
-        programs=frozenset(
-            {
-                *(f"trl {verb}" for verb in (*_TRAINED, *_OTHERS)),
-                *(f"trl/scripts/{verb}.py" for verb in (*_TRAINED, *_OTHERS)),
-            }
-        ),
-        own=frozenset(
-            {
-                *(
-                    "packing-strategy",
-                    "assistant-only-loss",
-                    "completion-only-loss",
-                    "dataset-kwargs.*",
-                    "dataset-mixture.*",
-                    "use-peft",
-                ),
-                *(
-                    "chat-template-path",
-                    "dataset-mixer.*",
-                    "sftconfig.*",
-                    "dpoconfig.*",
-                    "grpoconfig.*",
-                    "precompute-ref-log-probs",
-                ),
-                *(
-                    "reward-funcs",
-                    "num-generations",
-                    "dataset-text-field",
-                    "max-completion-length",
-                    "loss-type",
-                    "num-completions",
-                ),
-            }
-        ),
-        files=files_of("config", "fsdp-config"),
-    ),
-    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
-    in_yaml=frozenset({"dataset-name", "max-seq-length", "max-length", "packing"}),
-    words=Words(
+TRL: Final = trainer_reader(
+    Words(
+        framework="trl",
         defaults=MappingProxyType(
             {
                 "per-device-train-batch-size": "8",
@@ -141,4 +101,44 @@ TRL: Final = TrainerReader(
         ),
         settled=_settled,
     ),
+    signature=Signature(
+        kinds=frozenset({FileKind.COMMAND, FileKind.YAML, FileKind.PYTHON}),
+        programs=frozenset(
+            {
+                *(f"trl {verb}" for verb in (*_TRAINED, *_OTHERS)),
+                *(f"trl/scripts/{verb}.py" for verb in (*_TRAINED, *_OTHERS)),
+            }
+        ),
+        own=frozenset(
+            {
+                *(
+                    "packing-strategy",
+                    "assistant-only-loss",
+                    "completion-only-loss",
+                    "dataset-kwargs.*",
+                    "dataset-mixture.*",
+                    "use-peft",
+                ),
+                *(
+                    "chat-template-path",
+                    "dataset-mixer.*",
+                    "sftconfig.*",
+                    "dpoconfig.*",
+                    "grpoconfig.*",
+                    "precompute-ref-log-probs",
+                ),
+                *(
+                    "reward-funcs",
+                    "num-generations",
+                    "dataset-text-field",
+                    "max-completion-length",
+                    "loss-type",
+                    "num-completions",
+                ),
+            }
+        ),
+        files=files_of("config", "fsdp-config"),
+    ),
+    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
+    in_yaml=frozenset({"dataset-name", "max-seq-length", "max-length", "packing"}),
 )

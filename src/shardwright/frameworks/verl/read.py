@@ -16,26 +16,26 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import (
-    Claim,
-    Document,
     FileKind,
     Signature,
-    claim_of,
 )
-from shardwright.frameworks.launch.launch import Launch, Written, by_name, count
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
-from shardwright.frameworks.launch.unpriced_settings import OFF, OPTIMIZER, refuse, refused
 from shardwright.frameworks.megatron.field_names import attention_backend
-from shardwright.frameworks.megatron.read import MegatronReader
+from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
-    TrainerReader,
+    FSDP,
     Words,
+    judged_settings,
+    of_own_runtimes,
     on,
-    trainer_settings,
+    read_trainer,
 )
-from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
@@ -213,30 +213,26 @@ _READ: Final = MappingProxyType(
         "trainer.nnodes": "devices",
     }
 )
-_FSDP: Final = TrainerReader(
-    name="verl",
-    signature=Signature(kinds=frozenset()),
-    includes=frozenset(),
-    words=Words(
-        renamed=_OF_FSDP,
-        defaults=MappingProxyType(
-            {"gradient-checkpointing": "true", "fsdp-size": "-1", "weights": "fp32"}
-        ),
-        source=DOCS,
-        refused=_REFUSED,
-        understood=_READ,
-        told=MappingProxyType(
-            {
-                "per-device-train-batch-size": f"{_A}ppo-micro-batch-size-per-gpu",
-                "gradient-checkpointing": f"{_M}enable-gradient-checkpointing",
-                "fsdp.reshard-after-forward": f"{_A}fsdp-config.reshard-after-forward",
-                "ulysses": f"{_A}ulysses-sequence-parallel-size",
-            }
-        ),
-        ignored=_OF_RL,
-        unmodelled=_UNMODELLED,
-        settled=_settled,
+_FSDP: Final = Words(
+    framework="verl",
+    renamed=_OF_FSDP,
+    defaults=MappingProxyType(
+        {"gradient-checkpointing": "true", "fsdp-size": "-1", "weights": "fp32"}
     ),
+    source=DOCS,
+    refused=_REFUSED,
+    understood=_READ,
+    told=MappingProxyType(
+        {
+            "per-device-train-batch-size": f"{_A}ppo-micro-batch-size-per-gpu",
+            "gradient-checkpointing": f"{_M}enable-gradient-checkpointing",
+            "fsdp.reshard-after-forward": f"{_A}fsdp-config.reshard-after-forward",
+            "ulysses": f"{_A}ulysses-sequence-parallel-size",
+        }
+    ),
+    ignored=_OF_RL,
+    unmodelled=_UNMODELLED,
+    settled=_settled,
 )
 
 
@@ -249,57 +245,53 @@ def _settled_sft(said: dict[str, str], devices: int) -> tuple[str, ...]:
     return _devices_said(said, devices)
 
 
-_TUNING: Final = TrainerReader(
-    name="verl",
-    signature=Signature(kinds=frozenset()),
-    includes=frozenset(),
-    words=Words(
-        renamed=MappingProxyType(
-            {
-                "data.train-batch-size": "train-batch-size",
-                "data.micro-batch-size-per-gpu": "per-device-train-batch-size",
-                "data.micro-batch-size": "per-device-train-batch-size",
-                "data.max-length": "seq-len",
-                "ulysses-sequence-parallel-size": "ulysses",
-                "model.enable-gradient-checkpointing": "gradient-checkpointing",
-                "model.fsdp-config.model-dtype": "weights",
-                "optim.optimizer": "optim",
-                "model.fsdp-config.cpu-offload": "fsdp.offload-params",
-                "model.fsdp-config.offload-params": "fsdp.offload-params",
-                "model.lora-rank": "lora-rank",
-                "model.target-modules": "lora-target",
-            }
-        ),
-        defaults=MappingProxyType(
-            {
-                "train-batch-size": "256",
-                "per-device-train-batch-size": "4",
-                "seq-len": "1024",
-                "gradient-checkpointing": "true",
-                "weights": "fp32",
-            }
-        ),
-        source=DOCS,
-        refused=MappingProxyType(
-            {"engine.*": refused("another engine of its fine-tuning", "no value")}
-        ),
-        ignored=by_name(
-            {
-                "data": "data.* use-remove-padding",
-                "how fast is learnt": "optim.*",
-                "how it starts, what is logged and saved": (
-                    "trainer.* hydra.* config-path config-name checkpoint.*"
-                ),
-                "the model, which MODEL says": (
-                    "model.partial-pretrain model.path model.trust-remote-code model.external-lib"
-                    " model.lora-alpha model.use-shm model.override-config.*"
-                    " model.fsdp-config.wrap-policy.* model.strategy"
-                ),
-            }
-        ),
-        unmodelled=by_name({"Liger's fused norms": "model.use-liger"}),
-        settled=_settled_sft,
+_TUNING: Final = Words(
+    framework="verl",
+    renamed=MappingProxyType(
+        {
+            "data.train-batch-size": "train-batch-size",
+            "data.micro-batch-size-per-gpu": "per-device-train-batch-size",
+            "data.micro-batch-size": "per-device-train-batch-size",
+            "data.max-length": "seq-len",
+            "ulysses-sequence-parallel-size": "ulysses",
+            "model.enable-gradient-checkpointing": "gradient-checkpointing",
+            "model.fsdp-config.model-dtype": "weights",
+            "optim.optimizer": "optim",
+            "model.fsdp-config.cpu-offload": "fsdp.offload-params",
+            "model.fsdp-config.offload-params": "fsdp.offload-params",
+            "model.lora-rank": "lora-rank",
+            "model.target-modules": "lora-target",
+        }
     ),
+    defaults=MappingProxyType(
+        {
+            "train-batch-size": "256",
+            "per-device-train-batch-size": "4",
+            "seq-len": "1024",
+            "gradient-checkpointing": "true",
+            "weights": "fp32",
+        }
+    ),
+    source=DOCS,
+    refused=MappingProxyType(
+        {"engine.*": refused("another engine of its fine-tuning", "no value")}
+    ),
+    ignored=by_name(
+        {
+            "data": "data.* use-remove-padding",
+            "how fast is learnt": "optim.*",
+            "how it starts, what is logged and saved": (
+                "trainer.* hydra.* config-path config-name checkpoint.*"
+            ),
+            "the model, which MODEL says": (
+                "model.partial-pretrain model.path model.trust-remote-code model.external-lib"
+                " model.lora-alpha model.use-shm model.override-config.*"
+                " model.fsdp-config.wrap-policy.* model.strategy"
+            ),
+        }
+    ),
+    unmodelled=by_name({"Liger's fused norms": "model.use-liger"}),
+    settled=_settled_sft,
 )
 _T: Final = f"{_A}megatron.override-transformer-config."
 _O: Final = f"{_A}optim.override-optimizer-config."
@@ -369,9 +361,9 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     )
 
 
-_CORE: Final = MegatronReader(
-    name="verl",
-    dialect=_core_words,
+_CORE: Final = Dialect(
+    framework="verl",
+    arguments_of=_core_words,
     defaults=MappingProxyType(
         {
             "attention-dropout": "0",
@@ -409,45 +401,28 @@ SIGNATURE: Final = Signature(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerlReader:
-    """The reader: of the actor's step on FSDP or Megatron-Core, and of supervised fine-tuning."""
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = written.arguments
+    if written.program.rpartition(".")[2] in _SFT or "model.partial-pretrain" in said:
+        return read_trainer(_TUNING, written, model=model, devices=devices, runtime=runtime)
+    core = any(name.startswith(f"{_A}megatron.") for name in said) or "megatron" in said.get(
+        "config-name", ""
+    ) + said.get(f"{_A}strategy", "")
+    if not core:
+        return read_trainer(_FSDP, written, model=model, devices=devices, runtime=runtime)
+    refuse(said, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
+    return _on_megatron(
+        written,
+        model=model,
+        devices=devices,
+        runtime=USUAL_RUNTIME if runtime in ("", FSDP) else runtime,
+    )
 
-    name: str = "verl"
-    runtime: str = _FSDP.runtime
-    target: str = "megatron"
-    includes: frozenset[str] = frozenset()
-    signature: Signature = SIGNATURE
 
-    def claims(self, document: Document) -> Claim:
-        """See `LaunchReader`."""
-        return claim_of(self.signature, document)
-
-    def worded(self, name: str) -> str:
-        """See `LaunchReader`."""
-        return name.replace("-", "_")
-
-    def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-        """See `SaysSettings`."""
-        return trainer_settings(_FSDP, grid, runtime=runtime, global_batch=global_batch)
-
-    def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """See `LaunchReader`."""
-        said = written.arguments
-        if written.program.rpartition(".")[2] in _SFT or "model.partial-pretrain" in said:
-            return _TUNING.read(written, model=model, devices=devices, runtime=runtime)
-        core = any(name.startswith(f"{_A}megatron.") for name in said) or "megatron" in said.get(
-            "config-name", ""
-        ) + said.get(f"{_A}strategy", "")
-        if not core:
-            return _FSDP.read(written, model=model, devices=devices, runtime=runtime)
-        refuse(said, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
-        return _on_megatron(
-            written,
-            model=model,
-            devices=devices,
-            runtime=_CORE.runtime if runtime in ("", self.runtime) else runtime,
-        )
+def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+    """A strategy in the settings of the framework."""
+    return of_own_runtimes(_FSDP, grid, runtime=runtime, global_batch=global_batch)
 
 
 def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
@@ -465,8 +440,12 @@ def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) 
         "global-batch-size": str(count(said, f"{_A}ppo-mini-batch-size", 256) * each),
         "seq-length": str(_lengths(said)),
     }
-    launch = _CORE.read(
-        replace(written, arguments={**said, **sizes}), model=model, devices=devices, runtime=runtime
+    launch = read_arguments(
+        _CORE,
+        replace(written, arguments={**said, **sizes}),
+        model=model,
+        devices=devices,
+        runtime=runtime,
     )
     rank = said.get(f"{_M}lora.rank", said.get(f"{_M}lora-rank", "0"))
     targets = said.get(f"{_M}lora.target-modules", said.get(f"{_M}target-modules", "all"))
@@ -483,10 +462,18 @@ def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) 
         *_devices_said(said, devices),
         *adapters.notes,
     )
-    judged = _FSDP.judged(written)
+    judged = judged_settings(_FSDP, written)
     settings = tuple(judged.get(one.name, one) for one in launch.settings if one.name not in sizes)
     return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
 
 
 _DEGREES: Final = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
-VERL: Final = VerlReader()
+VERL: Final = LaunchReader(
+    name="verl",
+    runtime=FSDP,
+    target="megatron",
+    signature=SIGNATURE,
+    read=_read,
+    settings_of=_settings_of,
+    own_name=lambda name: name.replace("-", "_"),
+)
