@@ -11,7 +11,7 @@ from shardwright.api.stored import Stored
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall
 from shardwright.frameworks.export.hosts import Host
-from shardwright.frameworks.export.launchers.launcher import Launch, Launcher
+from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.export.placement import Placement, placement_files, placement_of
 from shardwright.frameworks.registry import TARGETS
@@ -134,7 +134,7 @@ def _launched(
             hint="drop --launcher",
             rule="export.launch",
         )
-    launch = Launch(given=given, placement=placement, files=files, start=start, image=image)
+    launch = PlacedExport(given=given, placement=placement, files=files, start=start, image=image)
     why = launcher.refused(launch)
     if why:
         raise StrategyError(

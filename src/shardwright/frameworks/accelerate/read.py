@@ -21,6 +21,7 @@ from shardwright.frameworks.launch.framework_claims import (
 from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS, launch_of, replicas
 from shardwright.frameworks.pytorch_fsdp.read import Sharding, sharding
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.ir.graph import Model
@@ -37,14 +38,8 @@ _TABLE: Final = replace(SETTINGS, ignored=IGNORED)
 _SIGNATURE: Final = Signature(
     kinds=frozenset({*CONFIGURATIONS, FileKind.COMMAND}),
     launchers=frozenset({"accelerate"}),
-    own=frozenset(
-        {
-            "compute-environment",
-            "distributed-type",
-            "fsdp-config.*",
-            "parallelism-config.*",
-            "deepspeed-config.*",
-        }
+    own=name_set(
+        "compute-environment distributed-type fsdp-config.* parallelism-config.* deepspeed-config.*"
     ),
     shared=frozenset({"num-machines", "mixed-precision", "num-processes"}),
     files=(

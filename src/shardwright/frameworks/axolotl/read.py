@@ -11,8 +11,8 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
+from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import OFF, refused
-from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import ATTENTION
 from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
@@ -260,24 +260,10 @@ AXOLOTL: Final = trainer_reader(
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
         programs=frozenset({"axolotl train", "axolotl.cli.train", "axolotl fetch"}),
-        own=frozenset(
-            {
-                *(
-                    "base-model",
-                    "sequence-len",
-                    "sample-packing",
-                    "pad-to-sequence-len",
-                    "dataset-prepared-path",
-                    "val-set-size",
-                ),
-                *(
-                    "evals-per-epoch",
-                    "saves-per-epoch",
-                    "lora-target-linear",
-                    "special-tokens.*",
-                    "eval-sample-packing",
-                ),
-            }
+        own=name_set(
+            "base-model sequence-len sample-packing pad-to-sequence-len dataset-prepared-path"
+            " val-set-size evals-per-epoch saves-per-epoch lora-target-linear special-tokens.*"
+            " eval-sample-packing"
         ),
         files=files_of("", own=DEEPSPEED_FILES),
     ),

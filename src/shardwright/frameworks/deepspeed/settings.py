@@ -14,6 +14,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    of_section,
     setting_table,
 )
 from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
@@ -45,22 +46,25 @@ SETTINGS: Final[SettingTable] = setting_table(
     KnownSetting(
         "data_types.grad_accum_dtype", "", "gradient_dtype", TEXT, verdict=Verdict.IGNORED
     ),
-    KnownSetting(f"{_ZERO}stage", "stage of ZeRO", "zero", absent=0, when=_ALWAYS),
-    KnownSetting(
-        f"{_ZERO}offload_optimizer.device",
-        _OFFLOAD,
-        "is_offloaded",
-        choice({"none": False, "cpu": True}, otherwise=False),
-        False,
+    *of_section(
+        "zero_optimization.",
+        KnownSetting("stage", "stage of ZeRO", "zero", absent=0, when=_ALWAYS),
+        KnownSetting(
+            "offload_optimizer.device",
+            _OFFLOAD,
+            "is_offloaded",
+            choice({"none": False, "cpu": True}, otherwise=False),
+            False,
+        ),
+        KnownSetting(
+            "offload_optimizer.ratio",
+            "share of the optimizer's states in host memory",
+            "offload_ratio",
+            PERCENT,
+            100,
+        ),
+        KnownSetting("cpu_offload", _OFFLOAD, "is_offloaded_whole", SWITCH, False, _NEVER),
     ),
-    KnownSetting(
-        f"{_ZERO}offload_optimizer.ratio",
-        "share of the optimizer's states in host memory",
-        "offload_ratio",
-        PERCENT,
-        100,
-    ),
-    KnownSetting(f"{_ZERO}cpu_offload", _OFFLOAD, "is_offloaded_whole", SWITCH, False, _NEVER),
     _size("reduce_bucket_size"),
     _size("allgather_bucket_size"),
     _size("stage3_prefetch_bucket_size"),

@@ -14,23 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.lazy_dataclass import dataclass
 
-KINDS: Final = frozenset(
-    {
-        *(
-            "PyTorchJob",
-            "MPIJob",
-            "TrainJob",
-            "TrainingRuntime",
-            "ClusterTrainingRuntime",
-            "JobSet",
-            "Job",
-            "RayJob",
-            "Pod",
-        ),
-        *("StatefulSet", "LeaderWorkerSet", "AppWrapper"),
-    }
+KINDS: Final = name_set(
+    "PyTorchJob MPIJob TrainJob TrainingRuntime ClusterTrainingRuntime JobSet Job"
+    " RayJob Pod StatefulSet LeaderWorkerSet AppWrapper"
 )
 MAX_DOCUMENTS: Final = 50
 MAX_CONTAINERS: Final = 200

@@ -17,6 +17,7 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.export.exporter import ExportFile, Given, one_line
 from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid
@@ -24,7 +25,7 @@ from shardwright.strategy.grid.ranks import coordinates
 from shardwright.strategy.plan.stages import Stage
 
 RANKS, TABLE, HOSTS = "ranks.json", "ranks.csv", "hostfile"
-COORDINATES: Final = ("tp", "cp", "dp", "pp", "ep", "etp")
+COORDINATES: Final = names("tp cp dp pp ep etp")
 MOST_RANKS: Final = 2**20
 """Of a map, which has a line for each."""
 COLUMNS: Final = ("rank", "node", "local_rank", *COORDINATES)

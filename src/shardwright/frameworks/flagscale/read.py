@@ -14,15 +14,10 @@ from shardwright.frameworks.megatron.field_names import (
     without_section,
 )
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
+from shardwright.frameworks.settings.name_lists import names
 
-_FLAGSCALE_SECTIONS: Final = (
-    "system.",
-    "model.",
-    "data.",
-    "train.system.",
-    "train.model.",
-    "system.optimizer.",
-    "model.optimizer.",
+_FLAGSCALE_SECTIONS: Final = names(
+    "system. model. data. train.system. train.model. system.optimizer. model.optimizer."
 )
 
 

@@ -19,6 +19,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
     of_environment,
     unsaid_options,
 )
+from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster
 from shardwright.strategy.grid.meshes import Mesh, joined, stages_of
 
@@ -31,19 +32,8 @@ LAYOUT: Final = "pipeline-model-parallel-layout"
 OF_MODEL: Final = frozenset(
     {"global-batch-size", "micro-batch-size", "seq-length", "max-position-embeddings"}
 )
-SYSTEM: Final = (
-    "parallel",
-    "recompute",
-    "optimizer",
-    "overlap",
-    "dispatcher",
-    "fusion",
-    "mapping",
-    "bf16",
-    "fp16",
-    "fp8",
-    "reduce",
-    "fsdp",
+SYSTEM: Final = names(
+    "parallel recompute optimizer overlap dispatcher fusion mapping bf16 fp16 fp8 reduce fsdp"
 )
 """Words in arguments of the section of how it runs; the others are the model's."""
 

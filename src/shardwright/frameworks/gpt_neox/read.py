@@ -17,14 +17,15 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.model_sizes import compared_sizes
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
+from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import by_name, judged
+from shardwright.frameworks.settings.verdicts import judged
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 
@@ -146,15 +147,9 @@ _RENAMED: Final = MappingProxyType(
         "zero-optimization.stage": "zero-stage",
     }
 )
-_KEPT: Final = frozenset(
-    {
-        "seq-length",
-        "sequence-parallel",
-        "context-parallel-size",
-        "hidden-dropout",
-        "attention-dropout",
-        "global-batch-size",
-    }
+_KEPT: Final = name_set(
+    "seq-length sequence-parallel context-parallel-size hidden-dropout"
+    " attention-dropout global-batch-size"
 )
 _CORE: Final = Dialect(
     framework="gpt-neox",
@@ -166,14 +161,9 @@ _CORE: Final = Dialect(
 
 SIGNATURE: Final = Signature(
     kinds=CONFIGURATIONS | {FileKind.COMMAND},
-    own=frozenset(
-        {
-            "pipe-parallel-size",
-            "model-parallel-size",
-            "no-weight-tying",
-            "gpt-j-residual",
-            "output-layer-parallelism",
-        }
+    own=name_set(
+        "pipe-parallel-size model-parallel-size no-weight-tying gpt-j-residual"
+        " output-layer-parallelism"
     ),
 )
 
@@ -211,13 +201,8 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
     found = judged(
         said, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED
     )
-    unsaid = [f"{name} {value}" for name, value in _DEFAULTS.items() if name not in said]
-    notes = (
-        (f"assumed, as these files do not set them: {', '.join(unsaid)} ({DOCS})",)
-        if unsaid
-        else ()
-    )
-    return replace(launch, settings=tuple(found), notes=(*launch.notes, *notes))
+    unset = {name: value for name, value in _DEFAULTS.items() if name not in said}
+    return replace(launch, settings=tuple(found), notes=(*launch.notes, *assumed(unset, DOCS)))
 
 
 _DEFAULTS: Final = MappingProxyType(

@@ -8,29 +8,15 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.model.ir.graph import Model
 
-NAMES: Final = frozenset(
-    {
-        *(
-            "model-name-or-path",
-            "base-model",
-            "model",
-            "model-id-or-path",
-            "actor-rollout-ref.model.path",
-            "model.partial-pretrain",
-        ),
-        *(
-            "model.-component-",
-            "model.flavor",
-            "modules.pre-trainer.model",
-            "model.name",
-            "model-name",
-            "model.path",
-            "model.model-path",
-        ),
-    }
+NAMES: Final = name_set(
+    "model-name-or-path base-model model model-id-or-path"
+    " actor-rollout-ref.model.path model.partial-pretrain model.-component-"
+    " model.flavor modules.pre-trainer.model model.name model-name model.path"
+    " model.model-path"
 )
 """Settings that name a model."""
 _SIZE: Final = re.compile(

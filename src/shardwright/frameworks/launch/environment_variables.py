@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.strategy.grid.axes import Grid
 
-_ON: Final = frozenset({"1", "true", "yes", "on", "y"})
+_ON: Final = name_set("1 true yes on y")
 _SLOWS: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(
     {
         "NCCL_P2P_DISABLE": (_ON, "devices of a node exchange through host memory"),

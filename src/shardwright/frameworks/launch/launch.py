@@ -4,7 +4,7 @@ strategy and job that they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from shardwright.frameworks.launch.framework_claims import Claim, Document, Signature, claim_of
@@ -127,3 +127,18 @@ class LaunchReader:
     def claims(self, document: Document) -> Claim:
         """The evidence that a file is of this framework."""
         return self.evidence(self.signature, document)
+
+
+def assumed(
+    defaults: Mapping[str, str], source: str, *, files: str = "these files do"
+) -> tuple[str, ...]:
+    """A note on settings that a framework has by default, where there are any.
+
+    Args:
+        source: where the defaults are documented.
+        files: what does not set them, with its verb.
+    """
+    if not defaults:
+        return ()
+    named = ", ".join(f"{name} {value}" for name, value in defaults.items())
+    return (f"assumed, as {files} not set them: {named} ({source})",)

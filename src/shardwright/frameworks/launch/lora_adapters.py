@@ -6,11 +6,10 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.value_forms import whole_number
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import LINEAR
-from shardwright.runtime.arguments import Arguments
 
 EVERY: Final = frozenset({"all", "all-linear", "all_linear", "true"})
 """Words for the products of all layers."""
@@ -67,23 +66,24 @@ class Adapters:
     notes: tuple[str, ...] = ()
 
 
-def adapters_of(said: Arguments, model: Model) -> Adapters:
-    """The adapters of canonical settings ``lora-rank`` and ``lora-target``; none where there is no
-    rank.
+def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
+    """The adapters of a launch; none where their rank is empty or 0.
+
+    Args:
+        rank: as a file has it.
+        targets: names of products, or a word for all of them.
 
     Raises:
         DataError: the rank is no number, or a target is not known here.
     """
-    rank = count(said, "lora-rank")
-    if not rank:
+    size = whole_number("lora-rank", rank) if rank else 0
+    if not size:
         return Adapters()
-    targets = [
-        word.strip(" '\"[]") for word in said.get("lora-target", "all").replace(",", " ").split()
-    ]
-    targets = [word for word in targets if word]
-    if not targets or EVERY & set(targets):
-        return Adapters(train=f"lora:r{rank}")
-    names = {one.rpartition(".")[2] for one in targets}
+    stripped = [word.strip(" '\"[]") for word in targets.replace(",", " ").split()]
+    words = {word for word in stripped if word}
+    if not words or EVERY & words:
+        return Adapters(train=f"lora:r{size}")
+    names = {word.rpartition(".")[2] for word in words}
     unknown = sorted(names - _OWN.keys())
     if unknown:
         raise DataError(
@@ -100,7 +100,7 @@ def adapters_of(said: Arguments, model: Model) -> Adapters:
         and not _is_whole(names, product)
     )
     if set(products) == _PARTS.keys():
-        return Adapters(train=f"lora:r{rank}", notes=notes)
+        return Adapters(train=f"lora:r{size}", notes=notes)
     known = {
         operator.name
         for block in model.blocks
@@ -117,7 +117,7 @@ def adapters_of(said: Arguments, model: Model) -> Adapters:
             f"MODEL has no product that {', '.join(sorted(names))[:60]} is",
             hint="the MODEL of the launch",
         )
-    return Adapters(train=f"lora:r{rank}:{','.join(here)}", notes=notes)
+    return Adapters(train=f"lora:r{size}:{','.join(here)}", notes=notes)
 
 
 def _is_whole(names: set[str], product: str) -> bool:

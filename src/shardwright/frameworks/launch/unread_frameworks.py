@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.framework_claims import FileKind, NotRead, Signature
+from shardwright.frameworks.settings.name_lists import name_set
 
 _ALL: Final = (
     NotRead(
@@ -23,14 +24,9 @@ _ALL: Final = (
                     for verb in ("pretrain", "finetune", "finetune_lora", "finetune_full")
                 }
             ),
-            own=frozenset(
-                {
-                    "train.lr-warmup-steps",
-                    "train.save-interval",
-                    "train.log-interval",
-                    "train.max-norm",
-                    "train.tie-embeddings",
-                }
+            own=name_set(
+                "train.lr-warmup-steps train.save-interval train.log-interval train.max-norm"
+                " train.tie-embeddings"
             )
             | {
                 "eval.initial-validation",
@@ -46,14 +42,9 @@ _ALL: Final = (
         signature=Signature(
             kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
             programs=frozenset({"levanter.main.train_lm", "levanter/main/train_lm.py"}),
-            own=frozenset(
-                {
-                    "trainer.tracker.*",
-                    "trainer.mp",
-                    "trainer.train-batch-size",
-                    "trainer.tensor-parallel-axes",
-                    "trainer.mesh.*",
-                }
+            own=name_set(
+                "trainer.tracker.* trainer.mp trainer.train-batch-size"
+                " trainer.tensor-parallel-axes trainer.mesh.*"
             ),
         ),
     ),

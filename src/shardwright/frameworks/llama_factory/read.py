@@ -16,9 +16,9 @@ from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import IGNORED
 from shardwright.frameworks.transformers.trainer_reader import (
@@ -84,16 +84,9 @@ _SIGNATURE: Final = Signature(
     programs=frozenset(
         {"llamafactory-cli train", "lmf train", "llamafactory.cli", "llamafactory/launcher.py"}
     ),
-    own=frozenset(
-        {
-            "finetuning-type",
-            "cutoff-len",
-            "pure-bf16",
-            "neat-packing",
-            "lora-target",
-            "pref-loss",
-            "enable-liger-kernel",
-        }
+    own=name_set(
+        "finetuning-type cutoff-len pure-bf16 neat-packing lora-target pref-loss"
+        " enable-liger-kernel"
     ),
     files=files_of("", "fsdp-config", own=DEEPSPEED_FILES),
 )
@@ -285,15 +278,7 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
     )
     kind = said.get("finetuning-type", "lora")
     adapters = adapters_of(
-        (
-            {
-                "lora-rank": said.get("lora-rank", "8"),
-                "lora-target": said.get("lora-target", "all"),
-            }
-            if kind == "lora"
-            else {}
-        ),
-        model,
+        said.get("lora-rank", "8") if kind == "lora" else "", said.get("lora-target", "all"), model
     )
     settings = tuple(one for one in launch.settings if one.name != "global-batch-size")
     notes = (

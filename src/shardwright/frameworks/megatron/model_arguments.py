@@ -14,6 +14,7 @@ from shardwright.frameworks.export.decoder import (
     strange_layers,
 )
 from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import LongerRotary
@@ -23,17 +24,13 @@ Flags = list[tuple[str, str]]
 LLAMA3 = (1.0, 4.0, 8192.0)
 """What ``--use-rope-scaling`` computes with beside its factor: low and high frequency factors,
 positions of the first training."""
-HEADS_MADE = frozenset({"qkv", "qk_norm", "rotary", "core", "proj"})
-LATENTS_MADE = frozenset(
-    {"q", "q_down", "q_norm", "q_up", "kv_down", "kv_norm", "kv_up", "rotary", "core", "proj"}
-)
+HEADS_MADE = name_set("qkv qk_norm rotary core proj")
+LATENTS_MADE = name_set("q q_down q_norm q_up kv_down kv_norm kv_up rotary core proj")
 AROUND = frozenset({"norm1", "norm2", "residual1", "residual2"})
 DENSE_MADE = frozenset({"up", "act", "down"})
-SPARSE_MADE = frozenset(
-    {
-        *("router", "route", "permute", "experts.up", "experts.act", "experts.down", "unpermute"),
-        *("shared.up", "shared.act", "shared.down", "shared.gate", "shared.scale", "combine"),
-    }
+SPARSE_MADE = name_set(
+    "router route permute experts.up experts.act experts.down unpermute shared.up"
+    " shared.act shared.down shared.gate shared.scale combine"
 )
 """Names of operators that the arguments can say."""
 

@@ -27,6 +27,7 @@ from shardwright.frameworks.megatron.refused_arguments import (
 )
 from shardwright.frameworks.megatron.releases import meant, runtime_of
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import priced, refuse
 from shardwright.frameworks.settings.value_forms import count, require_value, whole_number
@@ -58,39 +59,14 @@ MEGATRON_SIGNATURE: Final = Signature(
     programs=frozenset(
         {f"pretrain_{kind}.py" for kind in ("gpt", "mamba", "t5", "bert", "vlm", "hybrid")}
     ),
-    own=frozenset(
-        {
-            *(
-                "tensor-model-parallel-size",
-                "pipeline-model-parallel-size",
-                "expert-model-parallel-size",
-                "context-parallel-size",
-            ),
-            *(
-                "use-distributed-optimizer",
-                "num-attention-heads",
-                "use-mcore-models",
-                "recompute-granularity",
-                "sequence-parallel",
-            ),
-            *(
-                "num-layers-per-virtual-pipeline-stage",
-                "transformer-impl",
-                "untie-embeddings-and-output-weights",
-                "swiglu",
-            ),
-            *(
-                "disable-bias-linear",
-                "group-query-attention",
-                "num-query-groups",
-                "lr-decay-iters",
-                "overlap-grad-reduce",
-            ),
-        }
+    own=name_set(
+        "tensor-model-parallel-size pipeline-model-parallel-size expert-model-parallel-size"
+        " context-parallel-size use-distributed-optimizer num-attention-heads use-mcore-models"
+        " recompute-granularity sequence-parallel num-layers-per-virtual-pipeline-stage"
+        " transformer-impl untie-embeddings-and-output-weights swiglu disable-bias-linear"
+        " group-query-attention num-query-groups lr-decay-iters overlap-grad-reduce"
     ),
-    shared=frozenset(
-        {"micro-batch-size", "global-batch-size", "num-layers", "hidden-size", "seq-length"}
-    ),
+    shared=name_set("micro-batch-size global-batch-size num-layers hidden-size seq-length"),
 )
 
 

@@ -11,28 +11,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from shardwright.frameworks.settings.name_lists import names
 from shardwright.runtime.arguments import ON, Arguments
 
-RELEASES: Final = (
-    *(
-        "2.0",
-        "2.5",
-        "2.6",
-        "3.0",
-        "0.4",
-        "0.5",
-        "0.6",
-        "0.7",
-        "0.8",
-        "0.9",
-        "0.10",
-        "0.11",
-        "0.12",
-        "0.13",
-        "0.14",
-        "0.15",
-        "0.16",
-    ),
+RELEASES: Final = names(
+    "2.0 2.5 2.6 3.0 0.4 0.5 0.6 0.7 0.8 0.9 0.10 0.11 0.12 0.13 0.14 0.15 0.16"
 )
 """In their order; 3.0 is Megatron-LM of 2022 to mid 2023, 0.4 the first Megatron-Core here."""
 _FIRST: Final[Mapping[str, str]] = MappingProxyType(

@@ -17,19 +17,11 @@ from shardwright.frameworks.megatron.field_names import (
 )
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
 from shardwright.frameworks.megatron_bridge.settings import ELSEWHERE, MEANT, RECIPES, SETTINGS
+from shardwright.frameworks.settings.name_lists import name_set, names
 
-_BRIDGE_SECTIONS: Final = (
-    *(
-        "model.",
-        "train.",
-        "ddp.",
-        "optimizer.",
-        "dataset.",
-        "comm-overlap.",
-        "dist.",
-        "mixed-precision.",
-        "rerun-state-machine.",
-    ),
+_BRIDGE_SECTIONS: Final = names(
+    "model. train. ddp. optimizer. dataset. comm-overlap. dist."
+    " mixed-precision. rerun-state-machine."
 )
 
 
@@ -54,15 +46,7 @@ _GATES: Final = {"f.silu": "swiglu", "squared-relu": "squared-relu", "squared_re
 _PRECISIONS: Final = {recipe: word for word, recipe in RECIPES.items()}
 
 
-_BRIDGE_REST: Final = (
-    "checkpoint.",
-    "scheduler.",
-    "logger.",
-    "rng.",
-    "tokenizer.",
-    "validation.",
-    "profiling.",
-)
+_BRIDGE_REST: Final = names("checkpoint. scheduler. logger. rng. tokenizer. validation. profiling.")
 """Sections that change nothing here."""
 
 
@@ -116,14 +100,9 @@ BRIDGE: Final = dialect_reader(
     settings=SETTINGS,
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.PYTHON, FileKind.COMMAND}),
-        own=frozenset(
-            {
-                "train.global-batch-size",
-                "train.micro-batch-size",
-                "ddp.*",
-                "comm-overlap.*",
-                "commoverlapconfig.*",
-            }
+        own=name_set(
+            "train.global-batch-size train.micro-batch-size ddp.* comm-overlap.*"
+            " commoverlapconfig.*"
         )
         | {"config.train.micro-batch-size", "config.model.tensor-model-parallel-size"},
         shared=OF_RECIPES,

@@ -26,25 +26,18 @@ from shardwright.frameworks.launch.framework_claims import (
 from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
+from shardwright.frameworks.settings.name_lists import names
 from shardwright.frameworks.settings.unpriced_settings import refuse, refused
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/tree/main/src/megatron/bridge/recipes"
-FIELDS: Final = (
-    *(
-        "model.tensor-model-parallel-size",
-        "model.pipeline-model-parallel-size",
-        "model.virtual-pipeline-model-parallel-size",
-    ),
-    *("model.context-parallel-size", "model.sequence-parallel", "model.expert-model-parallel-size"),
-    *(
-        "dataset.seq-length",
-        "train.global-batch-size",
-        "train.micro-batch-size",
-        "model.recompute-granularity",
-    ),
+FIELDS: Final = names(
+    "model.tensor-model-parallel-size model.pipeline-model-parallel-size"
+    " model.virtual-pipeline-model-parallel-size model.context-parallel-size"
+    " model.sequence-parallel model.expert-model-parallel-size dataset.seq-length"
+    " train.global-batch-size train.micro-batch-size model.recompute-granularity"
 )
 """Columns of `RECIPES`; sequence parallelism is 1 or 0, and virtual stages are 0 where there are
 none."""
@@ -152,10 +145,7 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         replace(written, arguments=arguments), model=model, devices=devices, runtime=runtime
     )
     rank = said.get("peft.dim", dim)
-    adapters = adapters_of(
-        {"lora-rank": rank, "lora-target": said.get("peft.target-modules", "all")} if rank else {},
-        model,
-    )
+    adapters = adapters_of(rank, said.get("peft.target-modules", "all"), model)
     named = ", ".join(f"{name} {value}" for name, value in base.items())
     settings = tuple(_judged(written.arguments, launch, base))
     notes = (
@@ -185,89 +175,26 @@ BRIDGE_RECIPE: Final = LaunchReader(
     read=_read,
     evidence=_evidence,
 )
-_REST: Final = (
-    *(
-        "tokenizer.",
-        "validation.",
-        "scheduler.",
-        "logger.",
-        "checkpoint.",
-        "env-vars",
-        "peft.",
-        "dist.",
-        "rng.",
-        "default-peft-config.",
-    ),
-    *(
-        "distributed-fused-adam-with-cosine-annealing.",
-        "optimizer.lr",
-        "optimizer.min-lr",
-        "optimizer.adam",
-        "optimizer.weight",
-        "default-",
-    ),
-    *(
-        "dataset.num-workers",
-        "dataset.blend",
-        "dataset.split",
-        "dataset.offline",
-        "dataset.packed",
-        "dataset.pad",
-        "profiling.",
-        "inprocess",
-    ),
-    *(
-        "train.train-iters",
-        "train.manual-gc",
-        "model.pipeline-dtype",
-        "model.moe-aux",
-        "rerun",
-        "tensor-inspect",
-    ),
-    *(
-        "model.cuda-graph-warmup-steps",
-        "model.calculate-per-token-loss",
-        "model.gradient-accumulation-fusion",
-        "dataset.seed",
-        "config.",
-    ),
-    *(
-        "optimizer.main-grads-dtype",
-        "optimizer.main-params-dtype",
-        "optimizer.exp-avg-dtype",
-        "optimizer.exp-avg-sq-dtype",
-        "mixed-precision.",
-    ),
-    *(
-        "model.vocab-size",
-        "model.should-pad-vocab",
-        "model.make-vocab",
-        "dataset.dataloader",
-        "model.init",
-        "config-file",
-        "train.eval",
-        "from-hf-pretrained.",
-    ),
-    *(
-        "optimizer.use-precision-aware-optimizer",
-        "model.offload-modules",
-        "model.moe-router-padding",
-        "dataset.random-seed",
-    ),
+_REST: Final = names(
+    "tokenizer. validation. scheduler. logger. checkpoint. env-vars peft. dist."
+    " rng. default-peft-config. distributed-fused-adam-with-cosine-annealing."
+    " optimizer.lr optimizer.min-lr optimizer.adam optimizer.weight default-"
+    " dataset.num-workers dataset.blend dataset.split dataset.offline"
+    " dataset.packed dataset.pad profiling. inprocess train.train-iters"
+    " train.manual-gc model.pipeline-dtype model.moe-aux rerun tensor-inspect"
+    " model.cuda-graph-warmup-steps model.calculate-per-token-loss"
+    " model.gradient-accumulation-fusion dataset.seed config."
+    " optimizer.main-grads-dtype optimizer.main-params-dtype"
+    " optimizer.exp-avg-dtype optimizer.exp-avg-sq-dtype mixed-precision."
+    " model.vocab-size model.should-pad-vocab model.make-vocab dataset.dataloader"
+    " model.init config-file train.eval from-hf-pretrained."
+    " optimizer.use-precision-aware-optimizer model.offload-modules"
+    " model.moe-router-padding dataset.random-seed"
 )
 """Beginnings of names that change nothing here."""
 
 
-_PARTS: Final = (
-    "comm-overlap",
-    "peft",
-    "model",
-    "tokenizer",
-    "dataset",
-    "ddp",
-    "optimizer",
-    "train",
-)
+_PARTS: Final = names("comm-overlap peft model tokenizer dataset ddp optimizer train")
 """Names of sections that are set as a whole."""
 
 

@@ -24,32 +24,15 @@ from shardwright.frameworks.megatron.read import (
     dialect_reader,
 )
 from shardwright.frameworks.megatron.releases import meant
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.runtime.arguments import Arguments
 
-_OF_DEEPSPEED: Final = frozenset(
-    {
-        *(
-            "deepspeed",
-            "deepspeed-config",
-            "deepspeed-activation-checkpointing",
-            "train-batch-size",
-            "train-micro-batch-size-per-gpu",
-        ),
-        *(
-            "no-pipeline-parallel",
-            "zero-allow-untested-optimizer",
-            "train-batch-size",
-            "lr-decay-tokens",
-            "lr-warmup-tokens",
-        ),
-        *(
-            "gradient-clipping",
-            "steps-per-print",
-            "wall-clock-breakdown",
-            "pp-partition-method",
-            "gradient-accumulation-steps",
-        ),
-    }
+_OF_DEEPSPEED: Final = name_set(
+    "deepspeed deepspeed-config deepspeed-activation-checkpointing"
+    " train-batch-size train-micro-batch-size-per-gpu no-pipeline-parallel"
+    " zero-allow-untested-optimizer train-batch-size lr-decay-tokens"
+    " lr-warmup-tokens gradient-clipping steps-per-print"
+    " wall-clock-breakdown pp-partition-method gradient-accumulation-steps"
 )
 """Settings of DeepSpeed's that repeat arguments, or change nothing."""
 

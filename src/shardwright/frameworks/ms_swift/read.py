@@ -16,13 +16,13 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.field_names import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
     FSDP,
@@ -185,99 +185,24 @@ _CORE: Final = Dialect(
         }
     ),
 )
-_CORE_REST: Final = frozenset(
-    {
-        *(
-            "model",
-            "model-type",
-            "dataset",
-            "val-dataset",
-            "split-dataset-ratio",
-            "load-from-cache-file",
-            "save-safetensors",
-            "packing",
-        ),
-        *(
-            "num-train-epochs",
-            "max-epochs",
-            "output-dir",
-            "eval-steps",
-            "save-steps",
-            "logging-steps",
-            "dataloader-num-workers",
-        ),
-        *(
-            "dataset-num-proc",
-            "system",
-            "model-author",
-            "model-name",
-            "template",
-            "truncation-strategy",
-            "streaming",
-        ),
-        *(
-            "cached-dataset",
-            "train-iters",
-            "eval-iters",
-            "save-total-limit",
-            "load-safetensors",
-            "mcore-model",
-            "add-version",
-            "use-hf",
-        ),
-        *(
-            "max-model-len",
-            "custom-dataset-info",
-            "loss-scale",
-            "packing-length",
-            "packing-num-proc",
-            "freeze-vit",
-            "freeze-aligner",
-        ),
-        *(
-            "tuner-type",
-            "train-type",
-            "target-modules",
-            "lora-rank",
-            "lora-alpha",
-            "lora-dropout",
-            "merge-lora",
-            "agent-template",
-        ),
-        *(
-            "columns",
-            "shuffle-buffer-size",
-            "lazy-tokenize",
-            "model-kwargs",
-            "enable-thinking",
-            "report-to",
-            "padding-free",
-            "strict",
-        ),
-        *(
-            "dataloader-persistent-workers",
-            "dataloader-prefetch-factor",
-            "group-by-length",
-            "dataset-shuffle",
-            "train-dataloader-shuffle",
-        ),
-        *(
-            "metric-for-best-model",
-            "load-args",
-            "torch-dtype",
-            "lr-warmup-fraction",
-            "create-checkpoint-symlink",
-            "cached-val-dataset",
-        ),
-        *(
-            "rope-scaling",
-            "gradient-accumulation-fusion",
-            "vit-gradient-checkpointing",
-            "initialize-embedding",
-            "new-special-tokens",
-        ),
-        *("save-interval", "eval-interval", "log-interval", "save", "ddp-timeout"),
-    }
+_CORE_REST: Final = name_set(
+    "model model-type dataset val-dataset split-dataset-ratio"
+    " load-from-cache-file save-safetensors packing num-train-epochs"
+    " max-epochs output-dir eval-steps save-steps logging-steps"
+    " dataloader-num-workers dataset-num-proc system model-author model-name"
+    " template truncation-strategy streaming cached-dataset train-iters"
+    " eval-iters save-total-limit load-safetensors mcore-model add-version"
+    " use-hf max-model-len custom-dataset-info loss-scale packing-length"
+    " packing-num-proc freeze-vit freeze-aligner tuner-type train-type"
+    " target-modules lora-rank lora-alpha lora-dropout merge-lora"
+    " agent-template columns shuffle-buffer-size lazy-tokenize model-kwargs"
+    " enable-thinking report-to padding-free strict"
+    " dataloader-persistent-workers dataloader-prefetch-factor group-by-length"
+    " dataset-shuffle train-dataloader-shuffle metric-for-best-model load-args"
+    " torch-dtype lr-warmup-fraction create-checkpoint-symlink"
+    " cached-val-dataset rope-scaling gradient-accumulation-fusion"
+    " vit-gradient-checkpointing initialize-embedding new-special-tokens"
+    " save-interval eval-interval log-interval save ddp-timeout"
 )
 """Settings of ``megatron sft`` that are the framework's own and change nothing here."""
 
@@ -345,21 +270,16 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
     said = dict(written.arguments)
     own = USUAL_RUNTIME if runtime in ("", FSDP) else runtime
     launch = read_arguments(_CORE, written, model=model, devices=devices, runtime=own)
-    notes = (
-        [f"assumed, as the command does not set them: {_unsaid(said)} ({DOCS})"]
-        if _unsaid(said)
-        else []
-    )
+    unset = {
+        name: value
+        for name, value in _CORE.defaults.items()
+        if name not in said and name not in _QUIET
+    }
+    notes = assumed(unset, DOCS, files="the command does")
     kind = said.get("tuner-type", said.get("train-type", "lora" if "lora-rank" in said else "full"))
     adapters = adapters_of(
-        (
-            {
-                "lora-rank": said.get("lora-rank", "8"),
-                "lora-target": said.get("target-modules", "all-linear"),
-            }
-            if kind == "lora"
-            else {}
-        ),
+        said.get("lora-rank", "8") if kind == "lora" else "",
+        said.get("target-modules", "all"),
         model,
     )
     return replace(launch, train=adapters.train, notes=(*launch.notes, *notes, *adapters.notes))
@@ -368,14 +288,6 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
 def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
     """A strategy in the settings of the framework."""
     return of_own_runtimes(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
-
-
-def _unsaid(said: dict[str, str]) -> str:
-    return ", ".join(
-        f"{name} {value}"
-        for name, value in _CORE.defaults.items()
-        if name not in said and name not in _QUIET
-    )
 
 
 _QUIET: Final = ("attention-dropout", "hidden-dropout")

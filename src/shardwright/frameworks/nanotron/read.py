@@ -15,6 +15,7 @@ from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.launch.model_sizes import TRANSFORMERS, compared_sizes
 from shardwright.frameworks.nanotron.settings import SETTINGS
 from shardwright.frameworks.nanotron.write import own_stages
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.model.ir.graph import Model
@@ -24,21 +25,10 @@ _SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
     programs=frozenset({"run_train.py"}),
     files=(NamedFile(setting="config-file", holds="the strategy"),),
-    own=frozenset(
-        {
-            *(
-                "parallelism.tp",
-                "parallelism.pp",
-                "parallelism.dp",
-                "parallelism.pp-engine",
-                "parallelism.tp-mode",
-            ),
-            *(
-                "tokens.micro-batch-size",
-                "tokens.batch-accumulation-per-replica",
-                "tokens.sequence-length",
-            ),
-        }
+    own=name_set(
+        "parallelism.tp parallelism.pp parallelism.dp parallelism.pp-engine"
+        " parallelism.tp-mode tokens.micro-batch-size tokens.batch-accumulation-per-replica"
+        " tokens.sequence-length"
     ),
 )
 

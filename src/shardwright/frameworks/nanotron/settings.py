@@ -14,6 +14,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    of_section,
     setting_table,
 )
 from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
@@ -23,38 +24,39 @@ from shardwright.strategy.grid.axes import Recompute
 _ALWAYS: Final = WhenWritten.ALWAYS
 _DEGREES: Final = "parallelism."
 SETTINGS: Final[SettingTable] = setting_table(
-    KnownSetting(f"{_DEGREES}dp", "dp", "dp"),
-    KnownSetting(f"{_DEGREES}pp", "pp", "pp", absent=1, when=_ALWAYS),
-    KnownSetting(f"{_DEGREES}tp", "tp", "tp", absent=1, when=_ALWAYS),
-    KnownSetting(
-        f"{_DEGREES}pp_engine",
-        "schedule",
-        "schedule",
-        choice({"1f1b": "1f1b", "afab": "gpipe"}, otherwise="1f1b"),
-        "1f1b",
-        _ALWAYS,
+    *of_section(
+        "parallelism.",
+        KnownSetting("dp", "dp", "dp"),
+        KnownSetting("pp", "pp", "pp", absent=1, when=_ALWAYS),
+        KnownSetting("tp", "tp", "tp", absent=1, when=_ALWAYS),
+        KnownSetting(
+            "pp_engine",
+            "schedule",
+            "schedule",
+            choice({"1f1b": "1f1b", "afab": "gpipe"}, otherwise="1f1b"),
+            "1f1b",
+            _ALWAYS,
+        ),
+        KnownSetting(
+            "tp_mode",
+            "sp",
+            "sp",
+            choice({"REDUCE_SCATTER": True, "ALL_REDUCE": False}, otherwise=False),
+            False,
+            _ALWAYS,
+        ),
+        KnownSetting("tp_linear_async_communication", "sets tp_overlap", "is_overlapped", SWITCH),
+        KnownSetting(
+            "recompute_layer",
+            "recompute",
+            "recompute",
+            switch(Recompute.NONE, Recompute.FULL),
+            Recompute.NONE,
+            _ALWAYS,
+        ),
+        KnownSetting("expert_parallel_size", "ep", "ep", absent=1, when=_ALWAYS),
+        KnownSetting("context_parallel_size", "cp", "cp", absent=1, when=_ALWAYS),
     ),
-    KnownSetting(
-        f"{_DEGREES}tp_mode",
-        "sp",
-        "sp",
-        choice({"REDUCE_SCATTER": True, "ALL_REDUCE": False}, otherwise=False),
-        False,
-        _ALWAYS,
-    ),
-    KnownSetting(
-        f"{_DEGREES}tp_linear_async_communication", "sets tp_overlap", "is_overlapped", SWITCH
-    ),
-    KnownSetting(
-        f"{_DEGREES}recompute_layer",
-        "recompute",
-        "recompute",
-        switch(Recompute.NONE, Recompute.FULL),
-        Recompute.NONE,
-        _ALWAYS,
-    ),
-    KnownSetting(f"{_DEGREES}expert_parallel_size", "ep", "ep", absent=1, when=_ALWAYS),
-    KnownSetting(f"{_DEGREES}context_parallel_size", "cp", "cp", absent=1, when=_ALWAYS),
     KnownSetting(
         "model.dtype",
         "number format",

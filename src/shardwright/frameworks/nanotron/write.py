@@ -34,6 +34,7 @@ from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.nanotron.settings import SETTINGS
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import (
     Pair,
     grid_values,
@@ -47,21 +48,7 @@ FILE, SCRIPT = "nanotron.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 ENGINES: Final = ("1f1b", "gpipe")
 """Schedules that it has."""
-MADE: Final = frozenset(
-    {
-        "norm1",
-        "qkv",
-        "rotary",
-        "core",
-        "proj",
-        "residual1",
-        "norm2",
-        "up",
-        "act",
-        "down",
-        "residual2",
-    }
-)
+MADE: Final = name_set("norm1 qkv rotary core proj residual1 norm2 up act down residual2")
 """Operators of its Qwen 2, which without biases is a Llama."""
 
 

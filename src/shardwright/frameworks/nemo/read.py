@@ -19,18 +19,12 @@ from shardwright.frameworks.megatron.field_names import (
     without_section,
 )
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
+from shardwright.frameworks.settings.name_lists import name_set, names
 from shardwright.frameworks.settings.setting_table import KnownSetting, setting_table
 from shardwright.frameworks.settings.value_forms import choice
 
-_NEMO_SECTIONS: Final = (
-    "model.",
-    "model.optim.",
-    "trainer.",
-    "trainer.strategy.",
-    "strategy.",
-    "data.",
-    "optim.",
-    "megatron-cfg.",
+_NEMO_SECTIONS: Final = names(
+    "model. model.optim. trainer. trainer.strategy. strategy. data. optim. megatron-cfg."
 )
 
 
@@ -47,88 +41,24 @@ _NEMO_TURNED: Final = MappingProxyType(
 _NEMO_PARTS: Final = ("tokenizer.", "sched.", "nsys-profile.", "data.")
 
 
-_NEMO_REST: Final = frozenset(
-    {
-        *(
-            "mcore-gpt",
-            "megatron-amp-o2",
-            "pre-process",
-            "post-process",
-            "persist-layer-norm",
-            "headscale",
-            "transformer-block-type",
-        ),
-        *(
-            "openai-gelu",
-            "normalize-attention-scores",
-            "attention-type",
-            "use-scaled-init-method",
-            "ffn-dropout",
-            "onnx-safe",
-        ),
-        *(
-            "apply-query-key-layer-scaling",
-            "do-layer-norm-weight-decay",
-            "native-amp-init-scale",
-            "native-amp-growth-interval",
-        ),
-        *(
-            "resume-from-checkpoint",
-            "apex-transformer-log-level",
-            "gradient-as-bucket-view",
-            "gc-interval",
-            "use-emha",
-            "batch-p2p-comm",
-        ),
-        *(
-            "num-micro-batches-with-partial-activation-checkpoints",
-            "activations-checkpoint-layers-per-pipeline",
-            "betas",
-            "splits-string",
-        ),
-        *(
-            "devices",
-            "num-nodes",
-            "accelerator",
-            "logger",
-            "enable-checkpointing",
-            "use-distributed-sampler",
-            "max-epochs",
-            "max-steps",
-        ),
-        *(
-            "max-time",
-            "log-every-n-steps",
-            "val-check-interval",
-            "limit-val-batches",
-            "limit-test-batches",
-            "accumulate-grad-batches",
-        ),
-        *(
-            "gradient-clip-val",
-            "benchmark",
-            "enable-model-summary",
-            "contiguous-grad-buffer",
-            "bucket-cap-mb",
-            "skip-warmup",
-        ),
-        *(
-            "index-mapping-dir",
-            "data-prefix",
-            "transformer-engine",
-            "fp16-lm-cross-entropy",
-            "sync-batch-comm",
-            "grad-div-ar-fusion",
-        ),
-        *(
-            "use-flash-attention",
-            "masked-softmax-fusion",
-            "bias-activation-fusion",
-            "bias-dropout-add-fusion",
-            "grad-reduce-in-fp32",
-        ),
-        *("grad-allreduce-chunk-size-mb",),
-    }
+_NEMO_REST: Final = name_set(
+    "mcore-gpt megatron-amp-o2 pre-process post-process persist-layer-norm"
+    " headscale transformer-block-type openai-gelu normalize-attention-scores"
+    " attention-type use-scaled-init-method ffn-dropout onnx-safe"
+    " apply-query-key-layer-scaling do-layer-norm-weight-decay"
+    " native-amp-init-scale native-amp-growth-interval resume-from-checkpoint"
+    " apex-transformer-log-level gradient-as-bucket-view gc-interval use-emha"
+    " batch-p2p-comm num-micro-batches-with-partial-activation-checkpoints"
+    " activations-checkpoint-layers-per-pipeline betas splits-string devices"
+    " num-nodes accelerator logger enable-checkpointing"
+    " use-distributed-sampler max-epochs max-steps max-time log-every-n-steps"
+    " val-check-interval limit-val-batches limit-test-batches"
+    " accumulate-grad-batches gradient-clip-val benchmark enable-model-summary"
+    " contiguous-grad-buffer bucket-cap-mb skip-warmup index-mapping-dir"
+    " data-prefix transformer-engine fp16-lm-cross-entropy sync-batch-comm"
+    " grad-div-ar-fusion use-flash-attention masked-softmax-fusion"
+    " bias-activation-fusion bias-dropout-add-fusion grad-reduce-in-fp32"
+    " grad-allreduce-chunk-size-mb"
 )
 """NeMo's settings that change nothing here."""
 
@@ -205,14 +135,9 @@ NEMO: Final = dialect_reader(
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.PYTHON, FileKind.COMMAND}),
         programs=frozenset({"megatron_gpt_pretraining.py"}),
-        own=frozenset(
-            {
-                "trainer.num-nodes",
-                "trainer.devices",
-                "trainer.strategy.*",
-                "exp-manager.*",
-                "model.micro-batch-size",
-            }
+        own=name_set(
+            "trainer.num-nodes trainer.devices trainer.strategy.* exp-manager.*"
+            " model.micro-batch-size"
         )
         | {"model.activations-checkpoint-granularity", "strategy.tensor-model-parallel-size"},
         shared=OF_RECIPES,

@@ -26,26 +26,17 @@ from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.nemo.read import nemo
+from shardwright.frameworks.settings.name_lists import name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refuse, refused
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA/NeMo/tree/v2.5.0/nemo/collections/llm/recipes"
-FIELDS: Final = (
-    *(
-        "tensor-model-parallel-size",
-        "pipeline-model-parallel-size",
-        "virtual-pipeline-model-parallel-size",
-        "context-parallel-size",
-    ),
-    *(
-        "sequence-parallel",
-        "expert-model-parallel-size",
-        "seq-length",
-        "global-batch-size",
-        "micro-batch-size",
-    ),
+FIELDS: Final = names(
+    "tensor-model-parallel-size pipeline-model-parallel-size"
+    " virtual-pipeline-model-parallel-size context-parallel-size sequence-parallel"
+    " expert-model-parallel-size seq-length global-batch-size micro-batch-size"
 )
 """Columns of `RECIPES`; sequence parallelism is 1 or 0, and virtual stages are 0 where there are
 none."""
@@ -265,57 +256,20 @@ def words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     return None
 
 
-_PRECISION_AWARE: Final = frozenset(
-    {
-        "use-precision-aware-optimizer",
-        "exp-avg-dtype",
-        "exp-avg-sq-dtype",
-        "main-grads-dtype",
-        "main-params-dtype",
-    }
+_PRECISION_AWARE: Final = name_set(
+    "use-precision-aware-optimizer exp-avg-dtype exp-avg-sq-dtype"
+    " main-grads-dtype main-params-dtype"
 )
 """Fields of the optimizer that say the dtypes of its states."""
-_HELD: Final = frozenset(
-    {
-        *(
-            "gradient-as-bucket-view",
-            "ckpt-async-save",
-            "ckpt-parallel-load",
-            "ckpt-parallel-save",
-            "ddp",
-            "pipeline-dtype",
-            "fsdp",
-            "config",
-        ),
-        *(
-            "ckpt-load-optimizer",
-            "ckpt-save-optimizer",
-            "ckpt-load-strictness",
-            "progress-interval",
-            "save-ckpt-format",
-            "tokenizer",
-        ),
-        *(
-            "replace-progress-bar",
-            "ckpt-load-directly-on-device",
-            "use-te-rng-tracker",
-            "ckpt-include-optimizer",
-            "account-for-none",
-        ),
-        *(
-            "bias-activation-fusion",
-            "deallocate-pipeline-outputs",
-            "masked-softmax-fusion",
-            "gradient-accumulation-fusion",
-        ),
-        *(
-            "apply-rope-fusion",
-            "bias-dropout-fusion",
-            "vocab-size",
-            "enable-cuda-graph",
-            "disable-parameter-transpose-cache",
-        ),
-    }
+_HELD: Final = name_set(
+    "gradient-as-bucket-view ckpt-async-save ckpt-parallel-load ckpt-parallel-save"
+    " ddp pipeline-dtype fsdp config ckpt-load-optimizer ckpt-save-optimizer"
+    " ckpt-load-strictness progress-interval save-ckpt-format tokenizer"
+    " replace-progress-bar ckpt-load-directly-on-device use-te-rng-tracker"
+    " ckpt-include-optimizer account-for-none bias-activation-fusion"
+    " deallocate-pipeline-outputs masked-softmax-fusion"
+    " gradient-accumulation-fusion apply-rope-fusion bias-dropout-fusion vocab-size"
+    " enable-cuda-graph disable-parameter-transpose-cache"
 )
 """Fields of the strategy and of models that change nothing here."""
 _CORE: Final = Dialect(
@@ -365,14 +319,7 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
         runtime=runtime,
     )
     rank = said.get("lora.dim", said.get("peft.dim", ""))
-    adapters = adapters_of(
-        (
-            {"lora-rank": rank, "lora-target": said.get("lora.target-modules", "all")}
-            if rank
-            else {}
-        ),
-        model,
-    )
+    adapters = adapters_of(rank, said.get("lora.target-modules", "all"), model)
     settings = tuple(one for one in launch.settings if one.name not in base)
     notes = (*_told(said, base, devices), *adapters.notes)
     return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))

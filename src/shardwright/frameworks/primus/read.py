@@ -19,10 +19,11 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.name_lists import by_name
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
-from shardwright.frameworks.settings.verdicts import Setting, Verdict, by_name, judged
+from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
@@ -186,9 +187,7 @@ def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Laun
             devices=devices,
             runtime=own or USUAL_RUNTIME,
         )
-    if unsaid:
-        named = ", ".join(f"{name} {value}" for name, value in unsaid.items())
-        notes = (*notes, f"assumed, as these files do not set them: {named} ({DOCS})")
+    notes = (*notes, *assumed(unsaid, DOCS))
     settings = tuple(_judged(written.arguments, launch, section))
     return replace(launch, framework="primus", settings=settings, notes=(*launch.notes, *notes))
 

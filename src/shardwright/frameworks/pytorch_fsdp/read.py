@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
+from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.lazy_dataclass import dataclass
 
 _STAGES: Final = MappingProxyType(
@@ -24,9 +25,7 @@ _STAGES: Final = MappingProxyType(
 )
 """FSDP setting in lower case -> ZeRO stage. The setting is a ShardingStrategy of FSDP 1, by name or
 number, or FSDP 2's reshard_after_forward ("true" or "false")."""
-_WITHIN_A_NODE: Final = frozenset(
-    {"hybrid_shard", "4", "hybrid_shard_zero2", "_hybrid_shard_zero2", "5"}
-)
+_WITHIN_A_NODE: Final = name_set("hybrid_shard 4 hybrid_shard_zero2 _hybrid_shard_zero2 5")
 STRATEGIES: Final = frozenset(_STAGES)
 """Settings that `sharding` accepts, in lower case."""
 

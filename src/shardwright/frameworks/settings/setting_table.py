@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
+from shardwright.frameworks.settings.name_lists import by_name
 from shardwright.frameworks.settings.unpriced_settings import Refusal
 from shardwright.frameworks.settings.value_forms import WHOLE, ValueForm
-from shardwright.frameworks.settings.verdicts import Verdict, by_name
+from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
@@ -74,6 +75,11 @@ class SettingTable:
     ignored: Mapping[str, str]
     unmodelled: Mapping[str, str]
     refused: Mapping[str, Refusal]
+
+
+def of_section(section: str, *rows: KnownSetting) -> tuple[KnownSetting, ...]:
+    """Rows whose names are given without the beginning that all of them have."""
+    return tuple(replace(row, name=section + row.name) for row in rows)
 
 
 def setting_table(

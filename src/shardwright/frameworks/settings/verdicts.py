@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from types import MappingProxyType
 
 from shardwright.errors import nearest
 from shardwright.lazy_dataclass import dataclass
@@ -39,13 +38,6 @@ class Setting:
     value: str
     verdict: Verdict
     means: str = ""
-
-
-def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:
-    """Reason -> names, apart by spaces; as name -> reason."""
-    return MappingProxyType(
-        {name: reason for reason, names in reasons.items() for name in names.split()}
-    )
 
 
 def judged(

@@ -16,6 +16,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    of_section,
     setting_table,
 )
 from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
@@ -55,8 +56,6 @@ FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
     "deepseek-v3-no-mtp": ("deepseek_v3", "671B"),
 }
 """Models of our catalog that torchtitan's registries have: (module, flavor)."""
-_P: Final = "parallelism."
-_CHUNK: Final = f"{_P}pipeline_parallel_"
 _ALWAYS, _NEVER = WhenWritten.ALWAYS, WhenWritten.NEVER
 _NUMBER: Final = ValueForm(
     read=lambda name, text: None if text.startswith("-") else whole_number(name, text), write=int
@@ -71,49 +70,56 @@ def _recompute(name: str, value: str) -> Recompute:
 
 
 SETTINGS: Final[SettingTable] = setting_table(
-    KnownSetting(
-        f"{_P}data_parallel_replicate_degree",
-        "replicas of shards",
-        "replicate",
-        absent=1,
-        when=_ALWAYS,
-    ),
-    KnownSetting(
-        f"{_P}data_parallel_shard_degree", "members of a sharding group", "shards", _NUMBER
-    ),
-    KnownSetting(
-        f"{_P}fsdp_reshard_after_forward",
-        "zero 2 or 3",
-        "sharded_stage",
-        choice({"always": 3, "never": 2}),
-    ),
-    KnownSetting(f"{_P}tensor_parallel_degree", "tp", "tp", absent=1, when=_ALWAYS),
-    KnownSetting(f"{_P}enable_sequence_parallel", "sp", "sp", SWITCH, True, _ALWAYS),
-    KnownSetting(f"{_P}context_parallel_degree", "cp", "cp", absent=1, when=_ALWAYS),
-    KnownSetting(f"{_P}expert_parallel_degree", "ep", "ep", absent=1, when=_ALWAYS),
-    KnownSetting(f"{_CHUNK}degree", "pp", "pp", absent=1),
-    KnownSetting(f"{_CHUNK}schedule", "schedule", "order_name", TEXT),
-    KnownSetting(f"{_CHUNK}microbatch_size", "samples of a microbatch", "pipeline_samples"),
-    KnownSetting(f"{_P}module_fqns_per_model_part", "layers of each chunk", "modules", _MODULES),
-    KnownSetting(f"{_CHUNK}schedule_csv", "order of the pipeline"),
-    KnownSetting(
-        f"{_P}context_parallel_rotate_method",
-        "ring or gather of cp",
-        "gather",
-        choice({"alltoall": False, "allgather": True}, otherwise=False),
-        False,
-        _NEVER,
-    ),
-    KnownSetting(f"{_CHUNK}layers_per_stage", "vpp", "stage_layers", absent=0, when=_NEVER),
-    *(
+    *of_section(
+        "parallelism.",
         KnownSetting(
-            f"{_CHUNK}{end}_stage_less_layers",
-            f"layers of the {end} stage",
-            f"{end}_less",
+            "data_parallel_replicate_degree",
+            "replicas of shards",
+            "replicate",
             absent=1,
-            when=_NEVER,
-        )
-        for end in ("first", "last")
+            when=_ALWAYS,
+        ),
+        KnownSetting(
+            "data_parallel_shard_degree", "members of a sharding group", "shards", _NUMBER
+        ),
+        KnownSetting(
+            "fsdp_reshard_after_forward",
+            "zero 2 or 3",
+            "sharded_stage",
+            choice({"always": 3, "never": 2}),
+        ),
+        KnownSetting("tensor_parallel_degree", "tp", "tp", absent=1, when=_ALWAYS),
+        KnownSetting("enable_sequence_parallel", "sp", "sp", SWITCH, True, _ALWAYS),
+        KnownSetting("context_parallel_degree", "cp", "cp", absent=1, when=_ALWAYS),
+        KnownSetting(
+            "context_parallel_rotate_method",
+            "ring or gather of cp",
+            "gather",
+            choice({"alltoall": False, "allgather": True}, otherwise=False),
+            False,
+            _NEVER,
+        ),
+        KnownSetting("expert_parallel_degree", "ep", "ep", absent=1, when=_ALWAYS),
+        KnownSetting("pipeline_parallel_degree", "pp", "pp", absent=1),
+        KnownSetting("pipeline_parallel_schedule", "schedule", "order_name", TEXT),
+        KnownSetting(
+            "pipeline_parallel_microbatch_size", "samples of a microbatch", "pipeline_samples"
+        ),
+        KnownSetting("module_fqns_per_model_part", "layers of each chunk", "modules", _MODULES),
+        KnownSetting("pipeline_parallel_schedule_csv", "order of the pipeline"),
+        KnownSetting(
+            "pipeline_parallel_layers_per_stage", "vpp", "stage_layers", absent=0, when=_NEVER
+        ),
+        *(
+            KnownSetting(
+                f"pipeline_parallel_{end}_stage_less_layers",
+                f"layers of the {end} stage",
+                f"{end}_less",
+                absent=1,
+                when=_NEVER,
+            )
+            for end in ("first", "last")
+        ),
     ),
     KnownSetting("training.seq_len", "tokens of a sample", "seq_len", absent=0),
     KnownSetting("training.global_batch_size", "samples of a step", "global_batch", _NUMBER),

@@ -16,8 +16,8 @@ from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import FileKind, NamedFile, Signature
 from shardwright.frameworks.launch.fused_losses import OF_LOSS
 from shardwright.frameworks.launch.launch_degrees import NO_PIPELINE
+from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import refused
-from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import Words, on, trainer_reader
 
@@ -187,14 +187,9 @@ TORCHTUNE: Final = trainer_reader(
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
         programs=frozenset({"tune run"}),
-        own=frozenset(
-            {
-                "model.-component-",
-                "optimizer.-component-",
-                "tokenizer.-component-",
-                "dataset.-component-",
-                "loss.-component-",
-            }
+        own=name_set(
+            "model.-component- optimizer.-component- tokenizer.-component-"
+            " dataset.-component- loss.-component-"
         ),
         files=(NamedFile(setting="config", holds="the configuration"),),
     ),

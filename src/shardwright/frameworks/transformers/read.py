@@ -12,25 +12,15 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import CONFIGURATIONS, FileKind, Signature
+from shardwright.frameworks.settings.name_lists import names
 from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
 
 _PYTHON: Final = ("trainingarguments.", "seq2seqtrainingarguments.")
 """How settings begin where a Python file calls the class."""
-_OWN: Final = (
-    *(
-        "per-device-train-batch-size",
-        "gradient-checkpointing",
-        "num-train-epochs",
-        "lr-scheduler-type",
-        "ddp-timeout",
-    ),
-    *(
-        "per-device-eval-batch-size",
-        "logging-steps",
-        "save-total-limit",
-        "bf16-full-eval",
-        "fsdp-transformer-layer-cls-to-wrap",
-    ),
+_OWN: Final = names(
+    "per-device-train-batch-size gradient-checkpointing num-train-epochs"
+    " lr-scheduler-type ddp-timeout per-device-eval-batch-size logging-steps"
+    " save-total-limit bf16-full-eval fsdp-transformer-layer-cls-to-wrap"
 )
 DOCS: Final = "https://huggingface.co/docs/transformers/main_classes/trainer"
 

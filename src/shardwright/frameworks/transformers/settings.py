@@ -14,8 +14,8 @@ from typing import Final
 from shardwright.frameworks.accelerate.settings import SETTINGS as ACCELERATE
 from shardwright.frameworks.deepspeed.settings import SETTINGS as DEEPSPEED
 from shardwright.frameworks.launch.fused_losses import UNDERSTOOD as OF_LOSSES
+from shardwright.frameworks.settings.name_lists import by_name
 from shardwright.frameworks.settings.unpriced_settings import Refusal, refused
-from shardwright.frameworks.settings.verdicts import by_name
 
 UNDERSTOOD: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -25,11 +25,12 @@ from shardwright.frameworks.launch.framework_claims import (
     claim_of,
 )
 from shardwright.frameworks.launch.fused_losses import liger_notes, linear_loss
-from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
 from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS as AXES
 from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.pytorch_fsdp.read import STRATEGIES, sharding
+from shardwright.frameworks.settings.name_lists import names
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.unpriced_settings import OFF, Refusal, priced, refuse
 from shardwright.frameworks.settings.value_forms import count
@@ -162,11 +163,11 @@ def read_trainer(
         for name, value in written.arguments.items()
         if not _is_open(name, value)
     }
-    assumed = {name: value for name, value in words.defaults.items() if name not in said}
+    unset = {name: value for name, value in words.defaults.items() if name not in said}
     said = {**words.defaults, **said}
     notes = (*words.settled(said, devices), *_named_deepspeed(said, words))
     placed = _placed(said, words, model=model, devices=devices, node_devices=written.node_devices)
-    adapters = adapters_of(said, model)
+    adapters = adapters_of(said.get("lora-rank", ""), said.get("lora-target", "all"), model)
     launch = launch_of(
         written,
         placed.grid,
@@ -180,7 +181,7 @@ def read_trainer(
         arguments=_options(said, placed),
     )
     told = (
-        *_assumed(assumed, words.source),
+        *assumed(unset, words.source),
         *notes,
         *placed.notes,
         *adapters.notes,
@@ -467,27 +468,14 @@ def _precision(said: Arguments, placed: Placed, *, adapters: bool) -> str:
     return "tf32" if on(said, "tf32") else "fp32"
 
 
-_EIGHT_BIT: Final = (
-    "adamw_bnb_8bit",
-    "adamw_8bit",
-    "paged_adamw_8bit",
-    "adamw_torch_8bit",
-    "paged_adamw_8_bit",
-    "pagedadamw8bit",
-    "adamw8bit",
+_EIGHT_BIT: Final = names(
+    "adamw_bnb_8bit adamw_8bit paged_adamw_8bit adamw_torch_8bit"
+    " paged_adamw_8_bit pagedadamw8bit adamw8bit"
 )
-_ADAM: Final = (
-    *(
-        "adamw_torch",
-        "adamw_torch_fused",
-        "adamw_hf",
-        "adamw_apex_fused",
-        "adamw",
-        "adam",
-        "paged_adamw",
-        "paged_adamw_32bit",
-    ),
-    *("adamw_torch_xla", "adamw_torch_npu_fused", "adamwscheduleradapter"),
+_ADAM: Final = names(
+    "adamw_torch adamw_torch_fused adamw_hf adamw_apex_fused adamw adam"
+    " paged_adamw paged_adamw_32bit adamw_torch_xla adamw_torch_npu_fused"
+    " adamwscheduleradapter"
 )
 
 
@@ -520,13 +508,6 @@ def _options(said: Arguments, placed: Placed) -> Arguments:
             "zero-optimization.overlap-comm", str(not placed.deepspeed or stage == "3").lower()
         )
     return {**found, "optim": "adamw_8bit"} if name in _EIGHT_BIT else found
-
-
-def _assumed(defaults: Arguments, source: str) -> tuple[str, ...]:
-    if not defaults:
-        return ()
-    named = ", ".join(f"{name} {value}" for name, value in defaults.items())
-    return (f"assumed, as these files do not set them: {named} ({source})",)
 
 
 def _lengths(said: Arguments) -> tuple[str, ...]:

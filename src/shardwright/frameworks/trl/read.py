@@ -11,28 +11,13 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
+from shardwright.frameworks.settings.name_lists import by_name, name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refused
-from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal, peft_targets
 from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
 
 _TRAINED: Final = ("sft",)
-_OTHERS: Final = (
-    "dpo",
-    "grpo",
-    "kto",
-    "orpo",
-    "cpo",
-    "rloo",
-    "reward",
-    "ppo",
-    "gkd",
-    "xpo",
-    "online_dpo",
-    "nash_md",
-    "bco",
-    "prm",
-)
+_OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo nash_md bco prm")
 
 
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
@@ -109,33 +94,11 @@ TRL: Final = trainer_reader(
                 *(f"trl/scripts/{verb}.py" for verb in (*_TRAINED, *_OTHERS)),
             }
         ),
-        own=frozenset(
-            {
-                *(
-                    "packing-strategy",
-                    "assistant-only-loss",
-                    "completion-only-loss",
-                    "dataset-kwargs.*",
-                    "dataset-mixture.*",
-                    "use-peft",
-                ),
-                *(
-                    "chat-template-path",
-                    "dataset-mixer.*",
-                    "sftconfig.*",
-                    "dpoconfig.*",
-                    "grpoconfig.*",
-                    "precompute-ref-log-probs",
-                ),
-                *(
-                    "reward-funcs",
-                    "num-generations",
-                    "dataset-text-field",
-                    "max-completion-length",
-                    "loss-type",
-                    "num-completions",
-                ),
-            }
+        own=name_set(
+            "packing-strategy assistant-only-loss completion-only-loss dataset-kwargs.*"
+            " dataset-mixture.* use-peft chat-template-path dataset-mixer.* sftconfig.*"
+            " dpoconfig.* grpoconfig.* precompute-ref-log-probs reward-funcs num-generations"
+            " dataset-text-field max-completion-length loss-type num-completions"
         ),
         files=files_of("config", "fsdp-config"),
     ),

@@ -24,9 +24,9 @@ from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.field_names import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.name_lists import by_name, name_set, prefixed
 from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.frameworks.settings.verdicts import by_name
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
     FSDP,
@@ -136,26 +136,37 @@ _OF_RL: Final = by_name(
         ),
         "data": "data.*",
         "how it starts, what is logged and saved": (
-            f"trainer.* hydra.* config-path config-name defaults -config-path {_A}checkpoint.*"
-            f" {_A}profiler.* {_A}profile.* -target- {_A}load-weight"
+            ("trainer.* hydra.* config-path config-name defaults -config-path -target-")
+            + " "
+            + prefixed(_A, "checkpoint.* profiler.* profile.* load-weight")
         ),
         "how fast is learnt": (
-            f"{_A}optim.* {_A}clip-ratio* {_A}kl-loss-* {_A}use-kl-loss {_A}entropy-coeff"
-            f" {_A}loss-agg-mode {_A}ppo-epochs {_A}grad-clip {_A}shuffle {_A}policy-loss.*"
-            f" {_A}tis-imp-ratio-cap {_A}data-loader-seed {_A}loss-scale-factor {_A}behav-*"
-            f" {_A}freeze-vision-tower"
+            prefixed(
+                _A,
+                "optim.* clip-ratio* kl-loss-* use-kl-loss entropy-coeff loss-agg-mode"
+                " ppo-epochs grad-clip shuffle policy-loss.* tis-imp-ratio-cap"
+                " data-loader-seed loss-scale-factor behav-* freeze-vision-tower",
+            )
         ),
         "the model, which MODEL says": (
-            f"{_M}path {_M}external-lib {_M}override-config.* {_M}trust-remote-code {_M}use-shm"
-            f" {_M}tokenizer-path {_M}hf-config-path {_M}lora-alpha {_M}custom-chat-template"
-            f" {_M}lora.* {_M}exclude-modules"
+            prefixed(
+                _M,
+                "path external-lib override-config.* trust-remote-code use-shm"
+                " tokenizer-path hf-config-path lora-alpha custom-chat-template lora.*"
+                " exclude-modules",
+            )
         ),
         "as the planner has it": (
-            f"{_M}use-remove-padding {_A}use-remove-padding {_A}use-torch-compile"
-            f" {_A}fsdp-config.use-torch-compile {_A}fsdp-config.wrap-policy.*"
-            f" {_A}fsdp-config.strategy {_A}fsdp-config.use-orig-params {_A}fsdp-config.seed"
-            f" {_A}ppo-max-token-len-per-gpu {_A}fsdp-config.forward-prefetch"
-            f" {_A}fsdp-config.entropy-* {_A}fsdp-config.full-determinism {_A}fsdp-config.dtype"
+            prefixed(_M, "use-remove-padding")
+            + " "
+            + prefixed(
+                _A,
+                "use-remove-padding use-torch-compile fsdp-config.use-torch-compile"
+                " fsdp-config.wrap-policy.* fsdp-config.strategy"
+                " fsdp-config.use-orig-params fsdp-config.seed ppo-max-token-len-per-gpu"
+                " fsdp-config.forward-prefetch fsdp-config.entropy-*"
+                " fsdp-config.full-determinism fsdp-config.dtype",
+            )
         ),
     }
 )
@@ -187,12 +198,17 @@ _REFUSED: Final = MappingProxyType(
 _UNMODELLED: Final = by_name(
     {
         _MOVED: (
-            f"{_A}fsdp-config.param-offload {_A}fsdp-config.optimizer-offload"
-            f" {_A}megatron.param-offload {_A}megatron.grad-offload {_A}megatron.optimizer-offload"
+            prefixed(
+                _A,
+                "fsdp-config.param-offload fsdp-config.optimizer-offload"
+                " megatron.param-offload megatron.grad-offload"
+                " megatron.optimizer-offload",
+            )
         ),
         "a loss in parts, which takes less memory": (
-            f"{_M}use-fused-kernels {_M}fused-kernel-options.impl-backend"
-            f" {_A}entropy-from-logits-with-chunking"
+            prefixed(_M, "use-fused-kernels fused-kernel-options.impl-backend")
+            + " "
+            + prefixed(_A, "entropy-from-logits-with-chunking")
         ),
         "Liger's fused norms": f"{_M}use-liger",
     }
@@ -303,39 +319,15 @@ _CORE_RENAMED: Final = MappingProxyType(
         "moe-enable-deepep": "moe-enable-deepep",
     }
 )
-_CORE_REST: Final = frozenset(
-    {
-        *(
-            "apply-rope-fusion",
-            "gradient-accumulation-fusion",
-            "use-mbridge",
-            "vanilla-mbridge",
-            "load-weight",
-        ),
-        *(
-            "use-dist-checkpointing",
-            "dist-checkpointing-path",
-            "dist-checkpointing-prefix",
-            "seed",
-            "use-remove-padding",
-            "dtype",
-        ),
-        *(
-            "bias-activation-fusion",
-            "bias-dropout-fusion",
-            "masked-softmax-fusion",
-            "deallocate-pipeline-outputs",
-            "persist-layer-norm",
-        ),
-        *(
-            "forward-only",
-            "moe-aux-loss-coeff",
-            "moe-z-loss-coeff",
-            "moe-router-bias-update-rate",
-            "overlap-cpu-optimizer-d2h-h2d",
-        ),
-        *("use-precision-aware-optimizer", "moe-router-load-balancing-type"),
-    }
+_CORE_REST: Final = name_set(
+    "apply-rope-fusion gradient-accumulation-fusion use-mbridge"
+    " vanilla-mbridge load-weight use-dist-checkpointing"
+    " dist-checkpointing-path dist-checkpointing-prefix seed"
+    " use-remove-padding dtype bias-activation-fusion bias-dropout-fusion"
+    " masked-softmax-fusion deallocate-pipeline-outputs persist-layer-norm"
+    " forward-only moe-aux-loss-coeff moe-z-loss-coeff"
+    " moe-router-bias-update-rate overlap-cpu-optimizer-d2h-h2d"
+    " use-precision-aware-optimizer moe-router-load-balancing-type"
 )
 
 
@@ -380,20 +372,10 @@ _CORE: Final = Dialect(
 
 SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
-    programs=frozenset(
-        {
-            *(
-                "verl.trainer.main-ppo",
-                "verl.trainer.main_ppo",
-                "recipe.dapo.main_dapo",
-                "verl.trainer.fsdp_sft_trainer",
-            ),
-            *(
-                "verl.trainer.sft_trainer",
-                "verl/trainer/main_ppo.py",
-                "verl/trainer/fsdp_sft_trainer.py",
-            ),
-        }
+    programs=name_set(
+        "verl.trainer.main-ppo verl.trainer.main_ppo recipe.dapo.main_dapo"
+        " verl.trainer.fsdp_sft_trainer verl.trainer.sft_trainer verl/trainer/main_ppo.py"
+        " verl/trainer/fsdp_sft_trainer.py"
     ),
     own=frozenset(
         {"actor-rollout-ref.*", "model.partial-pretrain", "critic.*", "algorithm.adv-estimator"}
@@ -449,9 +431,7 @@ def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) 
     )
     rank = said.get(f"{_M}lora.rank", said.get(f"{_M}lora-rank", "0"))
     targets = said.get(f"{_M}lora.target-modules", said.get(f"{_M}target-modules", "all"))
-    adapters = adapters_of(
-        {"lora-rank": rank, "lora-target": targets} if rank.lower() not in OFF else {}, model
-    )
+    adapters = adapters_of("" if rank.lower() in OFF else rank, targets, model)
     lengths = (
         f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
     )

@@ -11,69 +11,61 @@ from typing import Any, Final
 
 from shardwright.frameworks.export.exporter import ExportFile, title
 from shardwright.frameworks.export.launchers import pods
-from shardwright.frameworks.export.launchers.launcher import Launch, job_name, runs
+from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport, job_name, runs
 from shardwright.frameworks.export.placement import Node
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, GPUS, NODES, node_variables
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.lazy_dataclass import dataclass
 
 FILE: Final = "jobset.yaml"
 API: Final = "jobset.x-k8s.io/v1alpha2"
 CONTAINER: Final = "training"
 
 
-@dataclass(frozen=True, slots=True)
-class JobSet:
-    """The launcher."""
-
-    name: str = "jobset"
-    summary: str = f"a JobSet ({API}) for kubectl apply"
-
-    def refused(self, launch: Launch) -> str:
-        """See `Launcher`."""
-        return pods.refused_pods(launch)
-
-    def file(self, launch: Launch) -> ExportFile:
-        """See `Launcher`."""
-        jobs = list(runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
-        name = job_name(launch.given)
-        document = {
-            "apiVersion": API,
-            "kind": "JobSet",
-            "metadata": {"name": name},
-            "spec": {
-                "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-                "failurePolicy": {"maxRestarts": 0},
-                "replicatedJobs": [
-                    _job(launch, number, first, nodes)
-                    for number, (first, nodes, _) in enumerate(jobs)
-                ],
-            },
-        }
-        notes = (
-            f"{title(launch.given)}. Made by Shardwright.",
-            f"kubectl apply -f {FILE}: a pod a node, rank 0 in {_pod(launch, 0)}.",
-            pods.NOTE,
-        )
-        return ExportFile(
-            name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes)
-        )
+def _refused(launch: PlacedExport) -> str:
+    """Why the scheduler cannot start a plan; empty = it can."""
+    return pods.refused_pods(launch)
 
 
-JOBSET: Final = JobSet()
+def _file(launch: PlacedExport) -> ExportFile:
+    """The file that the scheduler reads."""
+    jobs = list(runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
+    name = job_name(launch.given)
+    document = {
+        "apiVersion": API,
+        "kind": "JobSet",
+        "metadata": {"name": name},
+        "spec": {
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "failurePolicy": {"maxRestarts": 0},
+            "replicatedJobs": [
+                _job(launch, number, first, nodes) for number, (first, nodes, _) in enumerate(jobs)
+            ],
+        },
+    }
+    notes = (
+        f"{title(launch.given)}. Made by Shardwright.",
+        f"kubectl apply -f {FILE}: a pod a node, rank 0 in {_pod(launch, 0)}.",
+        pods.NOTE,
+    )
+    return ExportFile(name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes))
+
+
+JOBSET: Final = Launcher(
+    name="jobset", summary=f"a JobSet ({API}) for kubectl apply", refused=_refused, file=_file
+)
 
 
 def _name(number: int) -> str:
     return f"node{number}"
 
 
-def _pod(launch: Launch, number: int) -> str:
+def _pod(launch: PlacedExport, number: int) -> str:
     """The host name of the first pod of a job."""
     name = job_name(launch.given)
     return f"{name}-{_name(number)}-0-0.{name}"
 
 
-def _job(launch: Launch, number: int, first: int, nodes: tuple[Node, ...]) -> dict[str, Any]:
+def _job(launch: PlacedExport, number: int, first: int, nodes: tuple[Node, ...]) -> dict[str, Any]:
     container = {
         "name": CONTAINER,
         "image": launch.image or pods.IMAGE,
@@ -104,7 +96,7 @@ def _job(launch: Launch, number: int, first: int, nodes: tuple[Node, ...]) -> di
     }
 
 
-def _script(launch: Launch) -> str:
+def _script(launch: PlacedExport) -> str:
     # Kubernetes replaces $(NAME) of a variable before the shell sees it: there is none in here.
     said = node_variables(
         node="$((FIRST + JOB_COMPLETION_INDEX))", master=_pod(launch, 0), port=str(DEFAULT_PORT)

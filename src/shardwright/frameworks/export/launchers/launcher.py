@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from shardwright.frameworks.export.exporter import ExportFile, Given
 from shardwright.frameworks.export.placement import Node, Placement
@@ -20,8 +20,8 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What is launched.
+class PlacedExport:
+    """An export and its placement, which a scheduler starts.
 
     Args:
         placement: of the ranks.
@@ -37,22 +37,21 @@ class Launch:
     image: str
 
 
-class Launcher(Protocol):
-    """A launcher: one scheduler and the form that it reads."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """A launcher: one scheduler and the form that it reads.
 
-    @property
-    def name(self) -> str:
-        """Word of the command line."""
+    Args:
+        name: word of the command line.
+        summary: what is written, in a few words.
+        file: what the scheduler reads, of a plan that it can start.
+        refused: why it cannot start a plan, in words; empty = it can.
+    """
 
-    @property
-    def summary(self) -> str:
-        """What is written, in a few words."""
-
-    def refused(self, launch: Launch) -> str:
-        """Why it cannot start this plan, in words; empty = it can."""
-
-    def file(self, launch: Launch) -> ExportFile:
-        """What the scheduler reads, of a plan that it can start."""
+    name: str
+    summary: str
+    file: Callable[[PlacedExport], ExportFile]
+    refused: Callable[[PlacedExport], str] = lambda _: ""
 
 
 def job_name(given: Given) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.frameworks.export.launchers.launcher import Launch, job_name, kinds, label
+from shardwright.frameworks.export.launchers.launcher import PlacedExport, job_name, kinds, label
 from shardwright.frameworks.export.placement import Node
 
 MOUNT: Final = "/shardwright"
@@ -23,7 +23,7 @@ MOST_BYTES: Final = 1_000_000
 """Of a ConfigMap, which Kubernetes limits to 1 MiB."""
 
 
-def refused_pods(launch: Launch) -> str:
+def refused_pods(launch: PlacedExport) -> str:
     """Why pods cannot run the export; empty = they can."""
     vendors = {node.kind.accelerator.vendor for node in launch.placement.nodes} - set(RESOURCES)
     if vendors:
@@ -36,7 +36,7 @@ def refused_pods(launch: Launch) -> str:
     )
 
 
-def file_map(launch: Launch) -> dict[str, Any]:
+def file_map(launch: PlacedExport) -> dict[str, Any]:
     """The target's files as a ConfigMap."""
     return {
         "apiVersion": "v1",
@@ -46,7 +46,7 @@ def file_map(launch: Launch) -> dict[str, Any]:
     }
 
 
-def volumes(launch: Launch) -> list[dict[str, Any]]:
+def volumes(launch: PlacedExport) -> list[dict[str, Any]]:
     """The files, and memory that the ranks of a node share."""
     return [
         {"name": "plan", "configMap": {"name": job_name(launch.given)}},
@@ -72,7 +72,7 @@ def variables(values: dict[str, object]) -> list[dict[str, str]]:
     return [{"name": name, "value": str(value)} for name, value in values.items()]
 
 
-def selector(launch: Launch, node: Node) -> dict[str, Any]:
+def selector(launch: PlacedExport, node: Node) -> dict[str, Any]:
     """Which nodes a pod may be on, where the plan's are of several kinds: those with the label
     ``accelerator``.
     """

@@ -10,10 +10,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.frameworks.export.exporter import ExportFile, title
-from shardwright.frameworks.export.launchers.launcher import Launch, job_name, kinds, ranks_by_node
+from shardwright.frameworks.export.launchers.launcher import (
+    Launcher,
+    PlacedExport,
+    job_name,
+    kinds,
+    ranks_by_node,
+)
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, node_variables
 from shardwright.frameworks.export.yaml_text import yaml_text
-from shardwright.lazy_dataclass import dataclass
 
 FILE: Final = "skypilot.yaml"
 ACCELERATORS: Final[Mapping[str, str]] = {
@@ -41,56 +46,52 @@ ACCELERATORS: Final[Mapping[str, str]] = {
 """SkyPilot's names of ours."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkyPilot:
-    """The launcher."""
-
-    name: str = "skypilot"
-    summary: str = "a task for sky launch"
-
-    def refused(self, launch: Launch) -> str:
-        """See `Launcher`."""
-        nodes = launch.placement.nodes
-        found = dict.fromkeys((node.kind.accelerator.name, node.kind.num_devices) for node in nodes)
-        if len(found) > 1:
-            return (
-                "its nodes are all of one kind, and the plan's are"
-                f" {' and '.join(f'{size} {name}' for name, size in found)}"
-            )
-        unknown = [name for name in kinds(nodes) if name not in ACCELERATORS]
-        return f"no name of SkyPilot's is known for {unknown[0]}" if unknown else ""
-
-    def file(self, launch: Launch) -> ExportFile:
-        """See `Launcher`."""
-        nodes = launch.placement.nodes
-        kind = nodes[0].kind
-        resources: dict[str, Any] = {
-            "accelerators": f"{ACCELERATORS[kind.accelerator.name]}:{kind.num_devices}",
-            "network_tier": "best",
-            **({"image_id": f"docker:{launch.image}"} if launch.image else {}),
-        }
-        document = {
-            "name": job_name(launch.given),
-            "num_nodes": len(nodes),
-            "workdir": ".",
-            "resources": resources,
-            "run": _script(launch),
-        }
-        notes = (
-            f"{title(launch.given)}. Made by Shardwright.",
-            (
-                f"sky launch {FILE} in this folder, which is copied to every node; a setup section"
-                " installs the framework."
-            ),
-            "SkyPilot numbers the nodes: those that it has close together are the cloud's choice.",
+def _refused(launch: PlacedExport) -> str:
+    """Why the scheduler cannot start a plan; empty = it can."""
+    nodes = launch.placement.nodes
+    found = dict.fromkeys((node.kind.accelerator.name, node.kind.num_devices) for node in nodes)
+    if len(found) > 1:
+        return (
+            "its nodes are all of one kind, and the plan's are"
+            f" {' and '.join(f'{size} {name}' for name, size in found)}"
         )
-        return ExportFile(name=FILE, text=yaml_text(document, comments=notes))
+    unknown = [name for name in kinds(nodes) if name not in ACCELERATORS]
+    return f"no name of SkyPilot's is known for {unknown[0]}" if unknown else ""
 
 
-SKYPILOT: Final = SkyPilot()
+def _file(launch: PlacedExport) -> ExportFile:
+    """The file that the scheduler reads."""
+    nodes = launch.placement.nodes
+    kind = nodes[0].kind
+    resources: dict[str, Any] = {
+        "accelerators": f"{ACCELERATORS[kind.accelerator.name]}:{kind.num_devices}",
+        "network_tier": "best",
+        **({"image_id": f"docker:{launch.image}"} if launch.image else {}),
+    }
+    document = {
+        "name": job_name(launch.given),
+        "num_nodes": len(nodes),
+        "workdir": ".",
+        "resources": resources,
+        "run": _script(launch),
+    }
+    notes = (
+        f"{title(launch.given)}. Made by Shardwright.",
+        (
+            f"sky launch {FILE} in this folder, which is copied to every node; a setup section"
+            " installs the framework."
+        ),
+        "SkyPilot numbers the nodes: those that it has close together are the cloud's choice.",
+    )
+    return ExportFile(name=FILE, text=yaml_text(document, comments=notes))
 
 
-def _script(launch: Launch) -> str:
+SKYPILOT: Final = Launcher(
+    name="skypilot", summary="a task for sky launch", refused=_refused, file=_file
+)
+
+
+def _script(launch: PlacedExport) -> str:
     first = '$(echo "$SKYPILOT_NODE_IPS" | head -n 1)'
     lines = [
         "set -euo pipefail",

@@ -14,40 +14,34 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shardwright.frameworks.export.exporter import ExportFile, one_line, title
-from shardwright.frameworks.export.launchers.launcher import Launch, job_name, ranks_by_node, runs
+from shardwright.frameworks.export.launchers.launcher import (
+    Launcher,
+    PlacedExport,
+    job_name,
+    ranks_by_node,
+    runs,
+)
 from shardwright.frameworks.export.placement import HOSTS, Node
 from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, PORT, node_variables
-from shardwright.lazy_dataclass import dataclass
 
 FILE: Final = "slurm.sh"
 
 
-@dataclass(frozen=True, slots=True)
-class Slurm:
-    """The launcher."""
-
-    name: str = "slurm"
-    summary: str = "a batch script for sbatch"
-
-    def refused(self, launch: Launch) -> str:
-        """See `Launcher`."""
-        return ""
-
-    def file(self, launch: Launch) -> ExportFile:
-        """See `Launcher`."""
-        return ExportFile(name=FILE, text="\n".join([*_head(launch), *_body(launch), ""]))
+def _file(launch: PlacedExport) -> ExportFile:
+    """The file that the scheduler reads."""
+    return ExportFile(name=FILE, text="\n".join([*_head(launch), *_body(launch), ""]))
 
 
-SLURM: Final = Slurm()
+SLURM: Final = Launcher(name="slurm", summary="a batch script for sbatch", file=_file)
 
 
-def _components(launch: Launch) -> list[tuple[Node, ...]]:
+def _components(launch: PlacedExport) -> list[tuple[Node, ...]]:
     return [
         nodes for _, nodes, _ in runs(launch.placement.nodes, lambda node: (node.kind, node.zone))
     ]
 
 
-def _head(launch: Launch) -> Iterator[str]:
+def _head(launch: PlacedExport) -> Iterator[str]:
     yield "#!/bin/bash"
     yield f"# {title(launch.given)}. Made by Shardwright: starts {launch.start.name} on every node."
     yield (
@@ -88,7 +82,7 @@ def _segment(nodes: Sequence[Node]) -> Iterator[str]:
         yield f"#SBATCH --segment={size}"
 
 
-def _body(launch: Launch) -> Iterator[str]:
+def _body(launch: PlacedExport) -> Iterator[str]:
     nodes, components = launch.placement.nodes, _components(launch)
     yield "set -euo pipefail"
     yield (
