@@ -14,8 +14,8 @@ from shardwright.api.problems import capacity_of, facts_of, load_cluster, proble
 from shardwright.cli.main import run
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text
-from shardwright.launch_files.launch.launch import Launch
-from shardwright.launch_files.read_launch import read_launch
+from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.read_launch import read_launch
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.legal import grid_violations
 from shardwright.report.screens.advice_screen import advice_document
@@ -24,7 +24,7 @@ from shardwright.search.grid.one_change import one_change, option_changes, simul
 from shardwright.search.grid.unsearched import LEAST_GAIN
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
-from tests.launch_files.megatron.test_megatron_reader import LLAMA, SIZES, SPLIT
+from tests.frameworks.megatron.test_read import LLAMA, SIZES, SPLIT
 
 CLUSTER = "h100-sxm:16"
 SLOW = (

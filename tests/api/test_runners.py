@@ -12,10 +12,10 @@ from shardwright.api.runners import runners_of
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
-from shardwright.export.registry import TARGETS
 from shardwright.files.plan_file import read_saved
+from shardwright.frameworks.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid
-from tests.export.plans import stored
+from tests.frameworks.plans import stored
 
 MIXED = [
     "examples/tiny.json",

@@ -19,8 +19,8 @@ from shardwright.errors import DataError
 from shardwright.files.trace_file import parse_traces, read_measured, read_traces, trace_text
 from shardwright.program.step_trace import Origin, Sample, StepTrace, TracedDevice, Track
 from shardwright.strategy.text.grid_notation import parse_grid
-from tests.export.plans import stored
 from tests.files.chrome_trace import faults
+from tests.frameworks.plans import stored
 from tests.program.traces import span, trace, traces
 from tests.tiers import examples
 

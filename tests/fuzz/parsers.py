@@ -28,14 +28,14 @@ from shardwright.files.profile_file import parse_profile, profile_document
 from shardwright.files.stored import StoredPlan, question_digest
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import parse_traces
+from shardwright.frameworks.read_launch import launch_of_files
+from shardwright.frameworks.shell.script import read_script
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.files.yaml_cluster import cluster_from_yaml
 from shardwright.hardware.files.yaml_states import states_from_yaml
 from shardwright.hardware.inventories.formats import read_inventory
 from shardwright.hardware.inventories.reading import read_from
 from shardwright.job.serving import ServingJob
-from shardwright.launch_files.read_launch import launch_of_files
-from shardwright.launch_files.shell.script import read_script
 from shardwright.model.catalog.catalog import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.trained import trained
@@ -60,9 +60,9 @@ from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
+from tests.frameworks.readers.all_readers import FRAMEWORKS
 from tests.hardware.inventory_files import SAMPLES as INVENTORIES
 from tests.hardware.test_states import FILE as SCENARIOS
-from tests.launch_files.readers.all_readers import FRAMEWORKS
 from tests.search.problems import facts_of, real_problem
 from tests.serving.traffic.test_request_trace import AZURE, MOONCAKE, OWN
 from tests.validation.rows.test_launch_arguments import DENSE, LATENT, SPLIT

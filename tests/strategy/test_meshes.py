@@ -7,7 +7,7 @@ from dataclasses import replace
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.meshes import joined, meshes_of, stages_of
 from shardwright.strategy.plan.order import Named
-from tests.export.test_flagscale import staged
+from tests.frameworks.flagscale.test_write import staged
 
 FAST, SLOW = Grid(tp=4, sp=True, dp=2, zero=1), Grid(tp=8, sp=True, dp=2, zero=1)
 

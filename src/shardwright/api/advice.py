@@ -17,13 +17,12 @@ from shardwright.api.problems import (
 )
 from shardwright.api.simulated import simulated
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.export.exporter import Given, exported
-from shardwright.export.options import flag_pairs
-from shardwright.export.registry import STRATEGIES, TARGETS
+from shardwright.frameworks.export.exporter import Given, exported
+from shardwright.frameworks.export.option_flags import flag_pairs
+from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.read_launch import read_launch, settings_of_files
+from shardwright.frameworks.registry import READERS, STRATEGIES, TARGETS
 from shardwright.hardware.cluster import Cluster
-from shardwright.launch_files.launch.launch import Launch, SaysSettings
-from shardwright.launch_files.read_launch import read_launch, settings_of_files
-from shardwright.launch_files.reader_registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
 from shardwright.progress import Progress
@@ -270,7 +269,7 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     strategy's options follow.
     """
     reader = READERS[launch.framework]
-    if isinstance(reader, SaysSettings):
+    if reader.settings_of is not None:
         own = reader.settings_of(
             grid, runtime=launch.runtime, global_batch=problem.job.global_batch
         )
@@ -292,7 +291,7 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     flags = (
         offer.flag for offer in problem.runtime.offers if values.get(offer.option) == offer.value
     )
-    told = {reader.worded(name): value for name, value in found.items()}
+    told = {reader.own_name(name): value for name, value in found.items()}
     return told | {
-        n: v for flag in flags for n, v in flag_pairs(flag) if reader.worded(n) not in told
+        n: v for flag in flags for n, v in flag_pairs(flag) if reader.own_name(n) not in told
     }

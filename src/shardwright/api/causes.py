@@ -12,9 +12,10 @@ from shardwright.api.problems import problem_of
 from shardwright.api.simulated import simulated
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
-from shardwright.launch_files.launch.launch import Launch
-from shardwright.launch_files.launch.number_formats import half_settings
-from shardwright.launch_files.megatron.argument_rules import REFUSED_LAYERS
+from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.megatron.refused_arguments import REFUSED_LAYERS
+from shardwright.frameworks.registry import READERS
+from shardwright.frameworks.settings.setting_table import half_settings
 from shardwright.model.ir.graph import Model
 from shardwright.program.legal import grid_violations
 from shardwright.search.advice import Change
@@ -73,7 +74,7 @@ def _jobs(
             yield (
                 f"precision {half} instead of fp32",
                 replace(request, precision=half),
-                half_settings(launch.framework, half),
+                half_settings(READERS[launch.framework].settings, half),
             )
             break
     if request.dropout and launch.dropout:

@@ -9,12 +9,12 @@ from typing import Final
 
 from shardwright.api.stored import Stored
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
-from shardwright.export.exporter import Exporter, ExportFile, Given, Shortfall
-from shardwright.export.hosts import Host
-from shardwright.export.launchers.launcher import Launch, Launcher
-from shardwright.export.launchers.registry import LAUNCHERS
-from shardwright.export.placement import Placement, placement_files, placement_of
-from shardwright.export.registry import TARGETS
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall
+from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
+from shardwright.frameworks.export.launchers.registry import LAUNCHERS
+from shardwright.frameworks.export.placement import Placement, placement_files, placement_of
+from shardwright.frameworks.registry import TARGETS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.form import grid_form
 from shardwright.strategy.grid.meshes import Mesh, meshes_of
@@ -134,7 +134,7 @@ def _launched(
             hint="drop --launcher",
             rule="export.launch",
         )
-    launch = Launch(given=given, placement=placement, files=files, start=start, image=image)
+    launch = PlacedExport(given=given, placement=placement, files=files, start=start, image=image)
     why = launcher.refused(launch)
     if why:
         raise StrategyError(

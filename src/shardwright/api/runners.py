@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardwright.api.exports import given_of
 from shardwright.api.stored import Stored
-from shardwright.export.exporter import Shortfall
-from shardwright.export.registry import TARGETS
+from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.frameworks.registry import TARGETS
 from shardwright.search.runners import Runners
 
 

@@ -12,7 +12,7 @@ from shardwright.cli.command import verb
 from shardwright.cli.counts import read_batch, read_count
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text
-from shardwright.launch_files.reader_registry import READERS
+from shardwright.frameworks.registry import READERS
 from shardwright.report.screens.advice_screen import advice_document, advice_line, render_advice
 from shardwright.search.request import Request
 

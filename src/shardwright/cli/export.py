@@ -10,11 +10,11 @@ from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
-from shardwright.export.hosts import parse_hosts
-from shardwright.export.launchers.registry import LAUNCHERS
-from shardwright.export.registry import TARGETS
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import read_text, to_text
+from shardwright.frameworks.export.hosts import parse_hosts
+from shardwright.frameworks.export.launchers.registry import LAUNCHERS
+from shardwright.frameworks.registry import TARGETS
 from shardwright.search.summary import misfit_text
 
 

@@ -8,7 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.files.stored import plan_document, prediction_document
-from shardwright.launch_files.launch.launch import Launch, Setting, Verdict
+from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.report.screens.plan_screen import head, part_name, render_simulation, section
 from shardwright.report.screens.why_screen import faster
 from shardwright.report.table_style import plain_table

@@ -1,0 +1,1 @@
+"""Hugging Face Accelerate: the YAML of `accelerate launch`, read and written."""

@@ -1,0 +1,204 @@
+"""Hugging Face Accelerate's YAML.
+
+Source of names and defaults: Accelerate 1.15.0, commands/config/config_args.py,
+utils/dataclasses.py (FullyShardedDataParallelPlugin, DeepSpeedPlugin) and parallelism_config.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.accelerate.settings import IGNORED, SETTINGS
+from shardwright.frameworks.deepspeed.read import DEEPSPEED
+from shardwright.frameworks.launch.framework_claims import (
+    CONFIGURATIONS,
+    FileKind,
+    NamedFile,
+    Signature,
+)
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS, launch_of, replicas
+from shardwright.frameworks.pytorch_fsdp.read import Sharding, sharding
+from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.setting_table import values_of
+from shardwright.frameworks.settings.verdicts import Verdict
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid, Recompute
+
+_DEGREES: Final = "parallelism-config.parallelism-config-"
+_LAUNCH: Final = "accelerate."
+_SWITCHES: Final = {"use-fsdp": "FSDP", "use-deepspeed": "DEEPSPEED", "multi-gpu": "MULTI_GPU"}
+"""Flags of ``accelerate launch`` -> ``distributed_type`` of its YAML."""
+_PROCESSES: Final = frozenset({"num-processes", "num-machines"})
+"""Flags with which the command needs no file: one process a device, each with the whole model."""
+_TABLE: Final = replace(SETTINGS, ignored=IGNORED)
+_SIGNATURE: Final = Signature(
+    kinds=frozenset({*CONFIGURATIONS, FileKind.COMMAND}),
+    launchers=frozenset({"accelerate"}),
+    own=name_set(
+        "compute-environment distributed-type fsdp-config.* parallelism-config.* deepspeed-config.*"
+    ),
+    shared=frozenset({"num-machines", "mixed-precision", "num-processes"}),
+    files=(
+        NamedFile(setting="accelerate.config-file", holds="how the model is sharded"),
+        NamedFile(
+            setting="deepspeed-config.deepspeed-config-file",
+            holds="the stage of ZeRO",
+            instead=frozenset({"zero-optimization.stage"}),
+        ),
+        NamedFile(setting="accelerate.deepspeed-config-file", holds="the stage of ZeRO"),
+    ),
+)
+
+
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    written = replace(written, arguments=of_launch(written.arguments))
+    said = written.arguments
+    if said.get("distributed-type", "").upper() == "DEEPSPEED":
+        return _under_deepspeed(written, model=model, devices=devices, runtime=runtime)
+    values = values_of(SETTINGS, said)
+    tp, cp = values["tp"], values["cp"]
+    dp = replicas(devices, tp=tp, cp=cp)
+    sharded = values["kind"].upper() == "FSDP"
+    split = Sharding(zero=0)
+    if sharded:
+        split = sharding(
+            _strategy(said),
+            replicas=dp * cp,
+            replicate=values["replicate"],
+            node_devices=written.node_devices,
+            shards=(values["shards"] or 0) * cp,
+        )
+    checkpointed = values["is_recomputed"] or values["by_program"]
+    grid = Grid(
+        tp=tp,
+        cp=cp,
+        gather=cp > 1 and values["gather"],
+        dp=dp,
+        microbatch=values["microbatch"],
+        zero=split.zero,
+        shard=split.shard,
+        recompute=Recompute.FULL if checkpointed else Recompute.NONE,
+        offload=100 if sharded and values["is_offloaded"] else 0,
+    )
+    return launch_of(
+        written,
+        grid,
+        framework="accelerate",
+        runtime=runtime,
+        model=model,
+        seq_len=values["length"],
+        global_batch=values["microbatch"] * values["microbatches"] * dp,
+        precision=values["precision"],
+        table=_TABLE,
+        arguments={"compile.enable": "true"} if values["is_compiled"] else {},
+        notes=split.notes,
+        possible=OF_TRANSFORMERS,
+    )
+
+
+ACCELERATE: Final = LaunchReader(
+    name="accelerate",
+    runtime="torchtitan-0.2",
+    signature=_SIGNATURE,
+    settings=SETTINGS,
+    includes=frozenset({"deepspeed"}),
+    target="accelerate",
+    read=_read,
+)
+
+
+def of_launch(arguments: Arguments) -> Arguments:
+    """Settings with those of ``accelerate launch`` as its YAML names them: they stand before the
+    file's.
+
+    Raises:
+        DataError: the command reads the configuration of the machine that it runs on.
+    """
+    flags = {
+        name.removeprefix(_LAUNCH): value
+        for name, value in arguments.items()
+        if name.startswith(_LAUNCH)
+    }
+    said = {name: value for name, value in arguments.items() if not name.startswith(_LAUNCH)}
+    for name, value in flags.items():
+        if name in _SWITCHES:
+            said["distributed-type"] = _SWITCHES[name]
+        elif name not in ("config-file", "deepspeed-config-file", "launch"):
+            said[_named_in_file(name)] = value
+    if (
+        flags
+        and "config-file" not in flags
+        and "distributed-type" not in said
+        and not flags.keys() & _PROCESSES
+    ):
+        raise DataError(
+            "accelerate launch without --config_file reads default_config.yaml of the machine: how"
+            " the model is sharded is not known",
+            hint="give that file before MODEL, or add --config_file",
+        )
+    return said
+
+
+def _named_in_file(name: str) -> str:
+    """A flag of ``accelerate launch`` as the YAML has it."""
+    if name.startswith("fsdp-"):
+        return f"fsdp-config.{name}"
+    if name.startswith("parallelism-config-"):
+        return f"parallelism-config.{name}"
+    if name in (
+        "zero-stage",
+        "offload-optimizer-device",
+        "offload-param-device",
+        "gradient-accumulation-steps",
+    ):
+        return f"deepspeed-config.{name}" if name != "gradient-accumulation-steps" else name
+    return "dynamo-config.dynamo-backend" if name == "dynamo-backend" else name
+
+
+def _strategy(said: Arguments) -> str:
+    kept = said.get("fsdp-config.fsdp-reshard-after-forward", "true")
+    # FSDP 1's files have its strategies under either name.
+    return said.get("fsdp-config.fsdp-sharding-strategy", kept)
+
+
+def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """DeepSpeed's own configuration beside the file, or what the file says in its place."""
+    said = dict(written.arguments)
+    for ours, its in (
+        ("deepspeed-config.zero-stage", "zero-optimization.stage"),
+        ("deepspeed-config.gradient-accumulation-steps", "gradient-accumulation-steps"),
+        ("deepspeed-config.offload-optimizer-device", "zero-optimization.offload-optimizer.device"),
+        (f"{_DEGREES}sp-size", "sequence-parallel-size"),
+        (f"{_DEGREES}tp-size", "tensor-parallel.autotp-size"),
+        ("per-device-train-batch-size", "train-micro-batch-size-per-gpu"),
+    ):
+        if ours in said and its not in said:
+            said[its] = said[ours]
+    if said.get("mixed-precision") in ("bf16", "fp16"):
+        said.setdefault(f"{said['mixed-precision']}.enabled", "true")
+    under = DEEPSPEED.runtime if runtime == ACCELERATE.runtime else runtime
+    launch = DEEPSPEED.read(
+        Written(arguments=said, notes=written.notes), model=model, devices=devices, runtime=under
+    )
+    own = launch_of(
+        written,
+        launch.grid,
+        framework="accelerate",
+        runtime=under,
+        model=model,
+        seq_len=0,
+        global_batch=launch.global_batch,
+        precision=launch.precision,
+        table=_TABLE,
+        possible=OF_TRANSFORMERS,
+    )
+    others = {one.name: one for one in launch.settings if one.name in written.arguments}
+    settings = tuple(
+        others.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one for one in own.settings
+    )
+    return replace(launch, framework="accelerate", settings=settings)

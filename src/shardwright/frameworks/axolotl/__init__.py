@@ -1,0 +1,1 @@
+"""Axolotl's YAML, read."""

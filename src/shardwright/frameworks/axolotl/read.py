@@ -1,0 +1,271 @@
+"""axolotl's YAML.
+
+Source of names and defaults: axolotl 0.13, src/axolotl/utils/schemas/ (config.py, training.py,
+peft.py, fsdp.py) and deepspeed_configs (https://docs.axolotl.ai/docs/config-reference.html).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.launch.framework_claims import FileKind, Signature
+from shardwright.frameworks.settings.name_lists import by_name, name_set
+from shardwright.frameworks.settings.unpriced_settings import OFF, refused
+from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.settings import ATTENTION
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
+
+_STAGE: Final = "zero-optimization.stage"
+_OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"
+_PARAMETERS: Final = "zero-optimization.offload-param.device"
+_ON: Final = {"zero-optimization.overlap-comm": "true"}
+_COMPILED: Final = {"torch-compile": "true"}
+DEEPSPEED_FILES: Final = MappingProxyType(
+    {
+        "zero1.json": {_STAGE: "1", **_ON},
+        "zero1_torch_compile.json": {_STAGE: "1", **_ON, **_COMPILED},
+        "zero2.json": {_STAGE: "2", _OPTIMIZER: "cpu", **_ON},
+        "zero2_torch_compile.json": {_STAGE: "2", _OPTIMIZER: "cpu", **_ON, **_COMPILED},
+        "zero3.json": {_STAGE: "3", **_ON},
+        "zero3_bf16.json": {_STAGE: "3", **_ON},
+        "zero3_bf16_cpuoffload_all.json": {
+            _STAGE: "3",
+            _OPTIMIZER: "cpu",
+            _PARAMETERS: "cpu",
+            **_ON,
+        },
+        "zero3_bf16_cpuoffload_params.json": {_STAGE: "3", _PARAMETERS: "cpu", **_ON},
+    }
+)
+"""What the framework's own files of DeepSpeed set (deepspeed_configs), by their names."""
+_PLUGINS: Final = ("CutCrossEntropyPlugin", "LigerPlugin")
+"""Plugins of kernels alone."""
+_RINGS: Final = {
+    "varlen_llama3": "allgather",
+    "batch_ring": "ring",
+    "batch_zigzag": "ring",
+    "batch_stripe": "ring",
+}
+
+
+def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
+    normal(said, devices)
+    notes = []
+    if not {"bf16", "fp16", "float32"} & said.keys():
+        said["bf16"] = "true"
+        notes.append(
+            "assumed: bf16 auto, which is on where the device has it"
+            " (https://docs.axolotl.ai/docs/config-reference.html)"
+        )
+    if said.get("bf16", "").lower() in ("auto", "full"):
+        said["bf16"] = "true"
+    if said.get("fp16", "").lower() in ("auto", "full"):
+        said["fp16"] = "true"
+    # The model is loaded in the dtype that it is trained in (utils/config/__init__.py,
+    # normalize_config).
+    said["weights"] = next(
+        (
+            name
+            for name in ("bf16", "fp16")
+            if on(said, name) or on(said, name.replace("bf", "bfloat").replace("fp", "float"))
+        ),
+        "fp32",
+    )
+    if said["weights"] != "fp32":
+        said[said["weights"]] = "true"
+    if said.get("adapter", "").lower() in OFF:
+        said.pop("lora-rank", None)
+    elif on(said, "lora-target-linear"):
+        said["lora-target"] = "all"
+    if "micro-batch-of-all" in said:
+        said["train-batch-size"] = said.pop("micro-batch-of-all")
+    if "context-parallel" in said and "context-method" not in said:
+        method = said.get(
+            "ring-attn-func", "varlen_llama3" if on(said, "packing") else "batch_ring"
+        )
+        said["context-method"] = _RINGS.get(method, "ring")
+    for name in ("flash-attention", "sdp-attention"):
+        said.pop(name, None)
+    plugins = said.get("plugins", "").split()
+    # A loss without its plugin is not called; Cut Cross-Entropy is on with its plugin alone
+    # (integrations/cut_cross_entropy/args.py).
+    for loss, plugin, alone in (
+        ("liger-loss", "LigerPlugin", "false"),
+        ("cut-loss", "CutCrossEntropyPlugin", "true"),
+    ):
+        if any(one.endswith(plugin) for one in plugins):
+            said.setdefault(loss, alone)
+        elif on(said, loss):
+            said[loss] = "false"
+            notes.append(
+                f"{loss.partition('-')[0]} cross-entropy is set without its plugin {plugin}, and"
+                " has no effect"
+            )
+    unknown = [one for one in plugins if not one.endswith(_PLUGINS)]
+    if unknown:
+        raise DataError(
+            f"plugins {' '.join(unknown)[:60]}: what they change is not priced here",
+            hint="a launch without them",
+        )
+    return tuple(notes)
+
+
+AXOLOTL: Final = trainer_reader(
+    Words(
+        framework="axolotl",
+        renamed=MappingProxyType(
+            {
+                "sequence-len": "seq-len",
+                "sample-packing": "packing",
+                "micro-batch-size": "per-device-train-batch-size",
+                "batch-size": "micro-batch-of-all",
+                "optimizer": "optim",
+                "lora-target-linear": "lora-target-linear",
+                "context-parallel-size": "context-parallel",
+                "sequence-parallel-degree": "context-parallel",
+                "tensor-parallel-size": "tensor-parallel",
+                "dp-replicate-size": "dp-replicate",
+                "dp-shard-size": "dp-shard",
+                "bfloat16": "bf16",
+                "float16": "fp16",
+                "liger-fused-linear-cross-entropy": "liger-loss",
+                "cut-cross-entropy": "cut-loss",
+            }
+        ),
+        defaults=MappingProxyType(
+            {
+                "per-device-train-batch-size": "1",
+                "gradient-accumulation-steps": "1",
+                "seq-len": "512",
+                "packing": "false",
+                "gradient-checkpointing": "false",
+            }
+        ),
+        source="https://docs.axolotl.ai/docs/config-reference.html",
+        deepspeed_files=DEEPSPEED_FILES,
+        told=MappingProxyType(
+            {
+                "per-device-train-batch-size": "micro-batch-size",
+                "tensor-parallel": "tensor-parallel-size",
+                "context-parallel": "context-parallel-size",
+                "optim": "optimizer",
+            }
+        ),
+        understood=MappingProxyType(
+            {
+                "lora-target-linear": "products with adapters",
+                "batch-size": "samples of a step",
+                "plugins": "whose kernels and losses run",
+            }
+        ),
+        refused=MappingProxyType(
+            {
+                "rl": refused(
+                    "a loss of preferences or rewards, which reads pairs or another model,"
+                ),
+                "reward-model": refused("a reward model's loss of pairs"),
+                "process-reward-model": refused("a reward model"),
+                "adapter": refused("a model whose frozen weights have 4 bits (QLoRA)", "lora"),
+                "gptq": refused("a model whose frozen weights are quantised"),
+                "quantize-moe-experts": refused("experts whose frozen weights are quantised"),
+                "peft-use-dora": refused("DoRA's norms of weights"),
+                "gradient-checkpointing": refused(
+                    "checkpoints in host memory", "true", "selective"
+                ),
+                "selective-checkpointing": refused("selective checkpointing"),
+                "layer-offloading": refused("moving layers to host memory"),
+                "unfrozen-parameters": refused("training a part of the parameters"),
+                "tiled-mlp": refused("feed-forwards in tiles"),
+                "eager-attention": refused(
+                    "an attention kernel that is not fused, or FlexAttention"
+                ),
+                "xformers-attention": refused("xFormers' attention"),
+                "flex-attention": refused("FlexAttention"),
+                "attn-implementation": refused(
+                    "an attention kernel that is not fused, or FlexAttention", *ATTENTION
+                ),
+                "relora": refused("ReLoRA"),
+                "lisa-n-layers": refused("LISA's training of some layers"),
+                "qat.*": refused("training with simulated quantisation", "no value"),
+                "diffusion.*": refused("a diffusion model's loss", "no value"),
+                "embeddings-skip-upcast": refused("embeddings in 16 bits", "true"),
+                "deepcompile": refused("DeepCompile"),
+                "kd-trainer": refused("distillation"),
+                "lora-on-cpu": refused("adapters on the host"),
+                "expert-parallel-size": refused("expert parallelism of its plugin", "1"),
+                "use-pose": refused("PoSE's positions"),
+                "fp8": refused("products in 8 bits by torchao"),
+            }
+        ),
+        ignored=by_name(
+            {
+                "data": (
+                    "datasets datasets.* test-datasets test-datasets.* pretraining-dataset*"
+                    " chat-template* dataset-* val-set-size shuffle-* train-on-inputs"
+                    " group-by-length eval-sample-packing pad-to-sequence-len sample-packing-*"
+                    " special-tokens special-tokens.* tokens added-tokens-overrides* eot-tokens"
+                    " default-system-message min-sample-len excess-length-strategy"
+                    " skip-prepare-dataset roles-to-train eval-sequence-len multipack-real-batches"
+                    " streaming* curriculum-sampling resize-token-embeddings-to-32x"
+                    " mean-resizing-embeddings fix-untrained-tokens dataloader-*"
+                ),
+                "how long is trained, and how fast is learnt": (
+                    "num-epochs lr-scheduler cosine-min-lr-ratio lr-groups loraplus-* adam-*"
+                    " lora-fan-in-fan-out lora-model-dir peft-use-rslora peft-init-lora-weights"
+                    " loss-watchdog-* early-stopping-patience"
+                ),
+                "what is logged, saved and evaluated": (
+                    "evals-per-epoch saves-per-epoch wandb-* mlflow-* use-mlflow use-wandb "
+                    "use-comet comet-* save-* xformers-* debug "
+                    "use-tensorboard eval-* hf-use-auth-token push-dataset-to-hub "
+                    "auto-resume-from-checkpoints use-otel-metrics otel-* "
+                    "swanlab-* use-swanlab profiler-steps* gc-steps"
+                ),
+                "the model, which MODEL says": (
+                    "base-model base-model-config tokenizer-* processor-type is-*-derived-model"
+                    " overrides-of-model-config.* cls-model-config model-config.* rope-scaling"
+                    " trust-remote-code revision-of-model"
+                ),
+                "how it starts": (
+                    "world-size local-rank strict device device-map ddp use-ray ray-*"
+                    " resources-per-worker low-cpu-mem-usage seed"
+                ),
+                "how attention is called, as the planner has it": (
+                    "flash-attention sdp-attention flash-attn-* ring-attn-func heads-k-stride"
+                    " s2-attention"
+                ),
+                "how products are quantised": "load-in-8bit load-in-4bit bnb-config-kwargs*",
+                "how it shards": (
+                    "fsdp-version fsdp-final-state-dict-type fsdp-config.final-state-dict-type"
+                ),
+            }
+        ),
+        unmodelled=by_name(
+            {
+                "fused kernels of adapters": (
+                    "lora-mlp-kernel lora-qkv-kernel lora-o-kernel lora-embedding-kernel"
+                ),
+                "Liger's fused kernels, which take less time and memory": (
+                    "liger-rope liger-rms-norm liger-layer-norm liger-glu-activation liger-swiglu"
+                    " liger-cross-entropy liger-rms-norm-gated liger-use-token-scaling"
+                ),
+                "a loss in parts, which takes less memory": "chunked-cross-entropy*",
+                "routing of Unsloth's kind": "unsloth-*",
+            }
+        ),
+        settled=_settled,
+    ),
+    signature=Signature(
+        kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+        programs=frozenset({"axolotl train", "axolotl.cli.train", "axolotl fetch"}),
+        own=name_set(
+            "base-model sequence-len sample-packing pad-to-sequence-len dataset-prepared-path"
+            " val-set-size evals-per-epoch saves-per-epoch lora-target-linear special-tokens.*"
+            " eval-sample-packing"
+        ),
+        files=files_of("", own=DEEPSPEED_FILES),
+    ),
+    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
+)

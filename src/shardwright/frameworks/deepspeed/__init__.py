@@ -1,0 +1,1 @@
+"""DeepSpeed's JSON configuration: its settings, read and written."""

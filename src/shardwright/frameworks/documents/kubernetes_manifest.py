@@ -1,0 +1,241 @@
+"""Kubernetes manifests that wrap a launch: the commands of their containers, their environment and
+how many devices they ask for.
+
+Source of the forms: Kubeflow training-operator v1 (PyTorchJob, MPIJob), Kubeflow Trainer v2
+(TrainJob, ClusterTrainingRuntime), JobSet v0.10, batch/v1 Job, Volcano's Job, KubeRay's RayJob.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from shardwright.errors import DataError, ShardwrightError
+from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.lazy_dataclass import dataclass
+
+KINDS: Final = name_set(
+    "PyTorchJob MPIJob TrainJob TrainingRuntime ClusterTrainingRuntime JobSet Job"
+    " RayJob Pod StatefulSet LeaderWorkerSet AppWrapper"
+)
+MAX_DOCUMENTS: Final = 50
+MAX_CONTAINERS: Final = 200
+MAX_DEPTH: Final = 20
+MAX_DEVICES: Final = 10**7
+_SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
+_VARIABLE: Final = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]{0,100})\)")
+_ACCELERATOR: Final = re.compile(
+    r"(?:.*/)?(?:gpu|mig-.*|tpu|neuron.*|npu|ascend.*|gaudi)", re.IGNORECASE
+)
+_WORKERS: Final = ("replicas", "parallelism", "completions", "numNodes", "size")
+_VERSION: Final = re.compile(r"^apiVersion:", re.MULTILINE)
+_START: Final = re.compile(r"^kind:\s*[\"']?(\w+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What a container of a manifest starts.
+
+    Args:
+        script: as shell text; empty = what its image says.
+        environment: its variables.
+        devices: of all its replicas; 0 = not said.
+    """
+
+    script: str
+    environment: Mapping[str, str]
+    devices: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest's containers, the files of its ConfigMaps by name,
+    and the kinds of its objects.
+    """
+
+    containers: tuple[Container, ...]
+    files: tuple[tuple[str, str], ...]
+    kinds: tuple[str, ...]
+
+    @property
+    def devices(self) -> int:
+        """Devices of all containers that start something; 0 = not said."""
+        return sum(one.devices for one in self.containers if one.script)
+
+
+def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) -> Manifest | None:
+    """The manifest that a file is; None where it is none of a workload.
+
+    Args:
+        suffix: of the file; templates of manifests have others than ``.yaml``.
+        given: values of variables, as ``envsubst`` takes them.
+
+    Raises:
+        DataError: it is one, and cannot be read, or its containers start nothing that the manifest
+        says.
+    """
+    is_json = suffix == ".json" and '"apiVersion"' in text
+    if suffix == ".toml" or not (
+        is_json or (_VERSION.search(text) and set(_START.findall(text)) & KINDS)
+    ):
+        return None
+    for variable, value in given.items():
+        text = text.replace(f"${{{variable}}}", value)
+    objects = [one for one in _objects(text, suffix, name) if isinstance(one, Mapping)]
+    kinds = tuple(str(one.get("kind", ""))[:40] for one in objects)
+    if not set(kinds) & KINDS:
+        return None
+    containers: list[Container] = []
+    for one in objects:
+        if str(one.get("kind", "")) in KINDS:
+            containers += _containers(one, 1, {}, 0)
+            if len(containers) > MAX_CONTAINERS:
+                raise DataError(
+                    f"{name[:60]}: more than {MAX_CONTAINERS} containers",
+                    hint="the manifest of one job",
+                )
+    if not any(one.script for one in containers):
+        raise DataError(
+            f"{name[:60]}: no container of the {next(kind for kind in kinds if kind in KINDS)} says"
+            " its command; its image does",
+            hint="give the script or the configuration that the image starts",
+        )
+    files = tuple(
+        (str(key), str(value))
+        for one in objects
+        if one.get("kind") == "ConfigMap"
+        for key, value in _items(one.get("data"))
+    )
+    return Manifest(containers=tuple(containers), files=files, kinds=kinds)
+
+
+def _objects(text: str, suffix: str, name: str) -> Iterator[Any]:
+    from shardwright.hardware.files.yaml_text import read_yaml  # yaml only where a file is read
+
+    parts = [text] if suffix == ".json" else re.split(r"^---.*$", text, flags=re.MULTILINE)
+    if len(parts) > MAX_DOCUMENTS:
+        raise DataError(
+            f"{name[:60]}: more than {MAX_DOCUMENTS} documents", hint="the manifest of one job"
+        )
+    for part in parts:
+        if not part.strip():
+            continue
+        try:
+            yield json.loads(part) if suffix == ".json" else read_yaml(part, what=name[:60])
+        except ShardwrightError as error:
+            raise DataError(error.message, hint=error.hint) from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{name[:60]}: {str(error)[:100]}", hint="a manifest") from None
+
+
+def _items(value: object) -> Iterator[tuple[object, object]]:
+    yield from value.items() if isinstance(value, Mapping) else ()
+
+
+def _containers(
+    value: object, replicas: int, environment: Mapping[str, str], depth: int
+) -> list[Container]:
+    """The containers below a part of an object; `replicas`: of that part."""
+    if depth > MAX_DEPTH:
+        raise DataError(
+            f"a manifest nested deeper than {MAX_DEPTH}", hint="the manifest of one job"
+        )
+    found: list[Container] = []
+    if isinstance(value, list):
+        return [
+            one
+            for part in value[:MAX_CONTAINERS]
+            for one in _containers(part, replicas, environment, depth + 1)
+        ]
+    if not isinstance(value, Mapping):
+        return found
+    own = _count(next((value[name] for name in _WORKERS if name in value), 1)) or 1
+    replicas = min(replicas * own, MAX_DEVICES)
+    each = _count(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
+    for key, part in value.items():
+        if key == "containers" and isinstance(part, list):
+            found += [
+                _container(one, replicas, environment)
+                for one in part[:MAX_CONTAINERS]
+                if isinstance(one, Mapping)
+            ]
+        elif key == "trainer" and isinstance(part, Mapping):
+            nodes = _count(part.get("numNodes", 1)) or 1
+            found.append(_container(part, min(replicas * nodes, MAX_DEVICES), environment))
+        elif key == "entrypoint" and isinstance(part, str):
+            found.append(Container(script=part, environment=environment))
+        elif key not in ("initContainers", "volumes", "metadata", "status", "selector"):
+            found += _containers(part, replicas, environment, depth + 1)
+    if each:
+        found = [
+            one if one.devices or not one.script else _with_devices(one, each, replicas)
+            for one in found
+        ]
+    return found
+
+
+def _with_devices(one: Container, each: int, replicas: int) -> Container:
+    return Container(
+        script=one.script, environment=one.environment, devices=min(each * replicas, MAX_DEVICES)
+    )
+
+
+def _container(
+    value: Mapping[Any, Any], replicas: int, environment: Mapping[str, str]
+) -> Container:
+    variables = dict(environment)
+    entries = value.get("env")
+    for one in entries if isinstance(entries, list) else ():
+        if (
+            isinstance(one, Mapping)
+            and isinstance(one.get("name"), str)
+            and isinstance(one.get("value"), str | int | float)
+        ):
+            variables[one["name"]] = str(one["value"])
+    words = [str(one) for name in ("command", "args") for one in _listed(value.get(name))]
+    words = [
+        _VARIABLE.sub(lambda match: variables.get(match[1], f"${match[1]}"), word) for word in words
+    ]
+    devices = 0
+    for name in ("resources", "resourcesPerNode"):
+        held = value.get(name)
+        for part in ("limits", "requests"):
+            wanted = held.get(part) if isinstance(held, Mapping) else None
+            counts = [
+                _count(number) for key, number in _items(wanted) if _ACCELERATOR.fullmatch(str(key))
+            ]
+            devices = devices or sum(counts)
+    each = devices or _count(value.get("numProcPerNode", 0))
+    return Container(
+        script=_script(words), environment=variables, devices=min(each * replicas, MAX_DEVICES)
+    )
+
+
+def _listed(value: object) -> Sequence[object]:
+    if isinstance(value, str):
+        return [value]
+    return value if isinstance(value, list) else []
+
+
+def _script(words: Sequence[str]) -> str:
+    """A container's command as shell text: what stands behind ``bash -c``,
+    or the words themselves.
+    """
+    if words and words[0] in _SHELLS:
+        at = next(
+            (n for n, word in enumerate(words[1:4], start=1) if re.fullmatch(r"-[a-z]*c", word)), 0
+        )
+        if at and at + 1 < len(words):
+            return "\n".join(words[at + 1 :])
+    # A variable stays one: quotation marks would make it text.
+    return " ".join(
+        word if re.fullmatch(r"[\w./:=,@%+$-]+", word) else shlex.quote(word) for word in words
+    )
+
+
+def _count(value: object) -> int:
+    text = str(value).strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 7 else 0

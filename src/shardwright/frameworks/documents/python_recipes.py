@@ -1,0 +1,521 @@
+"""What one function of a Python file sets: the recipes and registries of frameworks whose launches
+are Python.
+
+Followed are assignments, calls of the file's own functions with their arguments, and conditions on
+what is known; nothing is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.documents.dotted_settings import dotted, named_value, tree_of
+from shardwright.lazy_dataclass import dataclass
+
+MAX_DEPTH: Final = 20
+MAX_STEPS: Final = 20_000
+RECIPE: Final = "recipe"
+"""Setting for a recipe of the framework's own from which a launch begins."""
+CHOICES: Final = ("recipe", "config", "factory")
+"""Names by which the user says which function it is: ``--set recipe=NAME``, or a command's
+argument."""
+_PREFERRED: Final = ("pretrain_recipe",)
+_BASES: Final = ("_recipe", "_config", "_pretrain_common", "_sft_common", "_peft_common")
+_WRAPPERS: Final = (["run", "Config"], ["run", "Partial"])
+"""Calls that make what their first argument names."""
+_UNKNOWN: Final = object()
+_OPERATORS: Final = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARED: Final[Mapping[type[ast.cmpop], Callable[..., object]]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+}
+_KEPT: Final = frozenset({"model.flavor"})
+_MAX_NUMBER: Final = 10**15
+Function = ast.FunctionDef
+Values = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a call made that is not followed, by the name that stands for it."""
+
+    text: str
+    begins: bool = False
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known while a file is followed. imported: name -> module that it is from."""
+
+    functions: Mapping[str, Function]
+    constants: Values
+    imported: Mapping[str, str]
+    settings: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What a function sets, by dotted names in lower case with dashes, and what was not followed;
+    `function`: its name.
+    """
+
+    settings: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    function: str = ""
+
+
+def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> Followed | None:
+    """The settings of the one function of a Python file that makes a configuration; None: the file
+    has no such functions.
+
+    Args:
+        name: of the file, for errors.
+        given: what the user says; one of `CHOICES` is the function's name.
+
+    Raises:
+        DataError: it is no Python, there are several functions and nothing says which, or the named
+        one is not there.
+    """
+    try:
+        return _followed(tree_of(text, name), name, given=given)
+    except RecursionError:
+        raise DataError(
+            f"{name[:60]}: expressions nested too deep", hint="a recipe of the framework"
+        ) from None
+
+
+def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Followed | None:
+    """See `settings_of_recipe`."""
+    functions = {node.name: node for node in tree.body if isinstance(node, Function)}
+    makers = [one for one, node in functions.items() if _makes(node)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if len(makers) < 2 and not any(
+        _base(node, {}) or dotted(node.func) in _WRAPPERS for node in calls
+    ):
+        return None
+    state = _State(functions=functions, constants=_constants(tree), imported=_imports(tree))
+    chosen = next((given[one] for one in CHOICES if one in given), "")
+    if chosen:
+        if chosen not in functions:
+            raise DataError(
+                f"{name[:60]} has no function {chosen[:60]}",
+                hint=f"--set {RECIPE}= one of {', '.join(makers)[:200]}",
+            )
+    else:
+        chosen = _only(tree, makers, functions, name)
+    if chosen:
+        _call(state, functions[chosen], {}, 0)
+        more = [one for one in makers if one != chosen]
+        if more:
+            state.notes.append(
+                f"{chosen} was read; --set {RECIPE}=NAME reads another function of {name[:60]}"
+            )
+    else:
+        _block(state, tree.body, dict(state.constants), 0)
+    return Followed(
+        settings=state.settings, notes=tuple(dict.fromkeys(state.notes)), function=chosen
+    )
+
+
+def _makes(node: Function) -> bool:
+    """Whether a function sets anything and returns it."""
+    returns = any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
+    sets = any(
+        (
+            isinstance(one, ast.Assign)
+            and any(isinstance(target, ast.Attribute) for target in one.targets)
+        )
+        or (isinstance(one, ast.Call) and one.keywords)
+        for one in ast.walk(node)
+    )
+    return returns and sets
+
+
+def _only(
+    tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str
+) -> str:
+    """The function that the file itself runs, or the one that no other calls; empty = statements
+    outside of functions.
+    """
+    outside = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
+    calls = [one for node in outside for one in ast.walk(node) if isinstance(one, ast.Call)]
+    if any(
+        _base(one, {}) or (isinstance(one.func, ast.Name) and one.func.id in makers)
+        for one in calls
+    ):
+        return ""
+    run = [
+        one.id
+        for node in outside
+        for one in ast.walk(node)
+        if isinstance(one, ast.Name) and one.id in makers and isinstance(one.ctx, ast.Load)
+    ]
+    if run:
+        return run[0] if len(set(run)) == 1 else _ask(name, run)
+    called = {
+        one.id
+        for maker in makers
+        for one in ast.walk(functions[maker])
+        if isinstance(one, ast.Name) and one.id != maker
+    }
+    roots = [maker for maker in makers if maker not in called and not maker.startswith("_")]
+    preferred = [maker for maker in roots if maker in _PREFERRED]
+    if len(roots) == 1 or preferred:
+        return (preferred or roots)[0]
+    return _ask(name, roots or makers)
+
+
+def _ask(name: str, functions: Sequence[str]) -> str:
+    raise DataError(
+        f"{name[:60]} has {len(set(functions))} configurations:"
+        f" {', '.join(dict.fromkeys(functions))[:200]}",
+        hint=f"--set {RECIPE}=NAME says which of them is launched",
+    )
+
+
+def _constants(tree: ast.Module) -> Values:
+    found: Values = {}
+    for node in tree.body:
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign) and len(node.targets) == 1
+            else getattr(node, "target", None)
+        )
+        value = getattr(node, "value", None)
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and isinstance(target, ast.Name)
+            and isinstance(value, ast.expr)
+        ):
+            known = _value(value, found, 0)
+            if known is not _UNKNOWN:
+                found[target.id] = known
+    return found
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    return {
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def _call(state: _State, function: Function, arguments: Values, depth: int) -> None:
+    """What a function of the file sets with these arguments."""
+    if depth > MAX_DEPTH:
+        raise DataError(
+            f"functions that call each other more than {MAX_DEPTH} deep",
+            hint="a recipe of the framework",
+        )
+    known = dict(state.constants)
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    for name, default in zip(
+        names[len(names) - len(function.args.defaults) :], function.args.defaults, strict=True
+    ):
+        known[name] = _value(default, state.constants, 0)
+    for one, default_of in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
+        known[one.arg] = _UNKNOWN if default_of is None else _value(default_of, state.constants, 0)
+    for name in names:
+        known.setdefault(name, _UNKNOWN)
+    known |= arguments
+    _block(state, function.body, known, depth + 1)
+
+
+def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -> bool:
+    """Follow statements; whether one of them returned."""
+    for node in body:
+        state.steps += 1
+        if state.steps > MAX_STEPS:
+            raise DataError(
+                f"a Python file of more than {MAX_STEPS:,} steps",
+                hint="the file of the recipe alone",
+            )
+        if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
+            continue
+        if isinstance(node, ast.If):
+            if _branch(state, node, known, depth):
+                return True
+        elif isinstance(node, ast.With):
+            if _block(state, node.body, known, depth):
+                return True
+        elif isinstance(node, ast.For | ast.While | ast.Try):
+            if any(
+                isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+                for one in ast.walk(node)
+            ):
+                state.notes.append(
+                    f"not followed: line {node.lineno}, a loop or `try` that sets something"
+                )
+        else:
+            for expression in (
+                one
+                for one in ast.iter_child_nodes(node)
+                if isinstance(one, ast.expr) and _is_read(one)
+            ):
+                _collect(state, expression, known, depth)
+            _assign(state, node, known)
+            if isinstance(node, ast.Return):
+                return True
+    return False
+
+
+def _is_read(node: ast.expr) -> bool:
+    return not isinstance(getattr(node, "ctx", ast.Load()), ast.Store)
+
+
+def _branch(state: _State, node: ast.If, known: Values, depth: int) -> bool:
+    held = _value(node.test, known, 0)
+    if held is _UNKNOWN:
+        main = ast.unparse(node.test)
+        if main.startswith("__name__"):
+            return _block(state, node.body, known, depth)
+        sets = any(
+            isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+            for one in ast.walk(node)
+        )
+        if sets or any(isinstance(one, ast.Call) and one.keywords for one in ast.walk(node)):
+            state.notes.append(f"not followed: if {main[:60]}, which is not known here")
+        return False
+    return _block(state, node.body if held else node.orelse, known, depth)
+
+
+def _assign(state: _State, node: ast.stmt, known: Values) -> None:
+    """An assignment to a name, or to an attribute of the configuration."""
+    target = (
+        node.targets[0]
+        if isinstance(node, ast.Assign) and len(node.targets) == 1
+        else getattr(node, "target", None)
+    )
+    value = getattr(node, "value", None)
+    if not isinstance(value, ast.expr) or isinstance(node, ast.AugAssign):
+        return
+    if isinstance(target, ast.Name):
+        found = _value(value, known, 0)
+        called = named_value(value) if isinstance(value, ast.Call) else None
+        if found is _UNKNOWN and called:
+            own = (
+                isinstance(value, ast.Call)
+                and isinstance(value.func, ast.Name)
+                and value.func.id in state.functions
+            )
+            begins = own or (
+                isinstance(value, ast.Call) and (_is_base(dotted(value.func)) or _wraps(value))
+            )
+            found = _Named(_argument(value, known) or called, begins=begins)
+        known[target.id] = found
+    elif isinstance(target, ast.Attribute) and (parts := dotted(target)):
+        held = known.get(parts[0])
+        # What is set on a part that has a name of its own is told under that name.
+        part = isinstance(held, _Named) and not held.begins
+        _set(state, ".".join(parts if part else parts[1:]), value, known)
+
+
+def _set(state: _State, name: str, value: ast.expr, known: Values) -> None:
+    name = name.replace("_", "-").lower()
+    found = _value(value, known, 0)
+    if found is None:
+        # Nothing is what the framework has where nobody sets it.
+        state.settings.pop(name, None)
+    elif isinstance(found, _Named):
+        state.settings[name] = found.text
+    elif found is not _UNKNOWN:
+        state.settings[name] = _text(found)
+    elif (called := _argument(value, known) or named_value(value)) is not None:
+        state.settings[name] = called
+
+
+def _argument(node: ast.expr, known: Values) -> str:
+    """The one text that something is called with, where a name stands for it."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        found = _value(node.args[0], known, 0)
+        return found if isinstance(found, str) else found.text if isinstance(found, _Named) else ""
+    return ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value)
+
+
+def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
+    """What calls inside an expression set, the outer ones last."""
+    state.steps += 1
+    if state.steps > MAX_STEPS:
+        raise DataError(
+            f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone"
+        )
+    if depth > 4 * MAX_DEPTH:
+        raise DataError("expressions nested too deep", hint="a recipe of the framework")
+    if isinstance(node, ast.Lambda):
+        return
+    for child in ast.iter_child_nodes(node):
+        for inner in _expressions(child):
+            _collect(state, inner, known, depth + 1)
+    if not isinstance(node, ast.Call):
+        return
+    called = dotted(node.func)
+    if len(called) == 1 and called[0] in state.functions:
+        _call(
+            state,
+            state.functions[called[0]],
+            _bound(state.functions[called[0]], node, known),
+            depth + 1,
+        )
+        return
+    if base := _base(node, state.imported):
+        state.settings.setdefault(RECIPE, base)
+    if (
+        called[-1:] == ["model_registry"]
+        and node.args
+        and (flavor := _value(node.args[0], known, 0)) is not _UNKNOWN
+    ):
+        state.settings["model.flavor"] = _text(flavor)
+    made = _class_of(node, called)
+    if made and called[-1:] != ["Config"]:
+        # A new one has nothing of an earlier one.
+        start = f"{made}.".replace("_", "-").lower()
+        for name in [one for one in state.settings if one.startswith(start) and one not in _KEPT]:
+            del state.settings[name]
+    if made and called in _WRAPPERS and not node.keywords:
+        # A part with nothing but its defaults is there all the same.
+        state.settings.setdefault(made.replace("_", "-").lower(), "true")
+    for keyword in node.keywords if made else ():
+        if keyword.arg:
+            _set(state, f"{made}.{keyword.arg}", keyword.value, known)
+
+
+def _wraps(node: ast.Call) -> bool:
+    return dotted(node.func) in _WRAPPERS or dotted(node.func)[-1:] == ["ConfigContainer"]
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.expr):
+        yield node
+    elif isinstance(node, ast.keyword):
+        yield node.value
+
+
+def _class_of(node: ast.Call, called: Sequence[str]) -> str:
+    """What a call makes: of ``run.Config(Strategy, ...)`` that is ``Strategy``."""
+    if not called:
+        return ""
+    if called in _WRAPPERS and node.args:
+        return (dotted(node.args[0]) or [""])[-1]
+    return called[-1]
+
+
+def _is_base(called: Sequence[str]) -> bool:
+    """Whether what is called is a recipe, by its name."""
+    return (
+        bool(called)
+        and called[-1].endswith(_BASES)
+        and not called[-1].startswith(("get_", "default_"))
+        and "quant" not in called[-1]
+    )
+
+
+def _base(node: ast.Call, imported: Mapping[str, str]) -> str:
+    """The framework's own recipe that a call begins from, as ``module.function``; empty = it is
+    none.
+    """
+    called = dotted(node.func)
+    if not _is_base(called):
+        return ""
+    module = called[-2] if len(called) > 1 else imported.get(called[0], "").rpartition(".")[2]
+    return f"{module}.{called[-1]}" if module else ""
+
+
+def _bound(function: Function, node: ast.Call, known: Values) -> Values:
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    found: Values = {
+        name: _value(value, known, 0) for name, value in zip(names, node.args, strict=False)
+    }
+    return found | {one.arg: _value(one.value, known, 0) for one in node.keywords if one.arg}
+
+
+def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
+    """The value of an expression of constants and known names; `_UNKNOWN` where it has another."""
+    if depth > MAX_DEPTH:
+        return _UNKNOWN
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str | int | float | bool | None) else _UNKNOWN
+    if isinstance(node, ast.Name):
+        return known.get(node.id, _UNKNOWN)
+    if isinstance(node, ast.List | ast.Tuple):
+        found = [_value(one, known, depth + 1) for one in node.elts[:1000]]
+        return (
+            _UNKNOWN if any(one is _UNKNOWN or isinstance(one, _Named) for one in found) else found
+        )
+    if isinstance(node, ast.UnaryOp):
+        inner = _value(node.operand, known, depth + 1)
+        if isinstance(node.op, ast.Not):
+            return _UNKNOWN if inner is _UNKNOWN else not inner
+        return (
+            -inner if isinstance(node.op, ast.USub) and isinstance(inner, int | float) else _UNKNOWN
+        )
+    if isinstance(node, ast.IfExp):
+        held = _value(node.test, known, depth + 1)
+        return (
+            _UNKNOWN
+            if held is _UNKNOWN
+            else _value(node.body if held else node.orelse, known, depth + 1)
+        )
+    if isinstance(node, ast.BoolOp):
+        return _either(
+            [_value(one, known, depth + 1) for one in node.values],
+            both=isinstance(node.op, ast.And),
+        )
+    if isinstance(node, ast.BinOp | ast.Compare):
+        return _computed(node, known, depth)
+    return _UNKNOWN
+
+
+def _either(values: Sequence[object], *, both: bool) -> object:
+    """The value of ``a and b`` or ``a or b``: one that decides does so beside unknown ones."""
+    if any(one is not _UNKNOWN and bool(one) != both for one in values):
+        return not both
+    return _UNKNOWN if any(one is _UNKNOWN for one in values) else both
+
+
+def _computed(node: ast.BinOp | ast.Compare, known: Mapping[str, object], depth: int) -> object:
+    if isinstance(node, ast.Compare) and len(node.ops) != 1:
+        return _UNKNOWN
+    other = node.right if isinstance(node, ast.BinOp) else node.comparators[0]
+    left, right = _value(node.left, known, depth + 1), _value(other, known, depth + 1)
+    if left is _UNKNOWN or right is _UNKNOWN:
+        return _UNKNOWN
+    try:
+        if isinstance(node, ast.Compare):
+            kind = type(node.ops[0])
+            if kind in (ast.In, ast.NotIn):
+                return (left in right) == (kind is ast.In)  # type: ignore[operator]
+            compare: Callable[[object, object], object] = _COMPARED[kind]
+            return compare(left, right)
+        if not isinstance(left, int | float) or not isinstance(right, int | float):
+            return _UNKNOWN
+        found = _OPERATORS[type(node.op)](left, right)
+        return found if abs(found) <= _MAX_NUMBER else _UNKNOWN
+    except (KeyError, TypeError, ValueError, ArithmeticError):
+        return _UNKNOWN

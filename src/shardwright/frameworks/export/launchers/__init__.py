@@ -1,0 +1,1 @@
+"""Files that start an export on a cluster: Slurm, Kubernetes, SkyPilot."""

@@ -1,0 +1,81 @@
+"""What the launchers of Kubernetes share: the export's files as a ConfigMap, and what is in the
+pods that run them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shardwright.frameworks.export.launchers.launcher import PlacedExport, job_name, kinds, label
+from shardwright.frameworks.export.placement import Node
+
+MOUNT: Final = "/shardwright"
+IMAGE: Final = "example.invalid/training:latest"
+"""A placeholder that no registry has."""
+NOTE: Final = (
+    "The image has the framework, in the folder where the training runs. To be added: args of the"
+    " container, storage, the site's network."
+)
+"""For people, at the head of a file."""
+RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
+"""What the vendors' device plugins call a device."""
+MOST_BYTES: Final = 1_000_000
+"""Of a ConfigMap, which Kubernetes limits to 1 MiB."""
+
+
+def refused_pods(launch: PlacedExport) -> str:
+    """Why pods cannot run the export; empty = they can."""
+    vendors = {node.kind.accelerator.vendor for node in launch.placement.nodes} - set(RESOURCES)
+    if vendors:
+        return f"no resource of Kubernetes is known for devices of {', '.join(sorted(vendors))}"
+    size = sum(len(file.text.encode()) for file in launch.files)
+    return (
+        f"its files are {size:,} bytes and a ConfigMap holds {MOST_BYTES:,}"
+        if size > MOST_BYTES
+        else ""
+    )
+
+
+def file_map(launch: PlacedExport) -> dict[str, Any]:
+    """The target's files as a ConfigMap."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": job_name(launch.given)},
+        "data": {file.name: file.text for file in launch.files},
+    }
+
+
+def volumes(launch: PlacedExport) -> list[dict[str, Any]]:
+    """The files, and memory that the ranks of a node share."""
+    return [
+        {"name": "plan", "configMap": {"name": job_name(launch.given)}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
+    ]
+
+
+def volume_mounts() -> list[dict[str, Any]]:
+    """Where a container has them."""
+    return [
+        {"name": "plan", "mountPath": MOUNT},
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+    ]
+
+
+def devices(node: Node) -> dict[str, int]:
+    """All devices of a node, so that no other pod is on it."""
+    return {RESOURCES[node.kind.accelerator.vendor]: node.kind.num_devices}
+
+
+def variables(values: dict[str, object]) -> list[dict[str, str]]:
+    """Environment variables of a container."""
+    return [{"name": name, "value": str(value)} for name, value in values.items()]
+
+
+def selector(launch: PlacedExport, node: Node) -> dict[str, Any]:
+    """Which nodes a pod may be on, where the plan's are of several kinds: those with the label
+    ``accelerator``.
+    """
+    if len(kinds(launch.placement.nodes)) == 1:
+        return {}
+    return {"nodeSelector": {"accelerator": label(node.kind.accelerator.name)}}

@@ -1,0 +1,129 @@
+"""SLURM: a batch script that starts one task a node.
+
+Which node has which ranks is the order of a list of hosts, not SLURM's distribution of tasks: a
+task looks itself up in it. Nodes of several kinds are components of a heterogeneous job, and
+islands of several nodes are segments (``--segment``, topology/block).
+
+Source: SLURM's manual pages of sbatch, srun and scontrol, and its page on heterogeneous jobs
+(``SLURM_JOB_NODELIST_HET_GROUP_n``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from shardwright.frameworks.export.exporter import ExportFile, one_line, title
+from shardwright.frameworks.export.launchers.launcher import (
+    Launcher,
+    PlacedExport,
+    job_name,
+    ranks_by_node,
+    runs,
+)
+from shardwright.frameworks.export.placement import HOSTS, Node
+from shardwright.frameworks.export.start_script import DEFAULT_PORT, NODES, PORT, node_variables
+
+FILE: Final = "slurm.sh"
+
+
+def _file(launch: PlacedExport) -> ExportFile:
+    """The file that the scheduler reads."""
+    return ExportFile(name=FILE, text="\n".join([*_head(launch), *_body(launch), ""]))
+
+
+SLURM: Final = Launcher(name="slurm", summary="a batch script for sbatch", file=_file)
+
+
+def _components(launch: PlacedExport) -> list[tuple[Node, ...]]:
+    return [
+        nodes for _, nodes, _ in runs(launch.placement.nodes, lambda node: (node.kind, node.zone))
+    ]
+
+
+def _head(launch: PlacedExport) -> Iterator[str]:
+    yield "#!/bin/bash"
+    yield f"# {title(launch.given)}. Made by Shardwright: starts {launch.start.name} on every node."
+    yield (
+        f"# In the folder where the training runs: FOLDER=/this/folder sbatch /this/folder/{FILE};"
+        " all nodes see both."
+    )
+    yield (
+        "# Account, partition, time and containers are the site's: options of sbatch. What stands"
+        " behind the script goes to the training."
+    )
+    components = _components(launch)
+    for number, nodes in enumerate(components):
+        if number:
+            yield "#SBATCH hetjob"
+        else:
+            yield f"#SBATCH --job-name={job_name(launch.given)}"
+        if len(components) > 1:
+            yield (
+                f"# {one_line(nodes[0].kind.accelerator.name)}: add the site's --constraint or"
+                " --partition"
+            )
+        yield (
+            f"#SBATCH --nodes={len(nodes)} --ntasks-per-node=1"
+            f" --gpus-per-node={nodes[0].kind.num_devices} --exclusive --mem=0"
+        )
+        if launch.placement.named:
+            yield f"#SBATCH --nodelist={','.join(node.name for node in nodes)}"
+        yield from _segment(nodes)
+
+
+def _segment(nodes: Sequence[Node]) -> Iterator[str]:
+    """Nodes of one island are neighbours in the plan; where islands are of several nodes, the job
+    is of as many at a time.
+    """
+    kind = nodes[0].kind
+    size = min(kind.island // kind.num_devices, len(nodes))
+    if size > 1 and len(nodes) % size == 0:
+        yield f"#SBATCH --segment={size}"
+
+
+def _body(launch: PlacedExport) -> Iterator[str]:
+    nodes, components = launch.placement.nodes, _components(launch)
+    yield "set -euo pipefail"
+    yield (
+        f"export FOLDER=${{FOLDER:-${{SLURM_SUBMIT_DIR:-$PWD}}}} {NODES}={len(nodes)}"
+        f" {PORT}=${{{PORT}:-{DEFAULT_PORT}}}"
+    )
+    yield (
+        f'[ -f "$FOLDER/{launch.start.name}" ] || {{ echo "no {launch.start.name} in $FOLDER: set'
+        ' FOLDER" >&2; exit 2; }'
+    )
+    yield "# The nodes in the plan's order: the first line has the first ranks."
+    yield 'export HOSTS="$FOLDER/hosts.$SLURM_JOB_ID"'
+    if launch.placement.named:
+        yield f'cut -d \' \' -f 1 "$FOLDER/{HOSTS}" > "$HOSTS"'
+    elif len(components) == 1:
+        yield 'scontrol show hostnames "$SLURM_JOB_NODELIST" > "$HOSTS"'
+    else:
+        lists = [
+            f'scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_{n}"'
+            for n in range(len(components))
+        ]
+        yield f'{{ {"; ".join(lists)}; }} > "$HOSTS"'
+    het = [f"--het-group=0-{len(components) - 1}"] if len(components) > 1 else []
+    # One task starts all ranks of its node: it may use all of its cores.
+    yield " ".join(
+        [
+            "srun",
+            *het,
+            "--ntasks-per-node=1",
+            "--kill-on-bad-exit=1",
+            "--cpu-bind=none",
+            "bash -euc '",
+        ]
+    )
+    yield (
+        '  LINE=$(grep -nxF -- "$SLURMD_NODENAME" "$HOSTS") || { echo "$SLURMD_NODENAME is not in'
+        ' $HOSTS" >&2; exit 1; }'
+    )
+    said = node_variables(
+        node="$((${LINE%%:*} - 1))", master='$(head -n 1 "$HOSTS")', port=f"${PORT}"
+    )
+    yield from (f"  {line}" for line in (*said, *ranks_by_node(nodes)))
+    yield f'  exec bash "$FOLDER/{launch.start.name}" "$@"'
+    yield f'\' {launch.start.name} "$@"'

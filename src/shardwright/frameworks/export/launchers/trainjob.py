@@ -1,0 +1,94 @@
+"""Kubeflow Trainer: a TrainJob on the runtime ``torch-distributed``, which numbers its nodes and
+says so to torchrun (``PET_..``).
+
+Source: kubeflow/trainer, trainer.kubeflow.org/v1alpha1, at 8c0f505 (Kubeflow Trainer 2.3).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.frameworks.export.exporter import ExportFile, title
+from shardwright.frameworks.export.launchers import pods
+from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport, job_name, runs
+from shardwright.frameworks.export.start_script import GPUS, NODES, node_variables
+from shardwright.frameworks.export.yaml_text import yaml_text
+
+FILE: Final = "trainjob.yaml"
+GROUP: Final = "trainer.kubeflow.org"
+VERSION: Final = "v1alpha1"
+RUNTIME: Final = "torch-distributed"
+CONTAINER: Final = "node"
+"""Of the runtime's job and its container."""
+
+
+def _refused(launch: PlacedExport) -> str:
+    """Why the scheduler cannot start a plan; empty = it can."""
+    alike = list(runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
+    if len(alike) > 1:
+        said = ", then ".join(
+            f"{len(nodes)} of {nodes[0].ranks} {nodes[0].kind.accelerator.name}"
+            for _, nodes, _ in alike[:4]
+        )
+        return f"its nodes are all alike, and the plan's are {said}"
+    return pods.refused_pods(launch)
+
+
+def _file(launch: PlacedExport) -> ExportFile:
+    """The file that the scheduler reads."""
+    nodes = launch.placement.nodes
+    pod = {
+        "volumes": pods.volumes(launch),
+        "containers": [{"name": CONTAINER, "volumeMounts": pods.volume_mounts()}],
+    }
+    job = {"name": CONTAINER, "template": {"spec": {"template": {"spec": pod}}}}
+    document = {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "TrainJob",
+        "metadata": {"name": job_name(launch.given)},
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": GROUP,
+                "kind": "ClusterTrainingRuntime",
+                "name": RUNTIME,
+            },
+            "trainer": {
+                "image": launch.image or pods.IMAGE,
+                "command": ["bash", "-euc", _script(launch), launch.start.name],
+                "env": pods.variables({NODES: len(nodes), GPUS: nodes[0].ranks}),
+                "numNodes": len(nodes),
+                "numProcPerNode": nodes[0].ranks,
+                "resourcesPerNode": {"limits": pods.devices(nodes[0])},
+            },
+            "runtimePatches": [
+                {
+                    "manager": "shardwright.dev/export",
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
+                }
+            ],
+        },
+    }
+    notes = (
+        f"{title(launch.given)}. Made by Shardwright.",
+        (
+            f"kubectl apply -f {FILE}: a pod a node of the runtime {RUNTIME}, whose PET_"
+            " variables number them."
+        ),
+        pods.NOTE,
+    )
+    return ExportFile(name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes))
+
+
+TRAINJOB: Final = Launcher(
+    name="trainjob",
+    summary=f"a TrainJob ({GROUP}/{VERSION}) for kubectl apply",
+    refused=_refused,
+    file=_file,
+)
+
+
+def _script(launch: PlacedExport) -> str:
+    said = node_variables(node="$PET_NODE_RANK", master="$PET_MASTER_ADDR", port="$PET_MASTER_PORT")
+    return "".join(
+        f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"')
+    )

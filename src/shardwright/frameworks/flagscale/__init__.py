@@ -1,0 +1,1 @@
+"""FlagScale's YAML over Megatron-LM's arguments, read and written."""

@@ -1,0 +1,49 @@
+"""FlagScale's files, whose settings are Megatron-LM's arguments in sections."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.flagscale.settings import SETTINGS
+from shardwright.frameworks.launch.framework_claims import (
+    FileKind,
+    Signature,
+)
+from shardwright.frameworks.megatron.field_names import (
+    without_section,
+)
+from shardwright.frameworks.megatron.read import Dialect, dialect_reader
+from shardwright.frameworks.settings.name_lists import names
+
+_FLAGSCALE_SECTIONS: Final = names(
+    "system. model. data. train.system. train.model. system.optimizer. model.optimizer."
+)
+
+
+def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """A setting of FlagScale's files, whose names are Megatron-LM's.
+
+    Raises:
+        DataError: stages of unlike degrees, which no grid says.
+    """
+    if name.endswith("hetero.enable-hetero") and value == "true":
+        raise DataError(
+            "stages of unlike degrees (hetero) are no grid",
+            hint="a file without the section hetero",
+        )
+    if not name.startswith(("system.", "model.", "data.", "train.")):
+        return ()
+    return ((without_section(name, _FLAGSCALE_SECTIONS), value),)
+
+
+FLAGSCALE: Final = dialect_reader(
+    Dialect(framework="flagscale", arguments_of=flagscale),
+    target="flagscale",
+    settings=SETTINGS,
+    signature=Signature(
+        kinds=frozenset({FileKind.YAML}),
+        own=frozenset({"system.*", "train.system.*", "experiment.task.backend"}),
+        shared=frozenset({"model.micro-batch-size"}),
+    ),
+)

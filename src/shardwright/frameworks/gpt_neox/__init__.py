@@ -1,0 +1,1 @@
+"""GPT-NeoX's YAML, read as Megatron-DeepSpeed's arguments."""

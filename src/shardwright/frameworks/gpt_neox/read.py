@@ -1,0 +1,259 @@
+"""GPT-NeoX's YAML: Megatron layers on DeepSpeed's pipeline.
+
+Source of names and defaults: GPT-NeoX main of 2026-05, configs/neox_arguments.md and
+megatron/neox_arguments
+(https://github.com/EleutherAI/gpt-neox/blob/main/configs/neox_arguments.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.launch.framework_claims import (
+    CONFIGURATIONS,
+    FileKind,
+    Signature,
+)
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
+from shardwright.frameworks.launch.launch_degrees import replicas
+from shardwright.frameworks.launch.model_sizes import compared_sizes
+from shardwright.frameworks.megatron.read import Dialect, read_arguments
+from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
+from shardwright.frameworks.settings.name_lists import by_name, name_set
+from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.settings.verdicts import judged
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+
+DOCS: Final = "https://github.com/EleutherAI/gpt-neox/blob/main/configs/neox_arguments.md"
+_UNDERSTOOD: Final = MappingProxyType(
+    {
+        "pipe-parallel-size": "pp",
+        "model-parallel-size": "tp",
+        "sequence-parallel": "sp",
+        "context-parallel-size": "cp",
+        "train-micro-batch-size-per-gpu": "samples of a microbatch",
+        "train-batch-size": "samples of a step",
+        "gradient-accumulation-steps": "microbatches of a step",
+        "seq-length": "tokens of a sample",
+        "zero-optimization.stage": "stage of ZeRO",
+        "zero-optimization.overlap-comm": "sets grad_overlap",
+        "checkpoint-activations": "recompute=full",
+        "attention-config": "sets attention",
+        "precision": "number format",
+        "fp16.enabled": "number format",
+        "bf16.enabled": "number format",
+        "fp16.type": "number format",
+        "hidden-dropout": "dropout",
+        "attention-dropout": "dropout",
+        "scaled-upper-triang-masked-softmax-fusion": "sets kernels",
+        "bias-gelu-fusion": "sets kernels",
+        "optimizer.type": "states of the optimizer",
+    }
+)
+_IGNORED: Final = by_name(
+    {
+        "how long is trained, and how fast is learnt": (
+            "train-iters train-epochs lr-decay-iters lr-decay-style warmup min-lr "
+            "optimizer.params.* gradient-clipping weight-decay "
+            "lr-decay-fraction fp16.* bf16.* scheduler.* loss-scale*"
+        ),
+        "what is logged, saved and evaluated": (
+            "checkpoint-factor checkpoint-scale extra-save-iters eval-interval eval-iters log-* "
+            "steps-per-print keep-last-n-checkpoints "
+            "wall-clock-breakdown tensorboard-dir wandb-* use-wandb save load "
+            "checkpoint-validation-with-forward-pass finetune eval-tasks "
+            "profile* s3-* comet-* use-comet tensorboard* memory-profiling*"
+        ),
+        "data": (
+            "data-path data-impl split vocab-file merge-file tokenizer-type train-data-*"
+            " valid-data-* test-data-* weight-by-num-documents weighted-sampler-alpha train-label-*"
+            " valid-label-* test-label-* num-workers mmap-warmup pack-impl train-impl dataset-impl"
+            " allow-chopped enforce-sample-length label-data-paths make-vocab-size-divisible-by"
+            " reset-* eod-mask-loss"
+        ),
+        "the model, which MODEL says": (
+            "hidden-size intermediate-size num-attention-heads num-kv-heads "
+            "max-position-embeddings norm pos-emb rotary-* no-weight-tying "
+            "gpt-j-residual gpt-j-tied output-layer-parallelism rms-norm-epsilon "
+            "layernorm-epsilon use-bias-* activation mlp-multiple-of "
+            "init-method output-layer-init-method hidden-act use-qk-layernorm mlp-type "
+            "sliding-window-width moe-top-k moe-router-type "
+            "num-unique-layers attention-head-dim rope-* expansion-factor"
+        ),
+        "how it starts": (
+            "distributed-backend hostfile launcher deepspeed-* master-* include exclude num-gpus"
+            " num-nodes detect-nvlink-pairs slurm-*"
+        ),
+        "how layers are checkpointed, as the planner has it": (
+            "synchronize-each-layer contiguous-checkpointing"
+        ),
+        "follows from others": "zero-allow-untested-optimizer attention-softmax-in-fp32 gpt2-*",
+    }
+)
+_UNMODELLED: Final = by_name(
+    {
+        "saved activations split over tp": "partition-activations",
+        "fused kernels of GPT-NeoX": (
+            "rope-fusion layernorm-fusion rmsnorm-fusion fp32-allreduce use-flashattn-swiglu"
+        ),
+        "sizes of buckets": (
+            "zero-optimization.allgather-bucket-size zero-optimization.reduce-bucket-size"
+            " zero-optimization.allgather-partitions zero-optimization.reduce-scatter"
+            " zero-optimization.contiguous-gradients zero-optimization.round-robin-gradients"
+            " zero-optimization.load-from-fp32-weights"
+        ),
+        "masks of attention that are made on the way": "scaled-masked-softmax-fusion",
+    }
+)
+_REFUSED: Final = MappingProxyType(
+    {
+        "moe-num-experts": refused("GPT-NeoX's experts", "1"),
+        "mamba-*": refused("GPT-NeoX's state-space layers", "false"),
+        "rwkv-*": refused("GPT-NeoX's RWKV layers", "false"),
+        "optimizer.type": OPTIMIZER,
+        "optimizer.params.cpu-offload": refused(
+            "optimizer states in host memory by Adam's own setting"
+        ),
+        "zero-optimization.cpu-offload": refused(
+            "optimizer states in host memory under its pipeline"
+        ),
+        "zero-optimization.offload-optimizer.device": refused(
+            "optimizer states in host memory under its pipeline"
+        ),
+        "te-fp8": refused("Transformer Engine's products in 8 bits"),
+        "te-*": refused("Transformer Engine's layers", "false"),
+        "checkpoint-num-layers": refused("checkpoints of several layers", "1"),
+        "maml-*": refused("MAML"),
+        "dpo-*": refused("a loss of preferences"),
+        "kto-*": refused("a loss of preferences"),
+        "neg-train-data-*": refused("a loss of preferences"),
+        "pos-train-data-*": refused("a loss of preferences"),
+        "sparsity-config.*": refused("sparse attention", "no value"),
+        "param-sharing-style": refused("parameters that layers share", "grouped"),
+        "curriculum-learning.enabled": refused("lengths that grow"),
+        "onebit*": refused("compressed gradients"),
+    }
+)
+_RENAMED: Final = MappingProxyType(
+    {
+        "pipe-parallel-size": "pipeline-model-parallel-size",
+        "model-parallel-size": "tensor-model-parallel-size",
+        "train-micro-batch-size-per-gpu": "micro-batch-size",
+        "zero-optimization.stage": "zero-stage",
+    }
+)
+_KEPT: Final = name_set(
+    "seq-length sequence-parallel context-parallel-size hidden-dropout"
+    " attention-dropout global-batch-size"
+)
+_CORE: Final = Dialect(
+    framework="gpt-neox",
+    defaults=MappingProxyType({"hidden-dropout": "0", "attention-dropout": "0"}),
+    completed=with_bf16_optimizer,
+    refuses=False,
+)
+
+
+SIGNATURE: Final = Signature(
+    kinds=CONFIGURATIONS | {FileKind.COMMAND},
+    own=name_set(
+        "pipe-parallel-size model-parallel-size no-weight-tying gpt-j-residual"
+        " output-layer-parallelism"
+    ),
+)
+
+
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = written.arguments
+    refuse(said, _REFUSED)
+    if "train-micro-batch-size-per-gpu" not in said and "train-batch-size" not in said:
+        raise DataError(
+            "the launch does not say train_micro_batch_size_per_gpu",
+            hint="the file of the model beside the others",
+        )
+    words = dict(_words(said))
+    tp, pp, cp = (max(count(words, f"{axis}-size", 1), 1) for axis in _AXES)
+    words |= {"tensor-model-parallel-size": str(tp), "pipeline-model-parallel-size": str(pp)}
+    dp = replicas(devices, tp=tp, pp=pp, cp=cp)
+    batch, steps = (
+        count(said, "train-batch-size"),
+        max(count(said, "gradient-accumulation-steps", 1), 1),
+    )
+    micro = count(words, "micro-batch-size") or max(batch // (dp * steps), 1)
+    words |= {
+        "micro-batch-size": str(micro),
+        "global-batch-size": str(batch or micro * steps * dp),
+    }
+    launch = read_arguments(
+        _CORE, replace(written, arguments=words), model=model, devices=devices, runtime=runtime
+    )
+    understood = {
+        **{name: "as it is priced" for name in said if name in _REFUSED},
+        **_UNDERSTOOD,
+    }
+    of_model = list(compared_sizes(said, _SIZES, model))
+    found = judged(
+        said, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED
+    )
+    unset = {name: value for name, value in _DEFAULTS.items() if name not in said}
+    return replace(launch, settings=tuple(found), notes=(*launch.notes, *assumed(unset, DOCS)))
+
+
+_DEFAULTS: Final = MappingProxyType(
+    {
+        "gradient-accumulation-steps": "1",
+        "checkpoint-activations": "false",
+        "hidden-dropout": "0",
+        "attention-dropout": "0",
+    }
+)
+"""What the framework does where no file says it."""
+_AXES: Final = ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
+
+
+def _words(said: Arguments) -> list[tuple[str, str]]:
+    """Settings as Megatron-DeepSpeed's arguments."""
+    found = [(_RENAMED[name], value) for name, value in said.items() if name in _RENAMED]
+    found += [(name, value) for name, value in said.items() if name in _KEPT]
+    kind = said.get("precision", said.get("fp16.type", "")).lower()
+    half = said.get("fp16.enabled", "false") == "true" or said.get("fp16.fp16", "false") == "true"
+    if kind in ("bfloat16", "bf16") or said.get("bf16.enabled") == "true":
+        found += [("bf16", "true"), ("bf16.enabled", "true")]
+    elif kind == "fp16" or (half and kind != "fp32"):
+        found.append(("fp16", "true"))
+    if said.get("checkpoint-activations") == "true":
+        found.append(("checkpoint-activations", "true"))
+    found += [("use-flash-attn", "true")] if "flash" in said.get("attention-config", "") else []
+    if (
+        said.get("scaled-upper-triang-masked-softmax-fusion", "false").lower() in OFF
+        and said.get("bias-gelu-fusion", "false").lower() in OFF
+    ):
+        found += [
+            (f"no-{name}-fusion", "true")
+            for name in ("masked-softmax", "bias-gelu", "bias-dropout")
+        ]
+    return found
+
+
+_SIZES: Final = MappingProxyType(
+    {
+        "num-layers": "layers",
+        "hidden-size": "width",
+        "num-attention-heads": "heads",
+        "num-kv-heads": "heads of keys",
+    }
+)
+"""Setting -> the size of the model that it is."""
+GPT_NEOX: Final = LaunchReader(
+    name="gpt-neox",
+    runtime="deepspeed-2022",
+    includes=frozenset({"deepspeed"}),
+    signature=SIGNATURE,
+    read=_read,
+)

@@ -1,0 +1,126 @@
+"""Low-rank adapters of a launch: their rank and the products that they stand beside."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.settings.value_forms import whole_number
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.graph import Model
+from shardwright.model.trained import LINEAR
+
+EVERY: Final = frozenset({"all", "all-linear", "all_linear", "true"})
+"""Words for the products of all layers."""
+_PARTS: Final = MappingProxyType(
+    {
+        "qkv": (
+            "q_proj",
+            "k_proj",
+            "v_proj",
+            "query_key_value",
+            "qkv_proj",
+            "linear_qkv",
+            "c_attn",
+            "wqkv",
+            "wq",
+            "wk",
+            "wv",
+            "wkv",
+        ),
+        "proj": ("o_proj", "output_proj", "linear_proj", "dense", "out_proj", "wo"),
+        "up": (
+            "gate_proj",
+            "up_proj",
+            "gate_up_proj",
+            "linear_fc1",
+            "w1",
+            "w3",
+            "fc1",
+            "dense_h_to_4h",
+        ),
+        "down": ("down_proj", "linear_fc2", "w2", "fc2", "dense_4h_to_h"),
+    }
+)
+"""Product of a layer here -> its names in frameworks."""
+_OWN: Final = {name: product for product, names in _PARTS.items() for name in names}
+_TOGETHER: Final = {
+    "qkv": (
+        frozenset({"q_proj", "k_proj", "v_proj"}),
+        frozenset({"wq", "wk", "wv"}),
+        frozenset({"wq", "wkv"}),
+    ),
+    "up": (frozenset({"gate_proj", "up_proj"}), frozenset({"w1", "w3"})),
+}
+"""Products that are several in a framework, and all of their names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapters:
+    """What is trained, as `model.trained.parse_training` reads it (empty = all of the model), and
+    notes.
+    """
+
+    train: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
+    """The adapters of a launch; none where their rank is empty or 0.
+
+    Args:
+        rank: as a file has it.
+        targets: names of products, or a word for all of them.
+
+    Raises:
+        DataError: the rank is no number, or a target is not known here.
+    """
+    size = whole_number("lora-rank", rank) if rank else 0
+    if not size:
+        return Adapters()
+    stripped = [word.strip(" '\"[]") for word in targets.replace(",", " ").split()]
+    words = {word for word in stripped if word}
+    if not words or EVERY & words:
+        return Adapters(train=f"lora:r{size}")
+    names = {word.rpartition(".")[2] for word in words}
+    unknown = sorted(names - _OWN.keys())
+    if unknown:
+        raise DataError(
+            f"adapters on {', '.join(unknown)[:60]} are not priced here",
+            hint=f"on {', '.join(sorted(_OWN))[:120]}",
+        )
+    products = tuple(product for product in _PARTS if any(_OWN[name] == product for name in names))
+    notes = tuple(
+        f"adapters on {', '.join(sorted(name for name in names if _OWN[name] == product))} are"
+        f" counted as on the whole {product} product"
+        for product in products
+        if product in _TOGETHER
+        and not any(group <= names for group in _TOGETHER[product])
+        and not _is_whole(names, product)
+    )
+    if set(products) == _PARTS.keys():
+        return Adapters(train=f"lora:r{size}", notes=notes)
+    known = {
+        operator.name
+        for block in model.blocks
+        for operator in block.operators
+        if operator.kind in LINEAR
+    }
+    here = sorted(
+        one
+        for one in known
+        if any(one == product or one.endswith(f".{product}") for product in products)
+    )
+    if not here:
+        raise DataError(
+            f"MODEL has no product that {', '.join(sorted(names))[:60]} is",
+            hint="the MODEL of the launch",
+        )
+    return Adapters(train=f"lora:r{size}:{','.join(here)}", notes=notes)
+
+
+def _is_whole(names: set[str], product: str) -> bool:
+    """Whether a name of a framework is the whole product already."""
+    parts = {name for group in _TOGETHER[product] for name in group}
+    return any(_OWN[name] == product and name not in parts for name in names)

@@ -1,0 +1,306 @@
+"""LLaMA-Factory's YAML and arguments.
+
+Source of names and defaults: LLaMA-Factory 0.9.4, src/llamafactory/hparams/ (data_args.py,
+finetuning_args.py, model_args.py), model/model_utils/checkpointing.py, model/adapter.py and
+examples/deepspeed (https://llamafactory.readthedocs.io/en/latest/advanced/arguments.html).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.frameworks.launch.framework_claims import FileKind, Signature
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch_degrees import replicas
+from shardwright.frameworks.launch.lora_adapters import adapters_of
+from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.name_lists import by_name, name_set
+from shardwright.frameworks.settings.unpriced_settings import refuse, refused
+from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.transformers.read import normal
+from shardwright.frameworks.transformers.settings import IGNORED
+from shardwright.frameworks.transformers.trainer_reader import (
+    FSDP,
+    REPLICAS_ALONE,
+    Words,
+    files_of,
+    of_own_runtimes,
+    on,
+    read_trainer,
+)
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid
+
+_STAGE: Final = "zero-optimization.stage"
+_OVERLAP: Final = "zero-optimization.overlap-comm"
+_OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"
+_PARAMETERS: Final = "zero-optimization.offload-param.device"
+DEEPSPEED_FILES: Final = MappingProxyType(
+    {
+        "ds_z0_config.json": {_STAGE: "0", _OVERLAP: "false"},
+        "ds_z2_config.json": {_STAGE: "2", _OVERLAP: "false"},
+        "ds_z2_autotp_config.json": {_STAGE: "2", _OVERLAP: "false", "tensor-parallel": "2"},
+        "ds_z2_offload_config.json": {_STAGE: "2", _OVERLAP: "false", _OPTIMIZER: "cpu"},
+        "ds_z3_config.json": {_STAGE: "3", _OVERLAP: "false"},
+        "ds_z3_offload_config.json": {
+            _STAGE: "3",
+            _OVERLAP: "false",
+            _OPTIMIZER: "cpu",
+            _PARAMETERS: "cpu",
+        },
+    }
+)
+"""What the framework's own files of DeepSpeed set (examples/deepspeed), by their names."""
+_ATTENTION: Final = ("auto", "fa2", "fa3", "sdpa", "flash_attn")
+
+
+def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
+    normal(said, devices)
+    if on(said, "disable-gradient-checkpointing"):
+        said["gradient-checkpointing"] = "false"
+    if on(said, "pure-bf16"):
+        said["weights"], said["bf16"] = "bf16", "false"
+    if said.get("stage", "sft") == "pt":
+        said.setdefault("packing", "true")
+    if on(said, "neat-packing"):
+        said["packing"] = "true"
+    if said["finetuning-type"] == "lora":
+        said.setdefault("lora-rank", "8")
+        if not {"bf16", "fp16", "pure-bf16"} & said.keys():
+            # Without a flag products have the dtype of the model's weights (model/patcher.py,
+            # patch_config).
+            said["bf16"] = "true"
+            return ("assumed: bf16, the dtype of the weights, as neither bf16 nor fp16 is set",)
+    else:
+        said.pop("lora-rank", None)
+    return ()
+
+
+_SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML, FileKind.JSON, FileKind.COMMAND}),
+    programs=frozenset(
+        {"llamafactory-cli train", "lmf train", "llamafactory.cli", "llamafactory/launcher.py"}
+    ),
+    own=name_set(
+        "finetuning-type cutoff-len pure-bf16 neat-packing lora-target pref-loss"
+        " enable-liger-kernel"
+    ),
+    files=files_of("", "fsdp-config", own=DEEPSPEED_FILES),
+)
+_TRAINER: Final = Words(
+    framework="llama-factory",
+    renamed=MappingProxyType(
+        {
+            "cutoff-len": "seq-len",
+            "flash-attn": "attention",
+            "enable-liger-kernel": "liger-loss",
+        }
+    ),
+    defaults=MappingProxyType(
+        {
+            "finetuning-type": "lora",
+            "seq-len": "2048",
+            "per-device-train-batch-size": "8",
+            "gradient-accumulation-steps": "1",
+            "gradient-checkpointing": "true",
+        }
+    ),
+    source="https://llamafactory.readthedocs.io/en/latest/advanced/arguments.html",
+    deepspeed_files=DEEPSPEED_FILES,
+    possible=REPLICAS_ALONE,
+    told=MappingProxyType({"gradient-checkpointing": "!disable-gradient-checkpointing"}),
+    understood=MappingProxyType(
+        {
+            "pure-bf16": "number format of the weights and of the optimizer's states",
+            "disable-gradient-checkpointing": "recompute=none",
+            "neat-packing": "samples are joined to the full length",
+        }
+    ),
+    refused=MappingProxyType(
+        {
+            "stage": refused("this stage, whose loss reads pairs or another model,", "sft", "pt"),
+            "finetuning-type": refused("this kind of tuning", "lora", "full"),
+            "quantization-bit": refused("a model whose frozen weights are quantised (QLoRA)"),
+            "flash-attn": refused(
+                "an attention kernel that is not fused, or FlexAttention", *_ATTENTION
+            ),
+            "use-galore": refused("GaLore's optimizer"),
+            "use-apollo": refused("APOLLO's optimizer"),
+            "use-badam": refused("BAdam's optimizer of a part of the layers"),
+            "use-adam-mini": refused("Adam-mini's optimizer states"),
+            "use-muon": refused("Muon's optimizer"),
+            "use-llama-pro": refused("training of added layers"),
+            "use-unsloth": refused("Unsloth's kernels"),
+            "use-unsloth-gc": refused("Unsloth's checkpoints in host memory"),
+            "shift-attn": refused("shifted sparse attention"),
+            "mixture-of-depths": refused("mixture of depths"),
+            "additional-target": refused("training whole modules beside adapters"),
+            "use-kt": refused("KTransformers"),
+            "use-hyper-parallel": refused("HyperParallel"),
+            "use-asft-loss": refused("a loss that reads a reference model"),
+            "fp8-enable-fsdp-float8-all-gather": refused("gathers in 8 bits under Accelerate"),
+            "upcast-lmhead-output": refused("logits in 32 bits"),
+            "train-from-scratch": refused("a copy of the model in fp32", "true"),
+            "dist-config.*": refused("LLaMA-Factory's files of version 1"),
+            "model-class": refused("LLaMA-Factory's files of version 1"),
+        }
+    ),
+    ignored=by_name(
+        {
+            "data": (
+                "template dataset dataset-dir eval-dataset media-dir max-samples mask-history"
+                " train-on-prompt mix-strategy interleave-probs tokenized-path val-size"
+                " buffer-size tool-format default-system preprocessing-batch-size"
+                " ignore-pad-token-for-loss data-shared-file-system enable-thinking image-*"
+                " video-* audio-* crop-to-patches disable-shuffling"
+            ),
+            "how fast is learnt": (
+                "loraplus-* pissa-* create-new-adapter use-dft-loss use-eaft-loss moe-aux-loss-coef"
+            ),
+            "how it starts": (
+                "ray-* use-ray resources-per-worker placement-strategy print-param-status"
+                " use-v1-kernels"
+            ),
+            "of other stages": (
+                "pref-* dpo-label-smoothing kto-* ref-model* reward-model* simpo-gamma"
+            ),
+            "the model, which MODEL says": (
+                "adapter-name-or-path adapter-folder resize-vocab split-special-tokens"
+                " rope-scaling freeze-vision-tower freeze-multi-modal-projector"
+                " freeze-language-model infer-* use-reentrant-gc"
+            ),
+            "what is logged": (
+                "use-swanlab swanlab-* compute-accuracy include-effective-tokens-per-second"
+                " early-stopping-steps"
+            ),
+            "of FSDP's 8-bit products": "fp8-backend",
+        }
+    ),
+    unmodelled=MappingProxyType(
+        {
+            "upcast-layernorm": "norms in 32 bits",
+        }
+    ),
+    settled=_settled,
+)
+_CORE_NAMES: Final = MappingProxyType(
+    {
+        "cutoff-len": "seq-length",
+        "per-device-train-batch-size": "micro-batch-size",
+        "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
+        "overlap-p2p-comm": "",
+        "bias-activation-fusion": "",
+        "apply-rope-fusion": "",
+        "moe-grouped-gemm": "moe-grouped-gemm",
+    }
+)
+"""Its names of Megatron-Core's settings -> Megatron-LM's; empty = what changes nothing."""
+_CORE_REST: Final = frozenset(
+    {
+        *_TRAINER.ignored,
+        *IGNORED,
+        *_TRAINER.refused,
+        "gradient-accumulation-steps",
+        "lora-rank",
+    }
+)
+_STARTS: Final = tuple(one[:-1] for one in _CORE_REST if one.endswith("*"))
+
+
+def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """A setting of its Megatron-Core back ends in Megatron-LM's words."""
+    if name in _CORE_NAMES:
+        return ((_CORE_NAMES[name], value),) if _CORE_NAMES[name] else ()
+    if name == "mixed-precision":
+        return (("fp16" if value.startswith("fp16") else "bf16", "true"),)
+    if name in _CORE_REST or name.startswith(_STARTS):
+        return ()
+    return ((name, value),)
+
+
+def _core_settled(arguments: Arguments) -> Arguments:
+    """With what its adapter of Megatron-Core completes (ROLL,
+    mcore_adapter/models/model_config.py): full recompute is of all layers.
+    """
+    if arguments.get("recompute-granularity") == "full" and not arguments.keys() & {
+        "recompute-method",
+        "recompute-num-layers",
+    }:
+        return {**arguments, "recompute-method": "uniform", "recompute-num-layers": "1"}
+    return arguments
+
+
+_CORE: Final = Dialect(
+    framework="llama-factory",
+    arguments_of=_core_words,
+    defaults=MappingProxyType(
+        {"attention-dropout": "0", "hidden-dropout": "0", "moe-token-dispatcher-type": "alltoall"}
+    ),
+    completed=_core_settled,
+)
+
+
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = written.arguments
+    if (
+        not {
+            "tensor-model-parallel-size",
+            "pipeline-model-parallel-size",
+            "use-mca",
+            "use-megatron-bridge",
+        }
+        & said.keys()
+    ):
+        return read_trainer(_TRAINER, written, model=model, devices=devices, runtime=runtime)
+    refuse(said, _TRAINER.refused)
+    degrees = {short: count(said, f"{name}-parallel-size", 1) for short, name in _DEGREES.items()}
+    steps, micro = (
+        count(said, "gradient-accumulation-steps", 1),
+        count(said, "per-device-train-batch-size", 8),
+    )
+    batch = micro * steps * replicas(devices, **degrees)
+    written = replace(written, arguments={**said, "global-batch-size": str(batch)})
+    own = (
+        "megatron-bridge"
+        if "use-megatron-bridge" in said or "mixed-precision" in said
+        else USUAL_RUNTIME
+    )
+    launch = read_arguments(
+        _CORE,
+        written,
+        model=model,
+        devices=devices,
+        runtime=own if runtime in ("", FSDP) else runtime,
+    )
+    kind = said.get("finetuning-type", "lora")
+    adapters = adapters_of(
+        said.get("lora-rank", "8") if kind == "lora" else "", said.get("lora-target", "all"), model
+    )
+    settings = tuple(one for one in launch.settings if one.name != "global-batch-size")
+    notes = (
+        f"{micro} samples x {steps} microbatches x the replicas are {batch} samples a step",
+        *adapters.notes,
+    )
+    return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
+
+
+def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
+    """A strategy in the settings of the framework."""
+    return of_own_runtimes(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
+
+
+_DEGREES: Final = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
+LLAMA_FACTORY: Final = LaunchReader(
+    name="llama-factory",
+    runtime=FSDP,
+    target="megatron",
+    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
+    signature=_SIGNATURE,
+    read=_read,
+    settings_of=_settings_of,
+    own_name=lambda name: name.replace("-", "_"),
+)

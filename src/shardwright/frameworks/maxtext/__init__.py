@@ -1,0 +1,1 @@
+"""MaxText's YAML and overrides, read and written."""

@@ -1,0 +1,171 @@
+"""MaxText's configurations and overrides as a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any, Final
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.frameworks.launch.framework_claims import (
+    FileKind,
+    NamedFile,
+    Signature,
+)
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch_degrees import launch_of
+from shardwright.frameworks.launch.model_sizes import MAXTEXT as SIZES
+from shardwright.frameworks.launch.model_sizes import compared_name, compared_sizes
+from shardwright.frameworks.maxtext.settings import AXES, MODELS, PLACES, SCHEDULES, SETTINGS
+from shardwright.frameworks.settings.setting_table import values_of
+from shardwright.frameworks.settings.unpriced_settings import refuse
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid, Recompute
+
+_STRATEGIES: Final = ("ring", "ulysses", "all_gather")
+MAX_SAMPLES: Final = 10**9
+_SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+    programs=frozenset({"maxtext.train", "maxtext/train.py", "maxtext.trainers.pre_train.train"}),
+    own=frozenset(
+        {
+            *(
+                f"{place}-{name.replace('_', '-')}-parallelism"
+                for name in AXES.values()
+                for place in PLACES
+            ),
+            "per-device-batch-size",
+            "max-target-length",
+            "remat-policy",
+            "base-emb-dim",
+            "base-num-decoder-layers",
+        }
+    ),
+    shared=frozenset({"model-name"}),
+    files=(NamedFile(setting="", holds="the strategy", own=frozenset({"base.yml"})),),
+)
+
+
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = written.arguments
+    refuse(said, SETTINGS.refused)
+    values = values_of(SETTINGS, said)
+    sizes = _degrees(values, devices)
+    inner = {axis: ici * dcn for axis, (ici, dcn) in sizes.items()}
+    tp, cp, pp = inner["tensor"] * inner["tensor_sequence"], inner["context"], inner["stage"]
+    ep = inner["expert"]
+    dp = ep * inner["fsdp"] * inner["data"]
+    batch = _samples(values, devices) * values["steps"]
+    microbatches = values["microbatches"] or pp if pp > 1 else values["steps"]
+    sharded = inner["fsdp"] > 1 or cp * ep > 1
+    strategy = values["contexts"] or "all_gather"
+    if cp > 1 and strategy not in _STRATEGIES:
+        raise DataError(
+            f"context_parallel_strategy {strategy[:40]!r} is not known here",
+            hint=", ".join(_STRATEGIES),
+        )
+    repeats = values["repeats"] or 1 if pp > 1 else 1
+    grid = Grid(
+        tp=tp,
+        sp=inner["tensor_sequence"] > 1,
+        cp=cp,
+        ulysses=cp if strategy == "ulysses" else 1,
+        gather=cp > 1 and strategy == "all_gather",
+        ep=ep,
+        etp=tp if ep > 1 else 1,
+        dp=dp,
+        pp=pp,
+        vpp=repeats,
+        microbatch=max(batch // max(dp * microbatches, 1), 1),
+        zero=3 if sharded else int(values["is_sharded_over_data"]),
+        shard=inner["fsdp"] * cp * ep if sharded and inner["data"] > 1 else 0,
+        recompute=Recompute.FULL if values["policy"] == "full" else Recompute.SELECTIVE,
+        offload=values["offload"],
+        schedule=SCHEDULES[repeats > 1][0] if pp > 1 else "1f1b",
+        order=_order(sizes),
+    )
+    return launch_of(
+        written,
+        grid,
+        framework="maxtext",
+        runtime=runtime,
+        model=model,
+        seq_len=values["seq_len"],
+        global_batch=batch,
+        precision="fp8" if "fp8" in (values["quantization"] or "") else "bf16",
+        table=SETTINGS,
+        of_model=(
+            *compared_name(said, ("model-name",), MODELS, model),
+            *compared_sizes(said, SIZES, model),
+        ),
+        arguments=_options(said),
+    )
+
+
+MAXTEXT: Final = LaunchReader(
+    name="maxtext",
+    runtime="maxtext",
+    signature=_SIGNATURE,
+    settings=SETTINGS,
+    target="maxtext",
+    read=_read,
+)
+
+
+def _degrees(values: Mapping[str, Any], devices: int) -> dict[str, tuple[int, int]]:
+    """(inside a slice, between slices) of every axis; one of -1 takes what is left.
+
+    Raises:
+        StrategyError: they are not as many as the devices.
+    """
+    degrees = {(axis, place): values[f"{place}_{axis}"] for axis in AXES for place in PLACES}
+    found = {key: 1 if size in (None, -1) else size for key, size in degrees.items()}
+    known = prod(max(size, 1) for size in found.values())
+    # By default replicas between slices and shards inside take the rest.
+    unset = [key for key in (("fsdp", "ici"), ("data", "dcn")) if degrees[key] is None]
+    left = [key for key, size in degrees.items() if size == -1][-1:] or unset[:1]
+    if left and devices % known == 0:
+        found[left[0]] = devices // known
+        known = devices
+    if known != devices:
+        raise StrategyError(
+            f"axes of {known} devices, the cluster has {devices}",
+            hint="the CLUSTER of the launch",
+            rule="grid.devices",
+        )
+    return {axis: (found[axis, "ici"], found[axis, "dcn"]) for axis in AXES}
+
+
+def _samples(values: Mapping[str, Any], devices: int) -> int:
+    """Samples that all devices take at once; a share of one for each is possible."""
+    each = values["device_samples"]
+    found = round(each * devices) if abs(each) <= MAX_SAMPLES else 0
+    if not 1 <= found <= MAX_SAMPLES:
+        raise DataError(
+            f"per_device_batch_size {each:g} on {devices} devices is no sample",
+            hint="such as 4, or 0.25",
+        )
+    return found
+
+
+def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
+    """Which of replicas and stages is inside the other: what is inside a slice, and of two that are
+    not the inner axis of the mesh.
+    """
+    over = next((axis for axis in ("fsdp", "data") if max(sizes[axis]) > 1), "expert")
+    place = {
+        axis: (sizes[axis][0] == 1 and sizes[axis][1] > 1, list(AXES).index(axis))
+        for axis in (over, "stage")
+    }
+    return ("tp", "cp", "ep", *(("pp", "dp") if place["stage"] < place[over] else ("dp", "pp")))
+
+
+def _options(said: Arguments) -> Arguments:
+    """Settings by which options are set; the policies that recompute says are none."""
+    return {
+        name: value
+        for name, value in said.items()
+        if value != "false" and not (name == "remat-policy" and value in ("full", "minimal"))
+    }

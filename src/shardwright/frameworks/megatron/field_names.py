@@ -1,0 +1,52 @@
+"""Fields of Megatron-Core's configuration, by which frameworks on it say Megatron-LM's arguments.
+
+Source: Megatron-Core 0.19.2, megatron/core/transformer/transformer_config.py.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+FIELD_NAMES: Final = MappingProxyType(
+    {
+        "virtual-pipeline-model-parallel-size": "num-virtual-stages-per-pipeline-rank",
+        "num-layers-in-first-pipeline-stage": "decoder-first-pipeline-num-layers",
+        "num-layers-in-last-pipeline-stage": "decoder-last-pipeline-num-layers",
+        "activations-checkpoint-granularity": "recompute-granularity",
+        "activations-checkpoint-method": "recompute-method",
+        "activations-checkpoint-num-layers": "recompute-num-layers",
+        "sequence-length": "seq-length",
+        "encoder-seq-length": "seq-length",
+        "ub-tp-comm-overlap": "tp-comm-overlap",
+        "gradient-accumulation-fusion": "",
+        "ffn-hidden-size": "ffn-hidden-size",
+        "hidden-dropout": "hidden-dropout",
+        "attention-dropout": "attention-dropout",
+        "moe-router-topk": "moe-router-topk",
+        "num-moe-experts": "num-experts",
+        "layernorm-epsilon": "norm-epsilon",
+        "rotary-percentage": "rotary-percent",
+    }
+)
+"""Words of several of them -> Megatron-LM's; empty = what changes nothing."""
+
+
+OF_RECIPES: Final = frozenset(
+    {"model.tensor-model-parallel-size", "model.pipeline-model-parallel-size", "model.seq-length"}
+)
+"""Settings of NeMo and of Megatron-Bridge alike."""
+
+
+def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
+    """A kernel of attention as Megatron-Core names it: ``AttnBackend.flash`` and ``flash_3`` are
+    ``flash``.
+    """
+    name = value.rpartition(".")[2].lower()
+    return (("attention-backend", "flash" if name.startswith("flash") else name),)
+
+
+def without_section(name: str, sections: tuple[str, ...]) -> str:
+    """A setting's name without the longest of these sections before it."""
+    section = max((one for one in sections if name.startswith(one)), key=len, default="")
+    return name.removeprefix(section)

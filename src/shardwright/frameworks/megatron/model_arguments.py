@@ -1,0 +1,214 @@
+"""A decoder as Megatron-LM's arguments: sizes and numbers of a model, and what of it they cannot
+say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from shardwright.frameworks.export.decoder import (
+    Decoder,
+    decoder_of,
+    factors,
+    strange_attention,
+    strange_layers,
+)
+from shardwright.frameworks.export.exporter import Shortfall
+from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorKind
+from shardwright.model.ir.settings import LongerRotary
+
+Flags = list[tuple[str, str]]
+"""(flag without dashes, value); an empty value is a switch."""
+LLAMA3 = (1.0, 4.0, 8192.0)
+"""What ``--use-rope-scaling`` computes with beside its factor: low and high frequency factors,
+positions of the first training."""
+HEADS_MADE = name_set("qkv qk_norm rotary core proj")
+LATENTS_MADE = name_set("q q_down q_norm q_up kv_down kv_norm kv_up rotary core proj")
+AROUND = frozenset({"norm1", "norm2", "residual1", "residual2"})
+DENSE_MADE = frozenset({"up", "act", "down"})
+SPARSE_MADE = name_set(
+    "router route permute experts.up experts.act experts.down unpermute shared.up"
+    " shared.act shared.down shared.gate shared.scale combine"
+)
+"""Names of operators that the arguments can say."""
+
+
+def model_shortfalls(model: Model) -> Iterator[Shortfall]:
+    """What the arguments cannot say of a model."""
+    decoder = decoder_of(model)
+    strange = tuple(
+        strange_layers(decoder, AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE)
+    )
+    if strange:
+        yield from strange
+        return
+    yield from strange_attention(decoder)
+    shape = decoder.core
+    if any(o.name == "qk_norm" and len(o.parameters) != 2 for o in decoder.named("qk_norm")) or any(
+        p.size != shape.head_dim for o in decoder.named("qk_norm") for p in o.parameters
+    ):
+        yield Shortfall(what="norms over all heads, or without gains", hint="norms of each head")
+    yield from _of_numbers(decoder)
+
+
+def _of_numbers(decoder: Decoder) -> Iterator[Shortfall]:
+    own = decoder.model.settings
+    yield from factors(decoder)
+    longer = own.longer
+    if longer is not None and not (
+        isinstance(longer, LongerRotary) and (longer.low, longer.high, longer.trained) == LLAMA3
+    ):
+        yield Shortfall(
+            what=f"rotary positions made longer by {type(longer).__name__}",
+            instead="positions as they were first trained",
+        )
+    act = decoder.one("act") or decoder.one("experts.act")
+    if act is not None and act.gated and own.activation not in ("", "silu"):
+        yield Shortfall(what=f"feed-forwards gated by {own.activation}", hint="gates of silu")
+    if own.activation not in ("", "silu", "gelu", "gelu_tanh", "relu2"):
+        yield Shortfall(what=f"the activation {own.activation}", hint="silu, gelu or squared relu")
+
+
+def model_flags(model: Model, *, length: int) -> Flags:
+    """The arguments of a model of which nothing is lacking.
+
+    Args:
+        length: tokens of a sample.
+    """
+    decoder, own = decoder_of(model), model.settings
+    norm = next(
+        o for block in decoder.layers for o in block.operators if o.kind is OperatorKind.NORM
+    )
+    gated, act = _gated(decoder)
+    biased = any(
+        o.parameters[len(o.writes) :]
+        for name in ("proj", "up", "down")
+        for o in decoder.named(name)
+    )
+    flags: Flags = [
+        ("num-layers", str(len(decoder.layers))),
+        ("hidden-size", str(model.hidden)),
+        *_attention(decoder),
+        *_feed_forward(decoder),
+        ("seq-length", str(length)),
+        ("max-position-embeddings", str(max(length, model.max_context or 0))),
+        ("vocab-size", str(model.vocab)),
+        ("normalization", "LayerNorm" if len(norm.parameters) > 1 else "RMSNorm"),
+        ("norm-epsilon", f"{own.eps:g}"),
+        *_positions(decoder),
+    ]
+    if gated and act == "silu":
+        flags.append(("swiglu", ""))
+    elif act == "relu2":
+        flags.append(("squared-relu", ""))
+    if not biased:
+        flags.append(("disable-bias-linear", ""))
+    head = model.blocks[model.runs[-1].block]
+    if not any(p.tied_to for o in head.operators for p in o.parameters):
+        flags.append(("untie-embeddings-and-output-weights", ""))
+    return flags
+
+
+def _gated(decoder: Decoder) -> tuple[bool, str]:
+    act = decoder.one("act") or decoder.one("experts.act")
+    assert act is not None
+    return act.gated, decoder.model.settings.activation or ("silu" if act.gated else "gelu_tanh")
+
+
+def _attention(decoder: Decoder) -> Flags:
+    shape, flags = decoder.core, [("num-attention-heads", str(decoder.core.heads))]
+    down = decoder.one("kv_down")
+    if down is not None:
+        latent, turned = down.writes[0].size, down.writes[1].size
+        q_down = decoder.one("q_down")
+        return [
+            *flags,
+            ("multi-latent-attention", ""),
+            *([("q-lora-rank", str(q_down.writes[0].size))] if q_down is not None else []),
+            ("kv-lora-rank", str(latent)),
+            ("qk-head-dim", str(shape.head_dim - turned)),
+            ("qk-pos-emb-head-dim", str(turned)),
+            ("v-head-dim", str(shape.value_dim)),
+            *([("qk-layernorm", "")] if decoder.one("kv_norm") is not None else []),
+        ]
+    if shape.kv_heads < shape.heads:
+        flags += [("group-query-attention", ""), ("num-query-groups", str(shape.kv_heads))]
+    flags.append(("kv-channels", str(shape.head_dim)))
+    qkv, proj = decoder.one("qkv"), decoder.one("proj")
+    if qkv is not None and proj is not None and qkv.parameters[3:] and not proj.parameters[1:]:
+        flags.append(("add-qkv-bias", ""))
+    if decoder.one("qk_norm") is not None:
+        flags.append(("qk-layernorm", ""))
+    if shape.window:
+        flags.append(("window-size", f"{shape.window - 1},0"))
+    return flags
+
+
+def _feed_forward(decoder: Decoder) -> Flags:
+    dense, up, route = decoder.one("up"), decoder.one("experts.up"), decoder.one("route")
+    if up is None or route is None or route.experts is None:
+        assert dense is not None
+        return [("ffn-hidden-size", str(dense.writes[0].size))]
+    own, experts, shared = decoder.model.settings, route.experts, decoder.one("shared.up")
+    sparse = [any(o.name == "route" for o in block.operators) for block in decoder.layers]
+    corrected = bool(route.parameters)
+    flags = [
+        ("ffn-hidden-size", str((dense or up).writes[0].size)),
+        ("num-experts", str(experts.experts)),
+        ("moe-router-topk", str(experts.topk)),
+        ("moe-ffn-hidden-size", str(up.writes[0].size)),
+        ("moe-router-score-function", "sigmoid" if corrected or own.sigmoid_scores else "softmax"),
+        ("moe-grouped-gemm", ""),
+    ]
+    if not all(sparse):
+        flags.append(("moe-layer-freq", _pattern(sparse)))
+    if not own.shares_add_up and not corrected:
+        flags.append(("moe-router-pre-softmax", ""))
+    if own.share_factor != 1.0:
+        flags.append(("moe-router-topk-scaling-factor", f"{own.share_factor:g}"))
+    if corrected:
+        flags.append(("moe-router-enable-expert-bias", ""))
+    if experts.groups:
+        flags += [
+            ("moe-router-num-groups", str(experts.of_groups)),
+            ("moe-router-group-topk", str(experts.groups)),
+        ]
+    if shared is not None:
+        flags.append(("moe-shared-expert-intermediate-size", str(shared.writes[0].size)))
+        if decoder.one("shared.gate") is not None:
+            flags.append(("moe-shared-expert-gate", ""))
+    return flags
+
+
+def _pattern(sparse: Sequence[bool]) -> str:
+    """Which layers have experts, as Python that the argument is read as: ``[0]*3+[1]*58``."""
+    runs: list[list[int]] = []
+    for one in sparse:
+        if runs and runs[-1][0] == one:
+            runs[-1][1] += 1
+        else:
+            runs.append([int(one), 1])
+    return "+".join(f"[{kind}]*{count}" for kind, count in runs)
+
+
+def _positions(decoder: Decoder) -> Flags:
+    own, model = decoder.model.settings, decoder.model
+    tables = [
+        p
+        for o in model.blocks[model.runs[0].block].operators
+        for p in o.parameters
+        if p.name.endswith("positions")
+    ]
+    if decoder.one("rotary") is None:
+        return [("position-embedding-type", "learned_absolute" if tables else "none")]
+    flags = [("position-embedding-type", "rope"), ("rotary-base", f"{own.rope_base:.0f}")]
+    if own.rope_share != 1.0:
+        flags.append(("rotary-percent", f"{own.rope_share:g}"))
+    if (
+        isinstance(own.longer, LongerRotary)
+        and (own.longer.low, own.longer.high, own.longer.trained) == LLAMA3
+    ):
+        flags += [("use-rope-scaling", ""), ("rope-scaling-factor", f"{own.longer.factor:g}")]
+    return flags

@@ -1,0 +1,383 @@
+"""Megatron-LM's command lines, and settings in other words for its arguments, as launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+from shardwright.errors import DataError, StrategyError
+from shardwright.frameworks.launch.framework_claims import (
+    Claim,
+    Document,
+    FileKind,
+    Signature,
+    claim_of,
+)
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch_degrees import set_by, telling
+from shardwright.frameworks.launch.model_sizes import compared_sizes
+from shardwright.frameworks.megatron.model_arguments import model_flags, model_shortfalls
+from shardwright.frameworks.megatron.refused_arguments import (
+    REFUSED_LAYERS,
+    idle_arguments,
+    refused_arguments,
+)
+from shardwright.frameworks.megatron.releases import meant, runtime_of
+from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, MODEL_LOOSE, SETTINGS
+from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.setting_table import SettingTable, only_of_grid, values_of
+from shardwright.frameworks.settings.unpriced_settings import priced, refuse
+from shardwright.frameworks.settings.value_forms import count, require_value, whole_number
+from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import OFF, Arguments, options_of
+from shardwright.runtime.megatron_arguments import (
+    DEFAULTS,
+    MODULES,
+    has_dropout,
+    number_format,
+    pipeline_chunks,
+    recomputed,
+    sharding_stage,
+)
+from shardwright.runtime.options import ordered
+from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime import Options, Runtime
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.facts import grid_facts, has_experts, num_layers
+from shardwright.strategy.grid.rules import canonical
+
+MEGATRON_NAME: Final = "megatron"
+USUAL_RUNTIME: Final = "megatron-core-0.12"
+MEGATRON_SIGNATURE: Final = Signature(
+    runtime_of=runtime_of,
+    kinds=frozenset({FileKind.COMMAND}),
+    programs=frozenset(
+        {f"pretrain_{kind}.py" for kind in ("gpt", "mamba", "t5", "bert", "vlm", "hybrid")}
+    ),
+    own=name_set(
+        "tensor-model-parallel-size pipeline-model-parallel-size expert-model-parallel-size"
+        " context-parallel-size use-distributed-optimizer num-attention-heads use-mcore-models"
+        " recompute-granularity sequence-parallel num-layers-per-virtual-pipeline-stage"
+        " transformer-impl untie-embeddings-and-output-weights swiglu disable-bias-linear"
+        " group-query-attention num-query-groups lr-decay-iters overlap-grad-reduce"
+    ),
+    shared=name_set("micro-batch-size global-batch-size num-layers hidden-size seq-length"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """A framework whose settings are Megatron-LM's arguments, or those in other words.
+
+    Args:
+        framework: word of its reader.
+        arguments_of: a setting -> the arguments that it is; None = it is none of them.
+        defaults: arguments of its launches where they do not set them.
+        completed: arguments as the framework takes them together.
+        own_defaults: options that a launch does not mention have the framework's own values; else
+            the values that no argument sets.
+        refuses: Megatron-Core's rules on arguments are its own.
+    """
+
+    framework: str
+    arguments_of: Callable[[str, str], tuple[tuple[str, str], ...] | None] = meant
+    defaults: Arguments = field(default_factory=dict)
+    completed: Callable[[Arguments], Arguments] = dict
+    own_defaults: bool = False
+    refuses: bool = True
+
+
+def read_arguments(
+    dialect: Dialect, written: Written, *, model: Model, devices: int, runtime: str
+) -> Launch:
+    """The launch that settings of a dialect are; see `LaunchReader`."""
+    words = {
+        name: found
+        for name, value in written.arguments.items()
+        if (found := dialect.arguments_of(name, value)) is not None
+    }
+    said = {
+        name: value for found in words.values() for name, value in found if value.lower() not in OFF
+    }
+    mentioned = {name for found in words.values() for name, _ in found}
+    defaults = {name: value for name, value in dialect.defaults.items() if name not in mentioned}
+    arguments = dialect.completed({**DEFAULTS, **defaults, **said})
+    if "yaml-cfg" in arguments:
+        raise DataError(
+            f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the"
+            " strategy is not known",
+            hint="give the launch as arguments",
+        )
+    refuse(arguments, SETTINGS.refused)
+    for name in SETTINGS.understood:
+        require_value(name, arguments.get(name, ""))
+    grid = _grid(arguments, model=model, devices=devices)
+    batch = count(arguments, "global-batch-size", grid.microbatch * grid.dp)
+    length = count(arguments, "seq-length", count(arguments, "encoder-seq-length"))
+    base = load_runtime(runtime)
+    facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
+    grid = canonical(grid, facts=facts)
+    options = _options(base, arguments, mentioned=mentioned if dialect.own_defaults else None)
+    grid = replace(grid, options=telling(options, grid, model))
+    flags = {**set_by(base), **priced(said, SETTINGS.refused)}
+    of_model = _of_model(arguments, said, model, length=length or 1)
+    settings = _judged(written, words, said, flags, of_model)
+    broken = refused_arguments(
+        arguments, layers=num_layers(model), older=base.base == "megatron-2021"
+    )
+    return Launch(
+        framework=dialect.framework,
+        runtime=runtime,
+        grid=grid,
+        seq_len=length,
+        global_batch=batch,
+        precision=number_format(arguments) or "fp32",
+        dropout=has_dropout(arguments),
+        settings=tuple(_with_idle(settings, words, idle_arguments(said, grid))),
+        notes=written.notes,
+        refused=tuple(broken) if dialect.refuses else (),
+    )
+
+
+def dialect_reader(
+    dialect: Dialect,
+    *,
+    signature: Signature,
+    runtime: str = USUAL_RUNTIME,
+    evidence: Callable[[Signature, Document], Claim] = claim_of,
+    includes: frozenset[str] = frozenset(),
+    target: str = MEGATRON_NAME,
+    settings: SettingTable | None = None,
+    own_name: Callable[[str], str] = str,
+) -> LaunchReader:
+    """The reader of a framework whose settings are Megatron-LM's arguments; see `LaunchReader`."""
+    return LaunchReader(
+        name=dialect.framework,
+        runtime=runtime,
+        signature=signature,
+        read=partial(read_arguments, dialect),
+        evidence=evidence,
+        includes=includes,
+        target=target,
+        settings=settings,
+        own_name=own_name,
+    )
+
+
+MEGATRON: Final = dialect_reader(
+    Dialect(framework=MEGATRON_NAME), signature=MEGATRON_SIGNATURE, settings=SETTINGS
+)
+
+
+def _judged(
+    written: Written,
+    words: Mapping[str, tuple[tuple[str, str], ...]],
+    said: Arguments,
+    flags: Mapping[str, str],
+    model: Iterable[Setting],
+) -> Iterator[Setting]:
+    """The verdict on every setting in the launch's own words: that of the arguments that it is."""
+    verdicts = {
+        one.name: one
+        for one in judged(
+            said,
+            understood={**flags, **SETTINGS.understood},
+            model=model,
+            ignored=SETTINGS.ignored,
+            unmodelled=SETTINGS.unmodelled,
+        )
+    }
+    used = set()
+    for name, value in written.arguments.items():
+        of = [verdicts[one] for one, _ in words.get(name, ()) if one in verdicts]
+        used |= {one.name for one in of}
+        if of:
+            yield replace(of[0], name=name, value=value)
+        elif words.get(name):
+            # What is off is at its default, whatever it is of.
+            (one,) = judged(
+                {words[name][0][0]: value},
+                understood={**flags, **SETTINGS.understood},
+                ignored=SETTINGS.ignored,
+                unmodelled=SETTINGS.unmodelled,
+            )
+            yield replace(one, name=name, value=value)
+        else:
+            yield Setting(
+                name=name,
+                value=value,
+                verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN,
+            )
+    yield from (one for name, one in verdicts.items() if name not in used and name not in said)
+
+
+def _with_idle(
+    settings: Iterable[Setting],
+    words: Mapping[str, tuple[tuple[str, str], ...]],
+    idle: Mapping[str, str],
+) -> Iterator[Setting]:
+    """Settings that are understood and do nothing in this launch, with why."""
+    for one in settings:
+        why = [idle[name] for name, _ in words.get(one.name, ()) if name in idle]
+        off = one.value.lower() in OFF
+        yield (
+            one
+            if not why or off or one.verdict is Verdict.UNKNOWN
+            else replace(one, verdict=Verdict.IDLE, means=why[0])
+        )
+
+
+SIZE_NAMES: Final = MappingProxyType(
+    {"num-layers": "layers", "hidden-size": "width", "num-attention-heads": "heads"}
+)
+SIZES: Final = frozenset(SIZE_NAMES)
+"""Arguments by which a launch says its model; others take it from elsewhere."""
+
+
+def _options(
+    runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None
+) -> Options:
+    """Options that the arguments set, and those that without an argument are otherwise than the
+    planner's own.
+
+    Args:
+        mentioned: arguments, on or off, without which an option has the runtime's own value; None =
+            none has.
+    """
+    _, modules = recomputed(arguments)
+    unknown = [word for word in modules if word not in (*MODULES, "core_attn")]
+    if unknown:
+        raise DataError(
+            f"--recompute-modules {' '.join(unknown)[:60]}: not known here",
+            hint=f"known: core_attn, {', '.join(MODULES)}",
+        )
+    own = dict(runtime.own)
+    found = {
+        name: value
+        for name, value in options_of(runtime, arguments)
+        if name not in MODULES.values()
+    }
+    if mentioned is not None:
+        known = {
+            option.removeprefix("sets ")
+            for name, option in set_by(runtime).items()
+            if name in mentioned
+        }
+        found = {name: value for name, value in found.items() if name in known}
+    found |= {MODULES[word]: "on" for word in modules if word in MODULES}
+    return ordered(pair for pair in found.items() if own.get(pair[0]) != pair[1])
+
+
+def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
+    values = values_of(SETTINGS, arguments)
+    tp, pp, cp = values["tp"], values["pp"], values["cp"]
+    if min(tp, pp, cp) < 1 or devices % (tp * pp * cp):
+        raise StrategyError(
+            f"tp {tp} x pp {pp} x cp {cp} does not divide the {devices} devices of the cluster",
+            hint="the CLUSTER that the launch is for",
+            rule="grid.devices",
+        )
+    layers, sparse = num_layers(model), has_experts(model)
+    # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can
+    # be.
+    refused = any(one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=layers))
+    vpp, chunks = (
+        (1, ()) if refused else pipeline_chunks(arguments, layers=layers, pp=pp, vpp=values["vpp"])
+    )
+    stage = sharding_stage(arguments)
+    if stage is None:
+        asked = arguments.get("zero-stage", arguments.get("data-parallel-sharding-strategy"))
+        raise DataError(
+            f"the stage of ZeRO, {asked!s:.40}, is not known here",
+            hint="no_shard, optim, optim_grads or optim_grads_params; of Megatron-DeepSpeed 0 to 3",
+        )
+    if "use-torch-fsdp2" in arguments:
+        stage = 3
+    dp = devices // (tp * pp * cp)
+    instances = values["instances"] or 1
+    granularity, modules = recomputed(arguments)
+    core = Recompute.SELECTIVE if "core_attn" in modules else Recompute.NONE
+    full = granularity == "full"
+    strategy = {
+        **values,
+        **_contexts(values, cp),
+        "ep": values["ep"] if sparse else 1,
+        "etp": (tp if values["etp"] is None else values["etp"]) if sparse else 1,
+        "dp": dp,
+        "vpp": vpp,
+        "zero": stage,
+        "shard": dp * cp // instances if instances > 1 and stage else 0,
+        "recompute": Recompute.FULL if full else core,
+        "recompute_layers": values["method_layers"] if full and values["method"] == "block" else 0,
+        "offload": values["offload_share"] if values["is_offloaded"] else 0,
+        "schedule": "interleaved-1f1b" if vpp > 1 else "1f1b",
+        "layers": _listed(chunks, pp=pp, vpp=vpp, layers=layers),
+    }
+    return Grid(**only_of_grid(strategy))
+
+
+def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple[int, ...]:
+    if not chunks or pp == 1:
+        return ()
+    if sum(chunks) != layers:
+        raise StrategyError(
+            f"the launch lays out {sum(chunks)} layers, MODEL has {layers}",
+            hint="the MODEL of the launch",
+            rule="grid.layers",
+        )
+    return chunks
+
+
+def _contexts(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
+    """The parts of context parallelism, by the exchange that the first layer has."""
+    kind = (values["exchange"] or "p2p").split()[:1]
+    parts = (values["exchange_sizes"] or "1").split()
+    ulysses = cp if kind == ["a2a"] else 1
+    if kind == ["a2a+p2p"] and parts:
+        ulysses = whole_number("ulysses", parts[0])
+    return {"ulysses": ulysses, "gather": kind in (["allgather"], ["all_gather"])}
+
+
+def _of_model(
+    arguments: Arguments, written: Arguments, model: Model, *, length: int
+) -> Iterator[Setting]:
+    """What the arguments say of a model, beside what MODEL is; of a launch that says no model
+    nothing.
+    """
+    if not written.keys() & SIZES:
+        return
+    if any(not one.instead for one in model_shortfalls(model)):
+        # The sizes that every model has are compared all the same.
+        yield from compared_sizes(written, SIZE_NAMES, model)
+        for name in (MODEL_DEFAULTS.keys() & written.keys()) - SIZE_NAMES.keys():
+            means = "Megatron's arguments do not say MODEL, so it was not compared"
+            yield Setting(name=name, value=written[name], verdict=Verdict.OF_THE_MODEL, means=means)
+        return
+    wanted = dict(model_flags(model, length=length))
+    for name, default in MODEL_DEFAULTS.items():
+        said, has = written.get(name), wanted.get(name, default)
+        has = "true" if name in wanted and has == "" else has
+        if said is None and (name in MODEL_LOOSE or _same(default or "", has)):
+            continue
+        if said is None and name in ("ffn-hidden-size", "kv-channels", "num-query-groups"):
+            continue
+        alike = name in MODEL_LOOSE or _same(default if said is None else said, has)
+        means = "" if alike else f"MODEL: {has or 'without it'}"
+        verdict = Verdict.OF_THE_MODEL if alike else Verdict.DIFFERENT
+        yield Setting(
+            name=name, value="not said" if said is None else said, verdict=verdict, means=means
+        )
+
+
+def _same(one: str, other: str) -> bool:
+    if one.replace(" ", "") == other.replace(" ", ""):
+        return True
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return False

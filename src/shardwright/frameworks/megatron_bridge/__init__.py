@@ -1,0 +1,1 @@
+"""Megatron-Bridge's overrides and recipes, read, and its Python module, written."""

@@ -1,0 +1,1 @@
+"""Megatron-DeepSpeed's command lines, read."""

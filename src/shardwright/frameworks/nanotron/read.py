@@ -1,0 +1,89 @@
+"""nanotron's YAML as a launch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.errors import ShardwrightError
+from shardwright.frameworks.launch.framework_claims import (
+    FileKind,
+    NamedFile,
+    Signature,
+)
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
+from shardwright.frameworks.launch.model_sizes import TRANSFORMERS, compared_sizes
+from shardwright.frameworks.nanotron.settings import SETTINGS
+from shardwright.frameworks.nanotron.write import own_stages
+from shardwright.frameworks.settings.name_lists import name_set
+from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
+from shardwright.frameworks.settings.unpriced_settings import refuse
+from shardwright.model.ir.graph import Model
+from shardwright.strategy.grid.axes import Grid
+
+_SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
+    programs=frozenset({"run_train.py"}),
+    files=(NamedFile(setting="config-file", holds="the strategy"),),
+    own=name_set(
+        "parallelism.tp parallelism.pp parallelism.dp parallelism.pp-engine"
+        " parallelism.tp-mode tokens.micro-batch-size tokens.batch-accumulation-per-replica"
+        " tokens.sequence-length"
+    ),
+)
+
+
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    said = written.arguments
+    refuse(said, SETTINGS.refused)
+    values = values_of(SETTINGS, said)
+    pp = values["pp"]
+    dp = replicas(devices, tp=values["tp"], pp=pp, cp=values["cp"])
+    strategy = {
+        **values,
+        "dp": dp,
+        "schedule": values["schedule"] if pp > 1 else "1f1b",
+        "layers": _stages(model, pp),
+    }
+    named = said.get("parallelism.dp", str(dp))
+    return launch_of(
+        written,
+        Grid(**only_of_grid(strategy)),
+        framework="nanotron",
+        runtime=runtime,
+        model=model,
+        seq_len=values["seq_len"],
+        global_batch=values["microbatch"] * values["microbatches"] * dp,
+        precision=values["precision"],
+        table=SETTINGS,
+        of_model=tuple(compared_sizes(said, TRANSFORMERS, model, section="model.model-config.")),
+        arguments={
+            name.removeprefix("parallelism."): value
+            for name, value in said.items()
+            if value != "false"
+        },
+        notes=(
+            (f"the file's dp is {named}, the cluster has room for {dp}",)
+            if named != str(dp)
+            else ()
+        ),
+    )
+
+
+NANOTRON: Final = LaunchReader(
+    name="nanotron",
+    runtime="nanotron",
+    signature=_SIGNATURE,
+    settings=SETTINGS,
+    target="nanotron",
+    read=_read,
+)
+
+
+def _stages(model: Model, pp: int) -> tuple[int, ...]:
+    """Layers of each stage as it cuts a model that it has; of others evenly."""
+    try:
+        return own_stages(model, pp) if pp > 1 else ()
+    except (ShardwrightError, AssertionError):
+        return ()

@@ -1,0 +1,1 @@
+"""NeMo's YAML and recipes, read."""

@@ -1,0 +1,1 @@
+"""Primus's YAML over Megatron-LM and torchtitan, read."""

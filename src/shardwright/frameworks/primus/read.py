@@ -1,0 +1,257 @@
+"""Primus's YAML for AMD devices: a back end, its model's file, and overrides of the back end's
+settings.
+
+Source of names and defaults: Primus main of 2025-09, primus/configs/modules/megatron
+(trainer_base.yaml, pre_trainer.yaml) and primus/configs/modules/torchtitan/pre_trainer.yaml
+(https://github.com/AMD-AGI/Primus).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.launch.framework_claims import (
+    FileKind,
+    Signature,
+)
+from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
+from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
+from shardwright.frameworks.settings.name_lists import by_name
+from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
+from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
+from shardwright.model.ir.graph import Model
+from shardwright.runtime.arguments import Arguments
+
+DOCS: Final = "https://github.com/AMD-AGI/Primus/tree/main/primus/configs/modules"
+_SECTIONS: Final = ("modules.pre-trainer.", "modules.sft-trainer.", "modules.post-trainer.")
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,60}):([^${}]{0,200})\}")
+_IGNORED: Final = by_name(
+    {
+        "how it starts": "work-group user-name exp-name workspace platform.*",
+        "what is logged": (
+            "stderr-sink-level file-sink-level sink-level log-avg-* disable-wandb"
+            " disable-tensorboard disable-mlflow"
+        ),
+        "checkpoints": "auto-continue-train disable-last-saving",
+        "data": "mock-data",
+        "the model, which MODEL says": (
+            "max-position-embeddings init-method-std norm-epsilon tokenizer-* moe-router-*"
+        ),
+        "kernels of AMD's own, as the planner has them": (
+            "moe-use-legacy-grouped-gemm moe-use-fused-router-with-aux-score"
+            " fused-padded-mla-attention"
+        ),
+    }
+)
+_UNMODELLED: Final = by_name(
+    {
+        "kernels of Primus Turbo": "enable-primus-turbo use-turbo-* primus-turbo.*",
+        "its own choice of layers that are recomputed": "recompute-layer-ids",
+    }
+)
+_REFUSED: Final = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("enable-turbo-attention-float8", "enable-turbo-gemm-float8"),
+            refused("Primus Turbo's products in 8 bits"),
+        ),
+        "patch-zero-bubble": refused("Primus's pipeline with split backwards"),
+        "enable-zero-bubble": refused("Primus's pipeline with split backwards"),
+        "recompute-layer-ids": refused("recompute of layers that are named"),
+        "use-turbo-deepep": refused("Primus Turbo's DeepEP"),
+        "turbo-sync-free-moe-stage": refused("Primus Turbo's experts without synchronisation"),
+        "use-custom-fsdp": refused("Megatron's own FSDP", "false"),
+        "optimizer": OPTIMIZER,
+    }
+)
+_MEGATRON: Final = Dialect(
+    framework="primus",
+    arguments_of=lambda name, value: _core_words(name, value),
+    defaults=MappingProxyType(
+        {
+            "attention-dropout": "0",
+            "hidden-dropout": "0",
+            "bf16": "true",
+            "use-distributed-optimizer": "true",
+            "moe-token-dispatcher-type": "alltoall",
+            "micro-batch-size": "2",
+            "global-batch-size": "16",
+            "seq-length": "1024",
+        }
+    ),
+)
+_TITAN: Final = MappingProxyType(
+    {
+        "training.batch-size": "1",
+        "training.seq-len": "8192",
+        "activation-checkpoint.mode": "selective",
+        "parallelism.data-parallel-shard-degree": "-1",
+    }
+)
+"""Defaults of its torchtitan back end."""
+_TURNED: Final = MappingProxyType(
+    {
+        "gradient-accumulation-fusion": ("no-gradient-accumulation-fusion", "false"),
+        "overlap-p2p-comm": ("no-overlap-p2p-communication", "false"),
+        "add-bias-linear": ("disable-bias-linear", "false"),
+        "bias-swiglu-fusion": ("no-bias-swiglu-fusion", "false"),
+    }
+)
+"""Its name -> Megatron-LM's switch, and the value at which that is on."""
+_ON: Final = ("1", "True", "true")
+
+
+def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
+    """An override of its Megatron back end in Megatron-LM's words."""
+    if name in _TURNED:
+        switch, at = _TURNED[name]
+        return ((switch, str(value.lower() == at).lower()),)
+    if name == "fp8":
+        return (("fp8-format", value),)
+    if name == "virtual-pipeline-model-parallel-size":
+        return (("num-virtual-stages-per-pipeline-rank", value),)
+    if name in ("sequence-parallel", "context-parallel"):
+        return ((name, "true" if value in _ON else "false"),)
+    return ((name, value),)
+
+
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.YAML}),
+    own=frozenset(
+        {
+            f"{section}{name}"
+            for section in _SECTIONS
+            for name in ("framework", "config", "model", "overrides.*")
+        }
+    ),
+)
+
+
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    section = next(
+        (one for one in _SECTIONS if any(name.startswith(one) for name in written.arguments)),
+        _SECTIONS[0],
+    )
+    filled = {
+        name: _VARIABLE.sub(lambda match: match[2], value)
+        for name, value in written.arguments.items()
+    }
+    notes = tuple(
+        f"assumed: {one[1]} is {one[2]}, its default in the file"
+        for one in _variables(written.arguments, section)
+    )
+    before = f"{section}overrides."
+    said = {
+        name.removeprefix(before): value
+        for name, value in filled.items()
+        if name.startswith(before)
+    }
+    refuse(said, _REFUSED)
+    backend = filled.get(f"{section}framework", "megatron")
+    if backend not in ("megatron", "torchtitan"):
+        raise DataError(
+            f"framework {backend[:40]} of Primus is not priced here",
+            hint="megatron or torchtitan",
+        )
+    own = runtime if runtime != "megatron-core-0.12" else ""
+    if backend == "torchtitan":
+        unsaid = {name: value for name, value in _TITAN.items() if name not in said}
+        inner = replace(
+            written,
+            arguments={
+                **unsaid,
+                **{n: v for n, v in said.items() if not n.startswith("primus-turbo.")},
+            },
+        )
+        launch = TORCHTITAN.read(
+            inner, model=model, devices=devices, runtime=own or TORCHTITAN.runtime
+        )
+    else:
+        unsaid = {
+            name: value
+            for name, value in _MEGATRON.defaults.items()
+            if name not in said and "dropout" not in name
+        }
+        rest = {name: value for name, value in said.items() if not _aside(name)}
+        launch = read_arguments(
+            _MEGATRON,
+            replace(written, arguments=rest),
+            model=model,
+            devices=devices,
+            runtime=own or USUAL_RUNTIME,
+        )
+    notes = (*notes, *assumed(unsaid, DOCS))
+    settings = tuple(_judged(written.arguments, launch, section))
+    return replace(launch, framework="primus", settings=settings, notes=(*launch.notes, *notes))
+
+
+PRIMUS: Final = LaunchReader(
+    name="primus",
+    runtime="megatron-core-0.12",
+    target="megatron",
+    signature=SIGNATURE,
+    read=_read,
+    own_name=lambda name: f"modules.pre_trainer.overrides.{name.replace('-', '_')}",
+)
+
+
+def _aside(name: str) -> bool:
+    """A setting of Primus's own, none of its back end's."""
+    names = (*_IGNORED, *_UNMODELLED)
+    return name in names or name.startswith(tuple(one[:-1] for one in names if one.endswith("*")))
+
+
+def _variables(arguments: Arguments, section: str) -> Iterator[re.Match[str]]:
+    """Variables of the environment that settings of the training wait for."""
+    for name, value in arguments.items():
+        if name.startswith(section):
+            yield from _VARIABLE.finditer(value)
+
+
+def _judged(arguments: Arguments, launch: Launch, section: str) -> Iterator[Setting]:
+    """The verdicts of the back end's reader under the names of the file."""
+    inner = {one.name: one for one in launch.settings}
+    own = {f"{section}overrides.{name}": reason for name, reason in _IGNORED.items()} | dict(
+        _IGNORED
+    )
+    unmodelled = {f"{section}overrides.{name}": reason for name, reason in _UNMODELLED.items()}
+    outer = {
+        f"{section}framework": "the back end",
+        f"{section}config": "the back end's defaults",
+        **{f"{section}overrides.{name}": "as it is priced" for name in _REFUSED},
+    }
+    for one in judged(
+        arguments,
+        understood=outer,
+        ignored={**own, f"{section}model": "the model, which MODEL says"},
+    ):
+        short = one.name.removeprefix(f"{section}overrides.")
+        short = short if short in inner else canonical_name(short)
+        if one.verdict is Verdict.UNKNOWN and short in inner:
+            yield replace(inner[short], name=one.name, value=one.value)
+        elif one.verdict is Verdict.UNKNOWN and _aside(short):
+            why = next(
+                (
+                    why
+                    for name, why in unmodelled.items()
+                    if one.name == name or (name[-1] == "*" and one.name.startswith(name[:-1]))
+                ),
+                "",
+            )
+            off = one.value.lower() in ("false", "0", "none")
+            verdict = Verdict.IGNORED if off else Verdict.UNKNOWN
+            yield replace(one, verdict=verdict, means=f"not counted: {why}" if not off else "off")
+        else:
+            yield one
+    yield from (
+        one
+        for name, one in inner.items()
+        if one.verdict is Verdict.DIFFERENT and f"{section}overrides.{name}" not in arguments
+    )

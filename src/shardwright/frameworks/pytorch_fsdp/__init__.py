@@ -1,0 +1,1 @@
+"""PyTorch's FSDP as several frameworks set it: strategies read, degrees written."""

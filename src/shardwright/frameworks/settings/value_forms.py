@@ -1,0 +1,102 @@
+"""Forms of a setting's value: text of a launch file -> value, and value -> what a file is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.runtime.arguments import Arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueForm:
+    """Two functions that undo each other.
+
+    Args:
+        read: name of a setting and its text -> value.
+        write: value -> what the file is given; of a text file, its text.
+    """
+
+    read: Callable[[str, str], Any]
+    write: Callable[[Any], object]
+
+
+def require_value(name: str, value: str) -> str:
+    """A value that does not wait for a variable.
+
+    Raises:
+        DataError: a variable of the script has no value.
+    """
+    if "$" in value or "`" in value:
+        variable = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3})", value)
+        number = variable is not None and variable[1].isdigit()
+        what = "an argument that the script is called with" if number else "a variable of a script"
+        raise DataError(
+            f"--{name} {value[:60]}: the script does not say what that is",
+            hint=f"--set {variable[1] if variable else 'NAME'}=VALUE gives {what} a value",
+        )
+    return value
+
+
+def whole_number(name: str, value: str) -> int:
+    """The whole number that a setting's text is.
+
+    Raises:
+        DataError: it is none, or waits for a variable.
+    """
+    text = require_value(name, value).replace("_", "").replace(",", "")
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise DataError(
+            f"{name} {value[:40]!r} is not a whole number", hint="a positive whole number"
+        )
+    return int(text)
+
+
+def count(arguments: Arguments, name: str, otherwise: int = 0) -> int:
+    """The whole number of a setting, or `otherwise` where it is not set.
+
+    Raises:
+        DataError: it is none, or waits for a variable.
+    """
+    return whole_number(name, arguments[name]) if name in arguments else otherwise
+
+
+def _percent(name: str, value: str) -> int:
+    text = require_value(name, value)
+    if not re.fullmatch(r"0?\.[0-9]{1,9}|[01](\.0{0,9})?", text):
+        raise DataError(f"{name} {text[:40]!r} is not a share", hint="0 to 1")
+    return round(100 * float(text))
+
+
+def choice(values: Mapping[str, Any], *, otherwise: Any = None) -> ValueForm:
+    """Words that stand for values, read with or without a class before the last point; any other
+    word is read as `otherwise`.
+
+    Args:
+        values: word, as it is written -> value. Of several words for one value the first is
+            written.
+    """
+    read = {word.lower(): value for word, value in values.items()}
+    words = {value: word for word, value in reversed(list(values.items()))}
+    return ValueForm(
+        read=lambda _, text: read.get(text.strip().lower().rpartition(".")[2], otherwise),
+        write=words.__getitem__,
+    )
+
+
+def switch(off: Any = False, on: Any = True) -> ValueForm:
+    """A switch that stands for one of two values."""
+    return ValueForm(
+        read=lambda _, text: on if text.strip().lower() == "true" else off,
+        write=lambda value: bool(value == on),
+    )
+
+
+TEXT: Final = ValueForm(read=require_value, write=str)
+WHOLE: Final = ValueForm(read=whole_number, write=int)
+SWITCH: Final = switch()
+PERCENT: Final = ValueForm(read=_percent, write=lambda value: value / 100)
+"""A share of 0 to 1 in files, a whole number of percent here."""

@@ -1,0 +1,87 @@
+"""Arithmetic of a shell script."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from shardwright.frameworks.shell.variables import Variables, value_of
+
+_NAMED: Final = re.compile(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?")
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda a, b: _divided(a, b),
+    ast.FloorDiv: lambda a, b: _divided(a, b),
+    ast.Mod: lambda a, b: a - b * _divided(a, b),
+    ast.LShift: lambda a, b: a << min(max(b, 0), 60),
+    ast.RShift: lambda a, b: a >> min(max(b, 0), 60),
+}
+_COMPARED: Final[Mapping[type[ast.cmpop], Callable[[int, int], bool]]] = {
+    ast.Lt: operator.lt,
+    ast.Gt: operator.gt,
+    ast.LtE: operator.le,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_MAX_NUMBER: Final = 10**15
+_MAX_TEXT: Final = 200
+
+
+def arithmetic(text: str, variables: Variables) -> int | None:
+    """The whole number of an expression of numbers, variables, ``+ - * / % << >>`` and comparisons,
+    as bash counts: quotients are cut off toward zero; None where it is another, or a variable has
+    no number.
+    """
+    plain = (
+        _NAMED.sub(lambda match: match[1], text)
+        .strip()
+        .replace("&&", " and ")
+        .replace("||", " or ")
+    )
+    if not plain or len(plain) > _MAX_TEXT:
+        return None
+    try:
+        return _count(ast.parse(plain, mode="eval").body, variables, 0)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+        return None
+
+
+def _divided(dividend: int, divisor: int) -> int:
+    found = abs(dividend) // abs(divisor)
+    return found if (dividend < 0) == (divisor < 0) else -found
+
+
+def _count(node: ast.expr, variables: Variables, depth: int) -> int:
+    if depth > 50:
+        raise ValueError(depth)
+
+    def of(part: ast.expr) -> int:
+        return _count(part, variables, depth + 1)
+
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        found = node.value
+    elif isinstance(node, ast.Name):
+        value = value_of(variables, node.id)
+        found = int(
+            value if isinstance(value, str) and value.isascii() and len(value) < 20 else "none"
+        )
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        found = -of(node.operand)
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        found = _OPERATORS[type(node.op)](of(node.left), of(node.right))
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARED:
+        found = int(_COMPARED[type(node.ops[0])](of(node.left), of(node.comparators[0])))
+    elif isinstance(node, ast.BoolOp):
+        parts = [of(part) != 0 for part in node.values]
+        found = int(all(parts) if isinstance(node.op, ast.And) else any(parts))
+    else:
+        raise ValueError(type(node))
+    if abs(found) > _MAX_NUMBER:
+        raise ValueError(found)
+    return found

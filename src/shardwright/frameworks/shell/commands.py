@@ -1,0 +1,302 @@
+"""Commands and assignments of a shell script, one at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.shell.arithmetic import arithmetic
+from shardwright.frameworks.shell.conditions import holds
+from shardwright.frameworks.shell.expand_words import expanded, one_word, words_of
+from shardwright.frameworks.shell.parse_structure import structure_of
+from shardwright.frameworks.shell.script_state import ASSIGNED, State, tell
+from shardwright.frameworks.shell.statements import Statement, statements_of, without_here
+from shardwright.frameworks.shell.variables import Variables, assign, called_with, shift, value_of
+
+MAX_STATEMENTS: Final = 20_000
+_MAX_CALLS: Final = 8
+_COUNTED: Final = re.compile(
+    r"\(\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*(\+\+|--|[-+*/%]?=(?!=))(.*)\)\)", re.DOTALL
+)
+_TARGET: Final = re.compile(r"(?<![0-9&<])(>>?)\s*([^\s>&]+)")
+_EXPORTING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
+_READING: Final = frozenset({"read", "mapfile", "readarray", "getopts"})
+_LEAVING: Final = frozenset({"exit", "return", "break", "continue"})
+
+
+def run_text(state: State, text: str) -> None:
+    """Run the statements of a text."""
+    statements: list[Statement] = []
+    for one in statements_of(text):
+        statements.append(one)
+        if len(statements) > MAX_STATEMENTS:
+            raise DataError(
+                f"a script of more than {MAX_STATEMENTS:,} statements",
+                hint="the script that starts the training alone",
+            )
+    state.run(state, structure_of(statements))
+
+
+def run_command(state: State, one: Statement) -> None:
+    """An assignment, a command, or a condition that decides about the next."""
+    counted = _COUNTED.fullmatch(one.text)
+    if counted is not None:
+        _count(state, counted[1], counted[2], counted[3])
+        return
+    if one.text.startswith("(") and one.text.endswith(")") and not one.text.startswith("(("):
+        _in_subshell(state, one.text[1:-1])
+        return
+    words = list(words_of(one.text))
+    head = words[0] if words else ""
+    state.held = (
+        holds(one.text, state.variables)
+        if head in ("[", "[[", "test", "!", "true", "false") or head.startswith("((")
+        else True
+    )
+    if head in ("[", "[[", "test", "true", "false") or head.startswith("(("):
+        return
+    is_exported = head in _EXPORTING
+    while words and words[0] in _EXPORTING:
+        words = [word for word in words[1:] if not re.fullmatch(r"[-+][a-zA-Z]+", word)]
+    assigned = [ASSIGNED.fullmatch(word) for word in words]
+    if is_exported or (words and all(assigned)):
+        for match in assigned:
+            if match is not None:
+                _assign(state.variables, match)
+        return
+    while words and (prefix := ASSIGNED.fullmatch(words[0])) and not prefix[2]:
+        state.prefixed[prefix[1]] = one_word(prefix[4], state.variables)
+        words.pop(0)
+    if not _is_builtin(state, one, words):
+        _command(state, one, words)
+
+
+def _is_builtin(state: State, one: Statement, words: list[str]) -> bool:
+    """Do what the shell itself does: whether it was that."""
+    head = words[0] if words else ""
+    if head == ":":
+        for word in words[1:]:
+            expanded(word, state.variables)
+    elif head in _LEAVING:
+        state.leaving = head
+    elif head == "shift":
+        number = one_word(words[1], state.variables) if len(words) > 1 else "1"
+        shift(
+            state.variables,
+            int(number) if number.isascii() and number.isdigit() and len(number) < 4 else 1,
+        )
+    elif head == "set":
+        if "--" in words:
+            found = [
+                piece
+                for word in words[words.index("--") + 1 :]
+                for piece in expanded(word, state.variables)
+            ]
+            state.variables.positional = called_with(tuple(found))
+    elif head == "unset":
+        for word in words[1:]:
+            state.variables.values.pop(word, None)
+    elif head == "let" and len(words) > 1:
+        counted = _COUNTED.fullmatch(f"(({' '.join(words[1:])}))".replace('"', ""))
+        if counted is not None:
+            _count(state, counted[1], counted[2], counted[3])
+    elif head in _READING:
+        tell(state, one.line, one.text, "what it reads is not known here")
+    else:
+        return head == ""
+    return True
+
+
+def _count(state: State, name: str, mark: str, text: str) -> None:
+    """``((NAME += EXPRESSION))``."""
+    before = value_of(state.variables, name)
+    text = "1" if mark in ("++", "--") else one_word(text, state.variables)
+    expression = (
+        text
+        if mark == "="
+        else f"({before if isinstance(before, str) and before else 0}) {mark[0]} ({text})"
+    )
+    found = arithmetic(expression, state.variables)
+    if found is None:
+        state.variables.values.pop(name, None)
+    else:
+        assign(state.variables, name, str(found))
+
+
+def _command(state: State, one: Statement, words: list[str]) -> None:
+    found = [piece for word in words for piece in expanded(without_here(word), state.variables)]
+    head = PurePosixPath(found[0]).name if found else ""
+    target = _TARGET.search(" ".join(found)) if one.here is not None or ">" in one.text else None
+    body = (
+        None
+        if one.here is None
+        else one.here
+        if one.here_is_text
+        else _filled(one.here, state.variables)
+    )
+    if one.joint == "|" and head == "tee" and state.piped:
+        body = state.piped
+    state.piped = ""
+    if body is not None:
+        name = (
+            target[2]
+            if target
+            else next(
+                (word for word in found[1:] if head == "tee" and not word.startswith("-")), ""
+            )
+        )
+        if name:
+            state.files[name] = body
+        else:
+            state.piped = body
+        return
+    if head in ("echo", "printf") and target is not None:
+        _echo(state, found, target)
+        return
+    if target is not None and head:
+        state.written[target[2]] = head
+    if (
+        found
+        and (
+            found[0] in ("source", ".")
+            or head in ("bash", "sh", "eval")
+            or found[0] in state.functions
+        )
+        and _inside(state, one, found)
+    ):
+        return
+    at = next(
+        (
+            n
+            for n, word in enumerate(found[:-2])
+            if PurePosixPath(word).name in ("bash", "sh") and found[n + 1] in ("-c", "-lc")
+        ),
+        -1,
+    )
+    if at >= 0 and _opened(state, found[:at], found[at + 2]):
+        return
+    if found:
+        state.commands.append(tuple(found))
+
+
+def _echo(state: State, found: Sequence[str], target: re.Match[str]) -> None:
+    """A file that `echo` writes."""
+    end = next((n for n, word in enumerate(found) if word.startswith((">", "1>"))), len(found))
+    text = " ".join(word for word in found[1:end] if word not in ("-e", "-n", "-E")) + "\n"
+    state.files[target[2]] = (state.files.get(target[2], "") if target[1] == ">>" else "") + text
+
+
+def _inside(state: State, one: Statement, found: Sequence[str]) -> bool:
+    """Run what a command runs in this shell or another one: a function, a script that is there,
+    words. Whether it was that.
+    """
+    if state.depth >= _MAX_CALLS:
+        tell(
+            state,
+            one.line,
+            one.text,
+            f"more than {_MAX_CALLS} calls inside each other are not followed",
+        )
+        return True
+    if found[0] in state.functions:
+        _call(
+            state,
+            tuple(found[1:]),
+            lambda: state.run(state, state.functions[found[0]].body),
+            ends="return",
+        )
+        return True
+    if found[0] == "eval":
+        _call(state, None, lambda: run_text(state, " ".join(found[1:])), ends="")
+        return True
+    script = next((n for n, word in enumerate(found) if n and not word.startswith("-")), 0)
+    if not script or "-c" in found[1:script] or "-lc" in found[1:script]:
+        return False
+    name = found[script]
+    text = state.files.get(name) or state.sources(name)
+    if text is None:
+        state.missing[name] = one.line
+        return found[0] in ("source", ".")
+    words = tuple(found[script + 1 :])
+    if found[0] in ("source", "."):
+        _call(state, words or None, lambda: run_text(state, text), ends="return")
+    else:
+        _in_subshell(state, text, words)
+    return True
+
+
+def _call(
+    state: State, words: tuple[str, ...] | None, run: Callable[[], None], *, ends: str
+) -> None:
+    """Run with other positional parameters; None = with those that are."""
+    before = state.variables.positional
+    if words is not None:
+        state.variables.positional = called_with(words)
+    state.depth += 1
+    run()
+    state.depth -= 1
+    if words is not None:
+        state.variables.positional = before
+    if state.leaving == ends or state.leaving == "return":
+        state.leaving = ""
+
+
+def _in_subshell(state: State, text: str, words: tuple[str, ...] | None = None) -> None:
+    """Run a text whose assignments end with it."""
+    values = dict(state.variables.values)
+    if state.depth < _MAX_CALLS:
+        _call(state, words, lambda: run_text(state, text), ends="exit")
+    state.variables.values = values
+
+
+def _opened(state: State, before: Sequence[str], text: str) -> bool:
+    """Run the text of ``bash -c`` behind what starts it: whether it could be read."""
+    number = len(state.commands)
+    try:
+        _in_subshell(state, text)
+    except DataError:
+        del state.commands[number:]
+        return False
+    state.commands[number:] = [(*before, *command) for command in state.commands[number:]]
+    return True
+
+
+def _filled(text: str, variables: Variables) -> str:
+    """A here-document with its variables in their places; quotation marks are letters there."""
+    return "".join(
+        "".join(expanded(f'"{piece}"', variables)) if piece != '"' else '"'
+        for piece in re.split('(")', text)
+        if piece
+    )
+
+
+def _assign(variables: Variables, match: re.Match[str]) -> None:
+    name, index, more, text = match.groups()
+    if index is not None:
+        assign(variables, f"{name}[{one_word(index, variables)}]", one_word(text, variables))
+        return
+    before = value_of(variables, name) or ""
+    if text.startswith("(") and text.endswith(")"):
+        made = tuple(piece for word in words_of(text[1:-1]) for piece in expanded(word, variables))
+        named = [re.fullmatch(r"\[([^\[\]]+)\]=(.*)", one, re.DOTALL) for one in made]
+        for item in named:
+            if item is not None:
+                assign(variables, f"{name}[{item[1]}]", item[2])
+        made = tuple(one for one, item in zip(made, named, strict=True) if item is None)
+        assign(
+            variables,
+            name,
+            (*((before,) if isinstance(before, str) and before else tuple(before)), *made)
+            if more
+            else made,
+        )
+        return
+    one = one_word(text, variables)
+    assign(
+        variables,
+        name,
+        (before if isinstance(before, str) else " ".join(before)) + one if more else one,
+    )

@@ -1,0 +1,154 @@
+"""Conditions of a shell script that its own variables decide."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.frameworks.shell.arithmetic import arithmetic
+from shardwright.frameworks.shell.expand_words import one_word, words_of
+from shardwright.frameworks.shell.variables import Variables, value_of
+
+_NUMBERS: Final[Mapping[str, Callable[[int, int], bool]]] = MappingProxyType(
+    {
+        "-eq": operator.eq,
+        "-ne": operator.ne,
+        "-lt": operator.lt,
+        "-le": operator.le,
+        "-gt": operator.gt,
+        "-ge": operator.ge,
+    }
+)
+_TESTS: Final = {"[[": "]]", "[": "]", "test": ""}
+_AND: Final = ("&&", "-a")
+_OR: Final = ("||", "-o")
+_MAX_WORDS: Final = 200
+
+
+def holds(text: str, variables: Variables) -> bool | None:
+    """Whether a condition holds: ``[ "$TP" -gt 1 ]``, ``[[ $A == b && -n $C ]]``; None where files,
+    commands, or variables without a value decide it.
+    """
+    words = list(words_of(text))
+    if len(words) > _MAX_WORDS:
+        return None
+    parts, marks = _split(words, ("&&", "||"))
+    found = _command(parts[0], variables)
+    for mark, part in zip(marks, parts[1:], strict=True):
+        other = _command(part, variables)
+        found = _both(found, other) if mark == "&&" else _either(found, other)
+    return found
+
+
+def matches(value: str, pattern: str) -> bool:
+    """Whether a value is one of a pattern with ``*``, ``?`` and ``[...]``."""
+    return fnmatch.fnmatchcase(value[:500], pattern[:500])
+
+
+def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Words taken apart at marks outside of ``[[ ... ]]``: the parts,
+    and the marks between them.
+    """
+    parts: list[list[str]] = [[]]
+    marks: list[str] = []
+    depth = 0
+    for word in words:
+        depth += (word == "[[") - (word == "]]")
+        if not depth and word in at:
+            marks.append(word)
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts, marks
+
+
+def _both(one: bool | None, other: bool | None) -> bool | None:
+    return (
+        False if one is False or other is False else None if one is None or other is None else True
+    )
+
+
+def _either(one: bool | None, other: bool | None) -> bool | None:
+    return True if one is True or other is True else None if one is None or other is None else False
+
+
+def _command(words: Sequence[str], variables: Variables) -> bool | None:
+    """A command of a condition."""
+    if words[:1] == ["!"]:
+        found = _command(words[1:], variables)
+        return None if found is None else not found
+    if len(words) == 1:
+        if words[0].startswith("((") and words[0].endswith("))"):
+            number = arithmetic(_plain(words[0][2:-2], variables), variables)
+            return None if number is None else number != 0
+        return {"true": True, ":": True, "false": False}.get(words[0])
+    if not words or words[0] not in _TESTS:
+        return None
+    inside = list(words[1:])
+    if _TESTS[words[0]] and inside[-1:] == [_TESTS[words[0]]]:
+        inside.pop()
+    return _tested(inside, variables, patterns=words[0] == "[[")
+
+
+def _plain(text: str, variables: Variables) -> str:
+    return " ".join(one_word(word, variables) for word in words_of(text))
+
+
+def _tested(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
+    """What stands inside the brackets."""
+    found: bool | None = False
+    for either in _apart(words, _OR):
+        each: bool | None = True
+        for part in _apart(either, _AND):
+            each = _both(each, _atom(part, variables, patterns=patterns))
+        found = _either(found, each)
+    return found
+
+
+def _apart(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
+    parts: list[list[str]] = [[]]
+    for number, word in enumerate(words):
+        # A mark where a value stands, as in `-a = -a`, is one all the same: no script has that.
+        if word in at and number:
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return parts
+
+
+def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
+    if words[:1] == ["!"]:
+        found = _atom(words[1:], variables, patterns=patterns)
+        return None if found is None else not found
+    if len(words) == 2 and words[0] == "-v":
+        return bool(value_of(variables, words[1]))
+    values = [one_word(word, variables) for word in words]
+    # An unset variable is nothing, where it is asked whether it is; else it would be decided
+    # elsewhere.
+    if len(words) == 1 or (len(words) == 2 and words[0] in ("-z", "-n")):
+        is_set = values[-1] != "" and not _waits(values[-1])
+        return is_set if words[0] != "-z" or len(words) == 1 else not is_set
+    if len(words) != 3 or any(_waits(value) for value in (values[0], values[2])):
+        return None
+    left, mark, right = values[0], words[1], values[2]
+    if mark in ("=", "==", "!="):
+        same = (
+            matches(left, right)
+            if patterns and not words[2].startswith(('"', "'"))
+            else left == right
+        )
+        return same == (mark != "!=")
+    if mark in _NUMBERS and all(re.fullmatch(r"-?[0-9]{1,15}", one) for one in (left, right)):
+        return bool(_NUMBERS[mark](int(left), int(right)))
+    if patterns and mark in ("<", ">"):
+        return left < right if mark == "<" else left > right
+    return None
+
+
+def _waits(value: str) -> bool:
+    """Whether a value waits for a variable or a command."""
+    return "$" in value or "`" in value

@@ -1,0 +1,167 @@
+"""Parameters of a shell script in braces: ``${A:-b}``, ``${A[@]}``, ``${#A}``, ``${A%.*}``."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+from typing import Final
+
+from shardwright.frameworks.shell.arithmetic import arithmetic
+from shardwright.frameworks.shell.variables import (
+    Value,
+    Variables,
+    assign,
+    is_number,
+    scalar_of,
+    unknown_name,
+    value_of,
+)
+
+_BODY: Final = re.compile(
+    r"([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3}|[@*#])(?:\[([^\[\]]*)\])?(.*)", re.DOTALL
+)
+_INSTEAD: Final = re.compile(r"(:?)([-=+?])(.*)", re.DOTALL)
+_CUT: Final = re.compile(r"(##?|%%?)(.*)", re.DOTALL)
+_REPLACED: Final = re.compile(r"(//?)((?:[^/\\]|\\.)*)(?:/(.*))?", re.DOTALL)
+_PART: Final = re.compile(r":([^:]+)(?::([^:]+))?")
+_CASES: Final = {",,": str.lower, "^^": str.upper}
+_MAX_MATCHED: Final = 500
+"""Characters of a value that patterns are matched with."""
+
+Filled = Callable[[str], str]
+"""A word -> it with its variables in their places."""
+
+
+def parameter_of(body: str, variables: Variables, filled: Filled) -> Value | None:
+    """The value of what stands between the braces; None = it is not known here.
+
+    ``:=`` gives the variable its value. A variable that nothing sets counts as nothing where the
+    script asks whether it is set.
+    """
+    match = _BODY.fullmatch(body)
+    if match is None:
+        return None
+    mark, name, index, rest = match.groups()
+    if body == "#":
+        return value_of(variables, "#")
+    if mark == "!":
+        target = value_of(variables, name)
+        return (
+            value_of(variables, target)
+            if isinstance(target, str) and not rest and index is None
+            else None
+        )
+    value = _indexed(name, index, variables, filled)
+    if mark == "#":
+        return _length(value, index) if not rest else None
+    instead = _INSTEAD.fullmatch(rest) if rest else None
+    if instead is not None:
+        return _instead(name, value, instead, variables, filled)
+    if value is None:
+        # A name in braces is the same as without; what is cut from it is not known either.
+        return unknown_name(variables, name) if not rest and index is None else None
+    return value if not rest else _changed(value, rest, variables, filled)
+
+
+def _indexed(name: str, index: str | None, variables: Variables, filled: Filled) -> Value | None:
+    """A variable, or items of an array."""
+    if index is None:
+        return scalar_of(variables, name)
+    if index in ("@", "*"):
+        value = value_of(variables, name)
+        return (value,) if isinstance(value, str) and value else value
+    place = filled(index).strip("'\"")
+    single = variables.values.get(f"{name}[{place}]")
+    if single is not None:
+        return single
+    number, value = arithmetic(place, variables), value_of(variables, name)
+    if number is None or value is None:
+        return None
+    items = (value,) if isinstance(value, str) else value
+    return items[number] if -len(items) <= number < len(items) else ""
+
+
+def _length(value: Value | None, index: str | None) -> str | None:
+    if value is None:
+        return None
+    return (
+        str(len(value))
+        if isinstance(value, str) or index in ("@", "*")
+        else str(len(value[0]) if value else 0)
+    )
+
+
+def _instead(
+    name: str, value: Value | None, match: re.Match[str], variables: Variables, filled: Filled
+) -> Value | None:
+    """``-``, ``=``, ``+`` and ``?``; with a colon what is empty counts as what is not set."""
+    colon, mark, word = match.groups()
+    is_set = value is not None and not (colon and not value)
+    if mark == "+":
+        return filled(word) if is_set else ""
+    if is_set:
+        return value
+    if mark == "?":
+        return unknown_name(variables, name)
+    found = filled(word)
+    if mark == "=" and not is_number(name):
+        assign(variables, name, found)
+    return found
+
+
+def _changed(value: Value, rest: str, variables: Variables, filled: Filled) -> Value | None:
+    """A part of a value, or the value with something replaced."""
+    if isinstance(value, tuple):
+        made = [_changed(one, rest, variables, filled) for one in value[:1000]]
+        texts = tuple(one for one in made if isinstance(one, str))
+        return texts if len(texts) == len(made) else None
+    if len(value) > _MAX_MATCHED:
+        return None
+    if rest in _CASES:
+        return _CASES[rest](value)
+    part = _PART.fullmatch(rest)
+    if part is not None:
+        begin, length = (
+            arithmetic(filled(one).strip("() "), variables) if one else None
+            for one in part.groups()
+        )
+        if begin is None or (part[2] and length is None):
+            return None
+        end = None if length is None else (begin + length if length >= 0 else length)
+        return value[begin:end]
+    cut = _CUT.fullmatch(rest)
+    if cut is not None:
+        return _cut(value, cut[1], filled(cut[2]))
+    replaced = _REPLACED.fullmatch(rest)
+    if replaced is not None and not set("*?[") & set(replaced[2]):
+        return value.replace(
+            filled(replaced[2]), filled(replaced[3] or ""), -1 if replaced[1] == "//" else 1
+        )
+    return None
+
+
+def _cut(value: str, mark: str, pattern: str) -> str:
+    """A value without the beginning, or with ``%`` the end, that a pattern matches: the shortest,
+    of a double mark the longest.
+    """
+    places = range(len(value) + 1)
+    if mark[0] == "#":
+        found = next(
+            (
+                n
+                for n in (places if len(mark) == 1 else reversed(places))
+                if fnmatch.fnmatchcase(value[:n], pattern)
+            ),
+            0,
+        )
+        return value[found:]
+    found = next(
+        (
+            n
+            for n in (reversed(places) if len(mark) == 1 else places)
+            if fnmatch.fnmatchcase(value[n:], pattern)
+        ),
+        len(value),
+    )
+    return value[:found]

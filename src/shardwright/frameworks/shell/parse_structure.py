@@ -1,0 +1,298 @@
+"""The structure of a shell script: conditions, loops, cases and functions around its commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from shardwright.errors import DataError
+from shardwright.frameworks.shell.expand_words import words_of
+from shardwright.frameworks.shell.statements import Statement
+from shardwright.lazy_dataclass import dataclass
+
+MAX_NESTED: Final = 40
+_FUNCTION: Final = re.compile(
+    r"(?:function\s+)?([A-Za-z_][A-Za-z0-9_:-]*)\s*\(\s*\)\s*(.*)|function\s+([A-Za-z_][A-Za-z0-9_:-]*)\s*(.*)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simple:
+    """A command or an assignment."""
+
+    statement: Statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class If:
+    """Parts, each with its condition; of `else` that is None."""
+
+    parts: tuple[tuple[str | None, tuple[Node, ...]], ...]
+    line: int
+    joint: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """``for NAME in WORDS``, or ``while CONDITION`` where there is no name. until: it ends where
+    the condition holds.
+    """
+
+    name: str
+    text: str
+    body: tuple[Node, ...]
+    line: int
+    until: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A word, and patterns with what follows them."""
+
+    word: str
+    parts: tuple[tuple[tuple[str, ...], tuple[Node, ...]], ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function."""
+
+    name: str
+    body: tuple[Node, ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """``{ ... }``."""
+
+    body: tuple[Node, ...]
+    line: int
+    joint: str = ""
+
+
+Node = Simple | If | Loop | Case | Function | Group
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Statements that are still to be read, the last first."""
+
+    rest: list[Statement]
+
+    def peek(self) -> str:
+        """The first word of the next one."""
+        return _head(self.rest[-1].text) if self.rest else ""
+
+    def next(self) -> Statement:
+        """The next one, taken."""
+        return self.rest.pop()
+
+    def take_word(self) -> Statement:
+        """The first word of the next one taken; what stands behind it is the next."""
+        one = self.rest.pop()
+        word = _head(one.text)
+        behind = one.text[len(word) :].lstrip()
+        if behind:
+            self.rest.append(
+                Statement(text=behind, line=one.line, here=one.here, here_is_text=one.here_is_text)
+            )
+        return one
+
+
+def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
+    """The nodes of a script.
+
+    Raises:
+        DataError: an `if`, a loop, a case or a function does not end, or ends without having begun.
+    """
+    reader = _Reader(rest=list(reversed(statements)))
+    found = _block(reader, frozenset(), 0)
+    if reader.rest:
+        one = reader.next()
+        raise DataError(
+            f"line {one.line} of the script: `{_head(one.text)}` belongs to no `if`, loop or case",
+            hint="the whole script",
+        )
+    return found
+
+
+def _head(text: str) -> str:
+    return text.split(None, 1)[0] if text.split(None, 1) else ""
+
+
+def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...]:
+    """Nodes up to one of the words that end them, which stays."""
+    if depth > MAX_NESTED:
+        raise DataError(
+            f"a script nested deeper than {MAX_NESTED}",
+            hint="the script that starts the training alone",
+        )
+    found: list[Node] = []
+    while reader.rest:
+        head = reader.peek()
+        if head in ends or head in ("fi", "done", "esac", "}", "then", "do", "elif", "else"):
+            break
+        if ";;" in ends and reader.rest[-1].joint == ";;":
+            break
+        found.append(_node(reader, depth))
+    return tuple(found)
+
+
+def _node(reader: _Reader, depth: int) -> Node:
+    one = reader.rest[-1]
+    head = reader.peek()
+    function = _FUNCTION.fullmatch(one.text)
+    if head == "if":
+        return _if(reader, depth)
+    if head in ("while", "until"):
+        return _while(reader, depth)
+    if head in ("for", "select"):
+        return _for(reader, depth)
+    if head == "case":
+        return _case(reader, depth)
+    if function is not None:
+        return _function(reader, function, depth)
+    if head == "{":
+        reader.take_word()
+        body = _block(reader, frozenset({"}"}), depth + 1)
+        _close(reader, "}", one.line, "{")
+        return Group(body=body, line=one.line, joint=one.joint)
+    return Simple(statement=reader.next())
+
+
+def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
+    """Take the word that ends a node; what its output goes to is no command."""
+    if reader.peek() != word:
+        raise DataError(
+            f"line {line}: `{opened}` of the script does not end", hint="the whole script"
+        )
+    reader.next()
+
+
+def _if(reader: _Reader, depth: int) -> If:
+    one = reader.next()
+    parts: list[tuple[str | None, tuple[Node, ...]]] = []
+    condition: str | None = one.text[len("if") :].strip()
+    while True:
+        condition = (
+            _through(reader, condition, "then", one.line, "if") if condition is not None else None
+        )
+        parts.append((condition, _block(reader, frozenset({"elif", "else", "fi"}), depth + 1)))
+        head = reader.peek()
+        if head == "elif" and condition is not None:
+            condition = reader.next().text[len("elif") :].strip()
+        elif head == "else" and condition is not None:
+            reader.take_word()
+            condition = None
+        else:
+            break
+    _close(reader, "fi", one.line, "if")
+    return If(parts=tuple(parts), line=one.line, joint=one.joint)
+
+
+def _through(reader: _Reader, condition: str, word: str, line: int, opened: str) -> str:
+    """A condition up to the word behind it, which is taken:
+    of several commands the last decides.
+    """
+    while reader.rest and reader.peek() != word:
+        condition = reader.next().text
+    if not reader.rest:
+        raise DataError(
+            f"line {line}: an `{opened}` of the script does not end", hint="the whole script"
+        )
+    reader.take_word()
+    return condition
+
+
+def _while(reader: _Reader, depth: int) -> Loop:
+    one = reader.next()
+    head = _head(one.text)
+    condition = _through(reader, one.text[len(head) :].strip(), "do", one.line, head)
+    body = _block(reader, frozenset({"done"}), depth + 1)
+    _close(reader, "done", one.line, head)
+    return Loop(name="", text=condition, body=body, line=one.line, until=head == "until")
+
+
+def _for(reader: _Reader, depth: int) -> Loop:
+    one = reader.next()
+    head, _, rest = one.text.partition(" ")
+    name, _, words = rest.strip().partition(" ")
+    _through(reader, "", "do", one.line, head)
+    body = _block(reader, frozenset({"done"}), depth + 1)
+    _close(reader, "done", one.line, head)
+    words = words.strip()
+    return Loop(
+        name=name,
+        text=words[len("in") :].strip() if words.startswith("in") else '"$@"',
+        body=body,
+        line=one.line,
+    )
+
+
+def _case(reader: _Reader, depth: int) -> Case:
+    one = reader.next()
+    words = list(words_of(one.text))
+    if len(words) < 3 or words[2] != "in":
+        raise DataError(f"line {one.line}: `case` of the script has no `in`", hint="case WORD in")
+    behind = one.text.partition(" in")[2].strip() if len(words) > 3 else ""
+    if behind:
+        reader.rest.append(Statement(text=behind, line=one.line, here=one.here))
+    parts: list[tuple[tuple[str, ...], tuple[Node, ...]]] = []
+    while reader.rest and reader.peek() != "esac":
+        patterns = _patterns(reader, one.line)
+        body = _block(reader, frozenset({"esac", ";;"}), depth + 1)
+        if patterns:
+            parts.append((patterns, body))
+    _close(reader, "esac", one.line, "case")
+    return Case(word=words[1], parts=tuple(parts), line=one.line)
+
+
+def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
+    """The patterns before the next ``)``, which ``|`` takes apart; what follows it on the line is
+    the next statement.
+    """
+    found: list[str] = []
+    while reader.rest:
+        one = reader.next()
+        text, closed, behind = one.text.partition(")")
+        if text.strip():
+            found += [pattern.strip() for pattern in text.strip().removeprefix("(").split("|")]
+        if closed:
+            if behind.strip():
+                reader.rest.append(
+                    Statement(
+                        text=behind.strip(),
+                        line=one.line,
+                        here=one.here,
+                        here_is_text=one.here_is_text,
+                    )
+                )
+            return tuple(found)
+        if one.text.strip() and not (reader.rest and reader.rest[-1].joint == "|"):
+            raise DataError(
+                f"line {line}: a pattern of `case` of the script does not end",
+                hint="PATTERN) COMMANDS ;;",
+            )
+        if not one.text.strip() and reader.peek() == "esac":
+            return ()
+    raise DataError(f"line {line}: `case` of the script does not end", hint="the whole script")
+
+
+def _function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
+    one = reader.next()
+    name, behind = match[1] or match[3], (match[2] if match[1] else match[4]) or ""
+    if behind.strip():
+        reader.rest.append(Statement(text=behind.strip(), line=one.line, here=one.here))
+    if reader.peek() != "{":
+        raise DataError(
+            f"line {one.line}: function {name[:40]} of the script has no body",
+            hint="NAME() { COMMANDS; }",
+        )
+    reader.take_word()
+    body = _block(reader, frozenset({"}"}), depth + 1)
+    _close(reader, "}", one.line, name[:40])
+    return Function(name=name, body=body, line=one.line)

@@ -1,0 +1,1 @@
+"""torchtitan's configuration in Python, TOML or arguments: read, and written as Python."""

@@ -1,0 +1,288 @@
+"""torchtitan's configurations as a launch: Python (0.3), TOML (before) or arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from shardwright.errors import DataError, ShardwrightError
+from shardwright.frameworks.launch.framework_claims import (
+    FileKind,
+    NamedFile,
+    Signature,
+)
+from shardwright.frameworks.launch.launch import ORDER, Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
+from shardwright.frameworks.launch.model_sizes import compared_name
+from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
+from shardwright.frameworks.settings.unpriced_settings import refuse
+from shardwright.frameworks.settings.value_forms import count
+from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
+from shardwright.model.ir.graph import Model
+from shardwright.program.orders.pytorch_csv import schedule_csv
+from shardwright.runtime.arguments import Arguments
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import num_layers
+from shardwright.strategy.grid.schedules import GRID_SCHEDULES
+from shardwright.strategy.plan.order import Named
+
+_SECTIONS: Final = MappingProxyType(
+    {
+        "parallelismconfig.": "parallelism.",
+        "trainingconfig.": "training.",
+        "compileconfig.": "compile.",
+        "config.activation-checkpoint": "activation-checkpoint.mode",
+        "model-registry.converters": "model.converters",
+        "training.max-context-length": "training.seq-len",
+        "trainingconfig.max-context-length": "training.seq-len",
+        "experimental.": "parallelism.",
+        "training.batch-size": "training.local-batch-size",
+        "training.compile": "compile.enable",
+        "training.tensor-parallel-degree": "parallelism.tensor-parallel-degree",
+        "training.data-parallel-": "parallelism.data-parallel-",
+    }
+)
+"""How a section begins in Python and in older files -> its name."""
+_P: Final = "parallelism."
+_TOKENS: Final = MappingProxyType(
+    {
+        "training.num-tokens-per-microbatch-per-dp-rank": "training.local-batch-size",
+        "training.num-tokens-per-train-step": "training.global-batch-size",
+    }
+)
+"""Tokens (since 0.3) -> the samples that they are."""
+_NAMES: Final = {name.lower(): ours for ours, name in SCHEDULES.items()}
+_SINGLE: Final = ("1f1b", "gpipe")
+"""Schedules of one chunk a rank; others have two where nothing is said."""
+
+
+_DEGREES: Final = frozenset(
+    f"{_P}{name}-parallel-{what}" for name, what in (("tensor", "degree"), ("pipeline", "degree"))
+) | {f"{_P}data-parallel-shard-degree"}
+_REGISTRY: Final = frozenset(
+    {"config.training", "config.parallelism", "config.model-spec", "trainingconfig.steps"}
+)
+"""What a function of a registry (config_registry.py of the module) sets."""
+_SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.TOML, FileKind.PYTHON, FileKind.COMMAND}),
+    programs=frozenset({"torchtitan.train", "torchtitan/train.py"}),
+    own=frozenset(
+        f"{section}{name}"
+        for section in (_P, "parallelismconfig.", "experimental.", "training.")
+        for name in (
+            *(
+                "tensor-parallel-degree",
+                "data-parallel-shard-degree",
+                "data-parallel-replicate-degree",
+                "context-parallel-degree",
+            ),
+            *(
+                "pipeline-parallel-degree",
+                "expert-parallel-degree",
+                "pipeline-parallel-schedule",
+                "enable-async-tensor-parallel",
+            ),
+        )
+    )
+    | {
+        "training.local-batch-size",
+        "job.config-file",
+        "trainingconfig.local-batch-size",
+        "activation-checkpoint.selective-ac-option",
+    },
+    files=(
+        NamedFile(setting="job.config-file", holds="the strategy", instead=_DEGREES),
+        NamedFile(
+            setting="module", holds="the strategy", instead=_DEGREES | _REGISTRY, ending=".py"
+        ),
+    ),
+    shared=frozenset({"training.seq-len", "activation-checkpoint.mode", "model.flavor"}),
+)
+
+
+def _read(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
+    """The launch that settings of the framework are."""
+    written = replace(written, arguments=dict(_canonical(written.arguments)))
+    said = written.arguments
+    refuse(said, SETTINGS.refused)
+    values = values_of(SETTINGS, said)
+    tp, pp, cp = values["tp"], values["pp"], values["cp"]
+    dp = replicas(devices, tp=tp, pp=pp, cp=cp)
+    # Without a degree the rest is sharded over; with one of 1 all are replicas.
+    shards = values["shards"]
+    if shards is None:
+        shards = dp // max(values["replicate"], 1)
+    sharded = shards * cp > 1
+    local = values["local_batch"]
+    strategy = {
+        **values,
+        "sp": tp > 1 and values["sp"],
+        "gather": cp > 1 and values["gather"],
+        "dp": dp,
+        "microbatch": (values["pipeline_samples"] or 1) if pp > 1 else local,
+        # By default parameters stay gathered under a pipeline.
+        "zero": (values["sharded_stage"] or (2 if pp > 1 else 3)) if sharded else 0,
+        "shard": shards * cp if shards < dp and sharded else 0,
+    }
+    grid = Grid(**only_of_grid(strategy))
+    samples = local * dp if values["global_batch"] is None else values["global_batch"]
+    if pp > 1:
+        grid = _pipelined(values, grid, model=model, table=said.get(ORDER, ""), batch=samples)
+    return launch_of(
+        written,
+        grid,
+        framework="torchtitan",
+        runtime=runtime,
+        model=model,
+        seq_len=values["seq_len"],
+        global_batch=samples,
+        precision=_precision(values),
+        table=SETTINGS,
+        of_model=tuple(compared_name(said, ("model.name", "model.flavor"), FLAVORS, model)),
+        arguments=_options(said),
+        notes=_loss_notes(said),
+    )
+
+
+TORCHTITAN: Final = LaunchReader(
+    name="torchtitan",
+    runtime="torchtitan-0.2",
+    signature=_SIGNATURE,
+    settings=SETTINGS,
+    target="torchtitan",
+    read=_read,
+)
+
+
+def _canonical(arguments: Arguments) -> Iterator[tuple[str, str]]:
+    found = {canonical_name(name): value for name, value in arguments.items()}
+    length = count(found, "training.seq-len", 1) or 1
+    for name, value in found.items():
+        yield name, value
+        if name in _TOKENS:
+            yield (
+                _TOKENS[name],
+                value if value.startswith("-") else str(max(count(found, name) // length, 1)),
+            )
+
+
+def canonical_name(name: str) -> str:
+    """A setting as it is called here, of Python files and of older ones."""
+    before = max((one for one in _SECTIONS if name.startswith(one)), key=len, default="")
+    return _SECTIONS.get(before, "") + name.removeprefix(before)
+
+
+def _precision(values: Mapping[str, Any]) -> str:
+    """The recipe of number formats.
+
+    Raises:
+        DataError: a converter that is not priced, as of adapters or of 4 bits.
+    """
+    words = [word.lower() for word in re.findall(r"[A-Za-z0-9_.]+", values["converters"])]
+    unknown = [
+        word
+        for word in words
+        if not word.startswith(("float8", "mx", "quantize.linear", "quantize.grouped_mm"))
+    ]
+    if unknown:
+        raise DataError(
+            f"the converter {unknown[0][:40]} is not priced here", hint="Float8 or MXFP8"
+        )
+    if values["weights"] == "bfloat16":
+        return "bf16-pure"
+    return "fp8" if words else "bf16"
+
+
+def _options(said: Arguments) -> Mapping[str, str]:
+    """Settings as arguments, with the names by which options are set."""
+    said = {
+        name: value
+        for name, value in said.items()
+        if name != "compile.enable" or "model" in said.get("compile.components", "model")
+    }
+    if any(
+        word in said.get("model.converters", "").lower()
+        for word in ("mxfp8", "quantize.linear.mx", "mx")
+    ):
+        said = {**said, "mx.recipe-name": "mxfp8"}
+    if _has_loss_in_parts(said) and said.get("config.num-chunks", "8") == "8":
+        said = {**said, "linear-loss": "parts"}
+    renamed = {"compile.enable-async-tensor-parallel": f"{_P}enable-async-tensor-parallel"}
+    return {
+        renamed.get(name, name): value
+        for name, value in said.items()
+        if value.lower() not in ("false", "none")
+    }
+
+
+def _has_loss_in_parts(said: Arguments) -> bool:
+    return said.get("config.loss", "").lower().startswith("chunkedlosswrapper")
+
+
+def _loss_notes(said: Arguments) -> tuple[str, ...]:
+    chunks = said.get("config.num-chunks", "8")
+    if not _has_loss_in_parts(said) or chunks == "8":
+        return ()
+    return (f"not counted: the loss in {chunks[:12]} parts, which takes less memory",)
+
+
+def _pipelined(
+    values: Mapping[str, Any], grid: Grid, *, model: Model, table: str, batch: int
+) -> Grid:
+    """The grid with its schedule, and the layers of each chunk as torchtitan cuts a model.
+
+    Args:
+        table: rows of the pipeline's order; empty = its schedule has a name.
+    """
+    name = (values["order_name"] or "Interleaved1F1B").lower()
+    layers = num_layers(model)
+    listed = re.findall(r"\[[^\[\]]*\]", values["modules"] or "")
+    if listed:
+        chunks = tuple(len(re.findall(r"layers\.\d+", part)) for part in listed)
+    else:
+        first, last, each = values["first_less"], values["last_less"], values["stage_layers"]
+        stages = (
+            -(-(layers + first + last) // each) if each else grid.pp * (1 if name in _SINGLE else 2)
+        )
+        size, more = divmod(layers + first + last, stages)
+        sizes = [size + (place < more) for place in range(stages)]
+        chunks = (sizes[0] - first, *sizes[1:-1], sizes[-1] - last)
+    if sum(chunks) != layers or len(chunks) % grid.pp:
+        raise DataError(
+            f"stages of {', '.join(map(str, chunks))[:60]} layers, MODEL has {layers} for pp"
+            f" {grid.pp}",
+            hint="the MODEL of the launch",
+        )
+    cut = replace(grid, vpp=len(chunks) // grid.pp, layers=chunks)
+    if table:
+        return _of_table(table, cut, model=model, batch=batch)
+    if name not in _NAMES:
+        raise DataError(
+            f"the schedule {name[:40]} is not known here",
+            hint=f"{', '.join(SCHEDULES.values())}; or with its table",
+        )
+    return replace(cut, schedule=_NAMES[name])
+
+
+def _of_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
+    """The grid under the schedule whose table it is.
+
+    Raises:
+        DataError: it is of none that has a name.
+    """
+    for name in GRID_SCHEDULES:
+        try:
+            found = replace(grid, schedule=name)
+            plan = plan_of(found, model=model, global_batch=batch)
+            if isinstance(plan.orders[0], Named) and schedule_csv(plan).split() == rows.split():
+                return found
+        except (ShardwrightError, AssertionError, ValueError):
+            continue
+    raise DataError(
+        "the table of the pipeline's order is of no schedule that has a name here",
+        hint="shardwright catalog schedules",
+    )

@@ -1,0 +1,283 @@
+"""torchtitan: a Python module with a function that returns its configuration, and a table of the
+pipeline's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from shardwright.dtype import Dtype
+from shardwright.frameworks.export.common_shortfalls import (
+    another_framework,
+    frozen_parameters,
+    on_the_host,
+    other_optimizers,
+    other_orders,
+    other_products,
+    sliced,
+    some_recomputed,
+)
+from shardwright.frameworks.export.exporter import (
+    Exporter,
+    ExportFile,
+    Given,
+    Shortfall,
+    in_quotes,
+    one_line,
+    title,
+)
+from shardwright.frameworks.export.published_models import other_numbers, published
+from shardwright.frameworks.export.start_script import start_script, torchrun
+from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls, sharded
+from shardwright.frameworks.settings.setting_table import in_section, written_settings
+from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
+from shardwright.model.ir.graph import Model
+from shardwright.program.orders.pytorch_csv import schedule_csv
+from shardwright.runtime.options import chosen
+from shardwright.runtime.runtime import ElementKernels, LinearLoss, TpOverlap
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.schedules import WAVE, grid_schedule
+
+MODULE, FUNCTION, ORDER, SCRIPT = "shardwright_plan", "plan", "order.csv", "train.sh"
+INNERMOST_FIRST: Final = ("tp", "cp", "ep", "dp", "pp")
+"""Axes of torchtitan's mesh (`ParallelDims.build_mesh`)."""
+LOOP, AS_A_V = "PipelineScheduleMulti", "ZBVZeroBubble"
+"""Names under a table of an order: stages in turns, or as a V
+(`_get_pp_rank_to_stage_indices_mapping`)."""
+
+
+def flavor(model: Model) -> tuple[str, str] | None:
+    """torchtitan's (module, flavor) of the same blocks, None if its registries have none."""
+    return published(model, FLAVORS)
+
+
+def _shortfalls(given: Given) -> Iterator[Shortfall]:
+    """All that the target cannot say of a plan."""
+    yield from _of_the_job(given)
+    yield from _of_the_grid(given.grid)
+    yield from _of_options(given)
+
+
+def _files(given: Given) -> tuple[ExportFile, ...]:
+    """The files of a plan of which nothing, or only what may be lost, is lacking."""
+    order = (ExportFile(name=ORDER, text=schedule_csv(given.plan)),) if _has_table(given) else ()
+    return (ExportFile(name=f"{MODULE}.py", text=_module(given)), *order, _script(given))
+
+
+TORCHTITAN: Final = Exporter(
+    name="torchtitan",
+    version=SETTINGS.version,
+    summary="a Python module with its configuration, and the order of the pipeline as a table",
+    shortfalls=_shortfalls,
+    files=_files,
+)
+
+
+def _of_the_job(given: Given) -> Iterator[Shortfall]:
+    problem = given.problem
+    if flavor(problem.model) is None:
+        known = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
+        yield Shortfall(
+            what=f"{problem.model.name}: its registries ({known}) have no model of these sizes",
+            hint="a published size",
+        )
+    yield from other_numbers(problem.model, FLAVORS)
+    yield from other_optimizers(given)
+    yield from other_products(given, Dtype.BF16)
+    yield from frozen_parameters(given)
+
+
+def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
+    yield from other_orders(grid, INNERMOST_FIRST)
+    yield from fsdp2_shortfalls(grid)
+    if grid.ulysses > 1:
+        yield Shortfall(
+            what=f"ulysses {grid.ulysses}: its context parallelism trades no heads",
+            hint="a ring: ulysses 1",
+        )
+    if grid.etp > 1:
+        yield Shortfall(what=f"etp {grid.etp}: its experts are not cut", hint="etp 1")
+    if grid.ep > 1 and grid.order.index("ep") > grid.order.index("pp"):
+        yield Shortfall(what="experts outside the stages", hint="ep inside pp")
+    if (
+        grid.ep > 1
+        and (grid.zero == 0 or (grid.shard or grid.dp * grid.cp) < grid.dp * grid.cp)
+        and grid.tp * sharded(grid) % grid.ep
+    ):
+        yield Shortfall(
+            what=f"ep {grid.ep} over more than the {sharded(grid)} shards x tp {grid.tp}",
+            hint="more shards, or zero 2 or 3",
+        )
+    placed = grid_schedule(grid.schedule)
+    if grid.pp > 1 and placed.lanes > 1:
+        yield Shortfall(what=f"{grid.schedule}: two lanes", hint="dualpipe-v or zb-v")
+    elif grid.pp > 1 and placed.placement == WAVE and grid.vpp != 2:
+        yield Shortfall(what=f"waves of {grid.vpp} chunks a rank", hint="zb-v, with two")
+    if grid.recompute is Recompute.SELECTIVE:
+        yield Shortfall(
+            what="recompute of attention's core",
+            instead="its selective policy, which keeps products and recomputes the rest",
+        )
+    yield from some_recomputed(grid)
+    yield from on_the_host(grid)
+    if grid.offload:
+        yield Shortfall(what=f"{grid.offload} % of the states on the host", hint="offload=0")
+    yield from sliced(grid)
+
+
+def _of_options(given: Given) -> Iterator[Shortfall]:
+    for option, value in given.grid.options:
+        if option != "tp_overlap":
+            yield Shortfall(
+                what=f"the option {option}={value}", instead=f"torchtitan's own {option}"
+            )
+    yield from another_framework(given, "torchtitan")
+
+
+def _has_table(given: Given) -> bool:
+    return given.grid.pp > 1 and (given.table is not None or given.grid.schedule not in SCHEDULES)
+
+
+def _is_v(given: Given) -> bool:
+    bases = [stage.base for stage in given.plan.lanes[0].stages]
+    return len(bases) == 2 * given.grid.pp and bases == [
+        *bases[: given.grid.pp],
+        *reversed(bases[: given.grid.pp]),
+    ]
+
+
+def _stages(given: Given) -> list[list[str]]:
+    """Names of torchtitan's modules by chunk."""
+    found, at = [], 0
+    for layers in given.chunks:
+        found.append([f"layers.{i}" for i in range(at, at + layers)])
+        at += layers
+    found[0].insert(0, "tok_embeddings")
+    found[-1] += ["norm", "lm_head"]
+    return found
+
+
+def _values(given: Given) -> dict[str, Any]:
+    """The values of the table's fields."""
+    grid, batch = given.grid, given.problem.job.global_batch
+    replicate, shards = fsdp2_degrees(grid)
+    found: dict[str, Any] = {
+        "replicate": replicate,
+        "shards": shards,
+        "sharded_stage": 3 if grid.zero == 3 else 2,
+        "tp": grid.tp,
+        "sp": grid.sp,
+        "cp": grid.cp,
+        "ep": grid.ep,
+        "seq_len": given.problem.job.sequence_length,
+        "global_batch": batch,
+        "local_batch": batch // grid.dp if grid.pp > 1 else grid.microbatch,
+    }
+    if grid.pp == 1:
+        return found
+    # 1F1B of one microbatch is GPipe's order, which PyTorch's 1F1B refuses.
+    one = batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
+    named = SCHEDULES.get("gpipe" if one else grid.schedule)
+    return found | {
+        "pp": grid.pp,
+        "order_name": (AS_A_V if _is_v(given) else LOOP) if _has_table(given) else named,
+        "pipeline_samples": grid.microbatch,
+        "modules": _stages(given),
+    }
+
+
+def _fields(given: Given, section: str) -> list[str]:
+    """Lines of Python that set the fields of a section."""
+    pairs = in_section(written_settings(SETTINGS, _values(given)), section)
+    return [f"            {name.rpartition('.')[2]}={_text(value)}," for name, value in pairs]
+
+
+def _module(given: Given) -> str:
+    """The text of the configuration's module."""
+    grid = given.grid
+    found = flavor(given.problem.model)
+    assert found is not None, "a model without a flavor is refused"
+    module, name = found
+    runtime = given.problem.runtime
+    compiled = (
+        runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"
+    )
+    overlapped = chosen(runtime, grid.options).tp_overlap is TpOverlap.ASYNC
+    loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))"
+    if chosen(runtime, grid.options).linear_loss is LinearLoss.PARTS:
+        loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
+    fields = _fields(given, "parallelism")
+    if _has_table(given):
+        fields.append(
+            f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),"
+        )
+    recompute = {
+        Recompute.NONE: "None",
+        Recompute.SELECTIVE: "SelectiveAC.Config()",
+        Recompute.FULL: "FullAC.Config()",
+    }[grid.recompute]
+    lines = [
+        f'"""{in_quotes(title(given))}. Made by Shardwright for torchtitan {SETTINGS.version}.',
+        "",
+        (
+            f"{SCRIPT} starts it. The tokenizer, the data and the learning rate are no part of a"
+            " plan: set them."
+        ),
+        '"""',
+        "",
+        *(["from pathlib import Path", ""] if _has_table(given) else []),
+        "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss  # noqa: F401",
+        "from torchtitan.components.optimizer import default_adamw",
+        "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
+        (
+            "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa:"
+            " F401"
+        ),
+        "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
+        "from torchtitan.models.common.config_utils import decoder_vocab_size",
+        f"from torchtitan.models.{module} import model_registry",
+        "from torchtitan.trainer import Trainer",
+        "",
+        "",
+        f"def {FUNCTION}() -> Trainer.Config:",
+        f'    """{in_quotes(one_line(given.name))}."""',
+        f"    model = model_registry({_text(name)})",
+        "    return Trainer.Config(",
+        "        model_spec=model,",
+        f"        loss={loss},",
+        "        optimizer=default_adamw(),",
+        '        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4"),',
+        "        training=TrainingConfig(",
+        *_fields(given, "training"),
+        *(["            disable_cuda_graphs=True,"] if grid.pp > 1 or grid.ep > 1 else []),
+        "        ),",
+        "        parallelism=ParallelismConfig(",
+        *fields,
+        "        ),",
+        f"        activation_checkpoint={recompute},",
+        (
+            f"        compile=CompileConfig(enable={compiled},"
+            f" enable_async_tensor_parallel={compiled and overlapped}),"
+        ),
+        "    )",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _script(given: Given) -> ExportFile:
+    return start_script(
+        given,
+        name=SCRIPT,
+        made_for=f"torchtitan {SETTINGS.version}",
+        before=(
+            'export PYTHONPATH="$(cd -- "$(dirname -- "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"',
+        ),
+        runs=torchrun("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
+    )
+
+
+def _text(value: object) -> str:
+    """A value as Python writes it; with double quotes, as formatters want them."""
+    return repr(value).replace("'", '"')

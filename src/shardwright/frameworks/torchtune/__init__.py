@@ -1,0 +1,1 @@
+"""torchtune's YAML, read."""

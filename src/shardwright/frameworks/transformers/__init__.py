@@ -1,0 +1,1 @@
+"""Transformers' Trainer: its settings, and the reader of frameworks that run it."""

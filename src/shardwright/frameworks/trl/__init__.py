@@ -1,0 +1,1 @@
+"""TRL's arguments and YAML, read."""

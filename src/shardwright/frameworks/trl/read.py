@@ -1,0 +1,107 @@
+"""TRL's supervised fine-tuning: ``trl sft``, its sft.py, and YAML files of SFTConfig.
+
+Source of names and defaults: TRL 1.0, trainer/base_config.py, trainer/sft_config.py,
+trainer/model_config.py and scripts/sft.py
+(https://huggingface.co/docs/trl/sft_trainer#trl.SFTConfig).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.frameworks.launch.framework_claims import FileKind, Signature
+from shardwright.frameworks.settings.name_lists import by_name, name_set, names
+from shardwright.frameworks.settings.unpriced_settings import refused
+from shardwright.frameworks.transformers.read import normal, peft_targets
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
+
+_TRAINED: Final = ("sft",)
+_OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo nash_md bco prm")
+
+
+def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
+    normal(said, devices)
+    # bf16 is on where fp16 is not (base_config.py, __post_init__).
+    if "bf16" not in said and not on(said, "fp16"):
+        said["bf16"] = "true"
+    if on(said, "lora") and "lora-rank" not in said:
+        said["lora-rank"] = "16"
+    if not on(said, "lora"):
+        said.pop("lora-rank", None)
+    return peft_targets(said)
+
+
+TRL: Final = trainer_reader(
+    Words(
+        framework="trl",
+        defaults=MappingProxyType(
+            {
+                "per-device-train-batch-size": "8",
+                "gradient-accumulation-steps": "1",
+                "gradient-checkpointing": "true",
+                "seq-len": "1024",
+                "packing": "false",
+                "weights": "fp32",
+            }
+        ),
+        programs=MappingProxyType(
+            dict.fromkeys(_OTHERS, "a loss of preferences, of rewards or of a teacher")
+        ),
+        source="https://huggingface.co/docs/trl/sft_trainer#trl.SFTConfig",
+        refused=MappingProxyType(
+            {
+                **dict.fromkeys(
+                    ("beta", "precompute-ref-log-probs"),
+                    refused("a loss of preferences with a reference model (DPO)"),
+                ),
+                **dict.fromkeys(
+                    ("reward-funcs", "num-generations", "reward-model-path"),
+                    refused("reinforcement learning"),
+                ),
+                "teacher-model-name-or-path": refused("distillation"),
+                "padding-free": refused(
+                    "batches without padding, of which the file does not say how full they are"
+                ),
+                "dpoconfig.*": refused(
+                    "a loss of preferences with a reference model (DPO)", "no value"
+                ),
+                "grpoconfig.*": refused("reinforcement learning", "no value"),
+            }
+        ),
+        ignored=by_name(
+            {
+                "data": (
+                    "dataset-mixture.* dataset-mixer.* dataset-kwargs.* chat-template"
+                    " chat-template-path eos-token pad-token assistant-only-loss"
+                    " completion-only-loss packing-strategy eval-packing shuffle-dataset"
+                    " pad-to-multiple-of truncation-mode datasets dataset-text-field"
+                ),
+                "of another trainer's data": (
+                    "lora-task-type num-proc ignore-bias-buffers bnb-4bit-quant-type"
+                    " use-bnb-nested-quant"
+                ),
+                "what is logged": "log-completions",
+            }
+        ),
+        settled=_settled,
+    ),
+    signature=Signature(
+        kinds=frozenset({FileKind.COMMAND, FileKind.YAML, FileKind.PYTHON}),
+        programs=frozenset(
+            {
+                *(f"trl {verb}" for verb in (*_TRAINED, *_OTHERS)),
+                *(f"trl/scripts/{verb}.py" for verb in (*_TRAINED, *_OTHERS)),
+            }
+        ),
+        own=name_set(
+            "packing-strategy assistant-only-loss completion-only-loss dataset-kwargs.*"
+            " dataset-mixture.* use-peft chat-template-path dataset-mixer.* sftconfig.*"
+            " dpoconfig.* grpoconfig.* precompute-ref-log-probs reward-funcs num-generations"
+            " dataset-text-field max-completion-length loss-type num-completions"
+        ),
+        files=files_of("config", "fsdp-config"),
+    ),
+    includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
+    in_yaml=frozenset({"dataset-name", "max-seq-length", "max-length", "packing"}),
+)

@@ -1,0 +1,1 @@
+"""verl's settings of the actor, read."""

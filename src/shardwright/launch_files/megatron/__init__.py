@@ -1,1 +1,0 @@
-"""Launches of Megatron-LM and of frameworks on Megatron-Core."""

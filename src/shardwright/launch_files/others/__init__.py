@@ -1,1 +1,0 @@
-"""Launches of frameworks with a form of their own: MaxText, nanotron, torchtitan."""

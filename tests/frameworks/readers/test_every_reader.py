@@ -1,0 +1,29 @@
+"""Every reader that is registered has its class of conformance tests, and every setting that it
+says is told has a name."""
+
+from __future__ import annotations
+
+from shardwright.frameworks.registry import READERS
+from tests.frameworks.readers.all_readers import READER_TESTS
+
+EARLIER = frozenset(
+    {
+        *(
+            "megatron",
+            "megatron-deepspeed",
+            "megatron-bridge",
+            "nemo",
+            "flagscale",
+            "deepspeed",
+            "accelerate",
+            "nanotron",
+            "torchtitan",
+        ),
+        "maxtext",
+    }
+)
+"""Readers whose tests are of their own kind: exports that come back, and published launches."""
+
+
+def test_every_reader_has_its_conformance_tests() -> None:
+    assert READERS.keys() - EARLIER <= {tests.framework for tests in READER_TESTS} <= READERS.keys()

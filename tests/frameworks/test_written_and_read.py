@@ -1,0 +1,86 @@
+"""What is exported to a framework is read back as the same strategy and options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from shardwright.api.exports import export_plan, write_export
+from shardwright.errors import StrategyError
+from shardwright.frameworks.read_launch import read_launch
+from shardwright.frameworks.settings.verdicts import Verdict
+from shardwright.model.catalog.catalog import load_model
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.rules import canonical
+from shardwright.strategy.text.grid_notation import print_grid
+from tests.frameworks.accelerate import test_write as test_accelerate
+from tests.frameworks.deepspeed import test_write as test_deepspeed
+from tests.frameworks.maxtext import test_write as test_maxtext
+from tests.frameworks.megatron import test_write as test_megatron
+from tests.frameworks.nanotron import test_write as test_nanotron
+from tests.frameworks.plans import BATCH, facts_of, legal, stored
+from tests.frameworks.torchtitan import test_write as test_torchtitan
+from tests.tiers import in_both, numbers
+
+Drawn = Callable[[Random, str], Grid]
+TARGETS: dict[str, tuple[tuple[str, ...], Drawn, str]] = {
+    "deepspeed": (test_deepspeed.MODELS, test_deepspeed.drawn, "deepspeed"),
+    "accelerate": (
+        test_accelerate.MODELS,
+        lambda random, _: test_accelerate.drawn(random),
+        "torchtitan",
+    ),
+    "megatron-bridge": (test_megatron.MODELS, test_megatron.drawn, "megatron-bridge"),
+    "flagscale": (test_megatron.MODELS, test_megatron.drawn, "megatron-core"),
+    "maxtext": (test_maxtext.MODELS, test_maxtext.drawn, "maxtext"),
+    "nanotron": (test_nanotron.MODELS, lambda random, _: test_nanotron.drawn(random), "nanotron"),
+    "torchtitan": (test_torchtitan.MODELS, test_torchtitan.drawn, "torchtitan"),
+}
+SAMPLES_OF_PROGRAM = {"accelerate"}
+"""Frameworks whose files leave the samples of a step to the program."""
+
+
+@in_both
+@pytest.mark.parametrize(
+    ("target", "model"),
+    [(target, model) for target, (models, _, _) in TARGETS.items() for model in models],
+)
+def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
+    _, drawn, runtime = TARGETS[target]
+    compared = 0
+    for number in numbers(20, 200):
+        grid = drawn(Random(f"{model} {number}"), model)
+        if not legal(grid, model):
+            continue
+        one = stored(
+            grid,
+            model=model,
+            runtime="deepspeed" if target == "accelerate" and grid.ulysses > 1 else runtime,
+        )
+        grid = canonical(grid, facts=facts_of(grid, model))
+        try:
+            export = export_plan(one, target=target, allow_lossy=True)
+        except StrategyError:
+            continue
+        # What a target does with another model's numbers is no matter of the strategy.
+        if any("rotary positions" not in one.what for one in export.losses):
+            continue
+        write_export(export, tmp_path)
+        files = [str(tmp_path / file.name) for file in export.files if not file.starts]
+        launch = read_launch(files, model=load_model(model), devices=grid.devices, framework=target)
+        found = (
+            launch.grid if grid.dp > 1 and grid.pp > 1 else replace(launch.grid, order=grid.order)
+        )
+        if target in SAMPLES_OF_PROGRAM:
+            found = replace(found, microbatch=grid.microbatch)
+        else:
+            assert launch.global_batch == BATCH
+        assert found == grid, f"{print_grid(found)} for {print_grid(grid)}"
+        unknown = [one for one in launch.of(Verdict.UNKNOWN) if "buckets" not in one.means]
+        assert not unknown, unknown
+        compared += 1
+    assert compared > 2
