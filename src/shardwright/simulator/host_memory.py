@@ -18,7 +18,7 @@ from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.prediction import HostMemory
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import How
+from shardwright.strategy.plan.stages import ActivationPolicy
 
 ACTIVATIONS = "activations"
 """The item of activations that wait in host memory from a microbatch's forward to its backward."""
@@ -53,7 +53,9 @@ def may_offload(runtime: Runtime, plan: Plan) -> bool:
     if runtime.parameters_on_host or runtime.checkpoints_on_host or runtime.host_outputs:
         return True
     keeps = {keep.how for lane in plan.lanes for stage in lane.stages for keep in stage.keeps}
-    return How.HOST in keeps or bool({share for rule in plan.shards for share in rule.host})
+    return ActivationPolicy.HOST in keeps or bool(
+        {share for rule in plan.shards for share in rule.host}
+    )
 
 
 def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass) -> dict[str, int]:

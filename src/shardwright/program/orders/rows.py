@@ -18,7 +18,7 @@ from shardwright.schedules.entries import actions_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import schedule, schedule_table
 from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.strategy.plan.order import Kind, Named, Table
+from shardwright.strategy.plan.order import Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 TABLE_SEARCH: Final = "table-search"
@@ -199,7 +199,7 @@ def _some(numbers: list[int]) -> str:
 
 
 def _named(
-    plan: Plan, order: Named, *, lanes: tuple[int, ...], take: Participation, path: str
+    plan: Plan, order: NamedOrder, *, lanes: tuple[int, ...], take: Participation, path: str
 ) -> _Part:
     """The rows of a schedule's table, sorted by the ranks' lowest devices."""
     if order.schedule == TABLE_SEARCH:
@@ -231,7 +231,7 @@ def _named(
 
 def _ranks(
     plan: Plan,
-    order: Named,
+    order: NamedOrder,
     *,
     placement: Placement,
     lanes: tuple[int, ...],
@@ -303,7 +303,7 @@ def _ranks(
 
 
 def _table(
-    plan: Plan, order: Named, *, lanes: tuple[int, ...], ranks: int, path: str
+    plan: Plan, order: NamedOrder, *, lanes: tuple[int, ...], ranks: int, path: str
 ) -> ActionTable:
     """The schedule's table of the lanes' numbers."""
     first = plan.lanes[lanes[0]]
