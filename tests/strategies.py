@@ -22,10 +22,17 @@ from shardwright.strategy.grid.axes import AXES, Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import violations
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Cadence, Plan, Shards, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange, Split
-from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.plan.stages import (
+    ActivationPolicy,
+    Item,
+    Keep,
+    Placement,
+    Selector,
+    Stage,
+)
 
 
 def dense_model(
@@ -241,7 +248,7 @@ def _stages(draw: st.DrawFn) -> tuple[Stage, ...]:
             st.builds(
                 Keep,
                 blocks=st.tuples(st.integers(0, 4), st.integers(0, 8)),
-                how=st.sampled_from(How),
+                how=st.sampled_from(ActivationPolicy),
                 operators=st.lists(_names, min_size=1, max_size=2).map(tuple),
                 unit=st.integers(1, 3),
                 percent=st.integers(0, 100),
@@ -280,7 +287,7 @@ def plans(draw: st.DrawFn) -> Plan:
         _counts, st.lists(actions | st.tuples(actions, actions), max_size=4).map(tuple)
     )
     named = st.builds(
-        Named,
+        NamedOrder,
         schedule=st.sampled_from(("1f1b", "zb-v", "dualpipe")),
         lanes=st.just(names),
         parameters=st.lists(

@@ -47,7 +47,7 @@ from shardwright.program.stages.holdings import plan_holdings
 from shardwright.runtime.registry import DEFAULT, load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import How
+from shardwright.strategy.plan.stages import ActivationPolicy
 from tests.program.unfold import gemm_flops
 
 Entry = tuple[int, str, str, tuple[int, ...]]
@@ -169,7 +169,7 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
             for segment in stage.segments:
                 whole = problem.work.lengths[segment.block.sequence]
                 parts = slices if len(slices) > 1 else (whole,)
-                redone = [k.operators for k in segment.keeps if k.how is How.RECOMPUTE]
+                redone = [k.operators for k in segment.keeps if k.how is ActivationPolicy.RECOMPUTE]
                 full = any("full" in names for names in redone)
                 names = {o.name for o in segment.block.operators} if full else set()
                 again = names.union(
@@ -223,7 +223,9 @@ def moves_otherwise(problem: Problem) -> frozenset[Node]:
                 is_spread(s.cells, o, length=own, memory_length=memory) for o in s.block.operators
             )
             if spread or any(
-                set(k.operators) - {"full", "core"} for k in s.keeps if k.how is How.RECOMPUTE
+                set(k.operators) - {"full", "core"}
+                for k in s.keeps
+                if k.how is ActivationPolicy.RECOMPUTE
             ):
                 found.add((stage.lane, stage.chunk, node.number))
     return frozenset(found)

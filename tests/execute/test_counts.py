@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.strategy.plan.split import Exchange
-from shardwright.strategy.plan.stages import How, Keep
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.counts import (
     Problem,
@@ -176,7 +176,7 @@ def test_a_core_that_runs_again_exchanges_its_keys_again(exchange: Exchange) -> 
     chosen = PLANS_BY_NAME["ring"]
     (lane,) = chosen.plan.lanes
     (stage,) = lane.stages
-    keep = Keep(blocks=(0, 0), how=How.RECOMPUTE, operators=("core",), unit=1)
+    keep = Keep(blocks=(0, 0), how=ActivationPolicy.RECOMPUTE, operators=("core",), unit=1)
     trees = tuple(
         t if t.exchange is None else replace(t, exchange=exchange) for t in stage.placements
     )

@@ -27,7 +27,7 @@ from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.form import grid_form
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from tests.execute.native_ranks import balanced
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.small_models import small_model
@@ -284,5 +284,5 @@ def test_a_named_grid_needs_no_table_and_other_plans_have_none() -> None:
     grid, model = Grid(tp=2, pp=2, microbatch=2), dense_model()
     assert grid_form(plan_of(grid, model=model, global_batch=8), model=model) == (grid, None)
     small = PLANS["tp2 then dp2"]
-    assert isinstance(small.plan.orders[0], Named)
+    assert isinstance(small.plan.orders[0], NamedOrder)
     assert grid_form(small.plan, model=small.model) is None

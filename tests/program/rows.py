@@ -10,7 +10,7 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.program.orders.rows import ActionRows
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, devices_of
 from shardwright.strategy.plan.stages import Item, Placement, Selector, Stage
@@ -35,7 +35,7 @@ def stage(base: int, *, devices: int = 1, step: int = 1) -> Stage:
 
 def plan_of(
     lanes: Sequence[Sequence[Stage]],
-    order: Named | Table,
+    order: NamedOrder | Table,
     *,
     microbatches: int,
     slices: tuple[int, ...] = (),

@@ -21,7 +21,7 @@ from shardwright.program.orders.tables import table_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from tests.program.rows import devices, entries, peaks, plan_of, run_rows, stage, zoo
 from tests.program.written import written_out
@@ -58,7 +58,7 @@ def placed(draw: st.DrawFn) -> tuple[Plan, ActionTable, list[int], int]:
     where = draw(st.permutations(range(ranks)))
     owner = chunk_ranks(rule.placement, num_ranks=ranks, chunks_per_rank=each)
     lanes = [[stage(where[rank] * width, devices=width) for rank in row] for row in owner.tolist()]
-    order = Named(schedule=rule.name, lanes=("down", "up")[: len(lanes)])
+    order = NamedOrder(schedule=rule.name, lanes=("down", "up")[: len(lanes)])
     plan = plan_of(
         lanes, order, microbatches=microbatches, slices=(1,) * slices if slices > 1 else ()
     )
@@ -97,7 +97,9 @@ def test_every_schedule_is_laid(name: str) -> None:
     )
     owner = chunk_ranks(rule.placement, num_ranks=4, chunks_per_rank=each).tolist()
     lanes = [[stage(rank) for rank in row] for row in owner]
-    plan = plan_of(lanes, Named(schedule=name, lanes=("down", "up")[: len(lanes)]), microbatches=8)
+    plan = plan_of(
+        lanes, NamedOrder(schedule=name, lanes=("down", "up")[: len(lanes)]), microbatches=8
+    )
     known = rule.peak_in_flight(num_ranks=4, chunks_per_rank=each, num_microbatches=8)
     peaks_found = peaks(action_rows(plan), held=lambda _: 1, stash=lambda _: 1)
     assert len(peaks_found) == 4
@@ -154,7 +156,7 @@ def test_chimera_of_the_zoo_is_its_text_and_the_schedule_with_a_lane_each_way() 
         (("F", 0, 0, 1, 0),),
         (("F", 1, 3, 0, 0),),
     ]
-    named = replace(plan, orders=(Named(schedule="chimera", lanes=("down", "up")),))
+    named = replace(plan, orders=(NamedOrder(schedule="chimera", lanes=("down", "up")),))
     assert run_rows(plan, action_rows(named), lasts=lambda act: {"F": 1, "B": 2}[act[0]]) == 16
 
 
@@ -187,7 +189,7 @@ def row(*texts: str, lane: int = 0) -> tuple[Action, ...]:
 SPREAD = Table(lanes=("main",), rows=((0, row("0F0", "1F0", "1B0", "0B0")), (1, row("0F0", "0B0"))))
 
 
-def spread(*, order: Named | Table = SPREAD) -> Plan:
+def spread(*, order: NamedOrder | Table = SPREAD) -> Plan:
     """A stage on devices 0 to 3, then one on device 0 alone."""
     return plan_of([[stage(0, devices=4), stage(0)]], order, microbatches=1)
 
@@ -200,7 +202,7 @@ def test_devices_that_take_part_in_the_same_stages_are_one_row() -> None:
 
 
 def one(name: str, *bases: int, lanes: tuple[str, ...] = ("main",), **more: object) -> Plan:
-    order = Named(schedule=name, lanes=lanes, parameters=tuple(more.items()))  # type: ignore[arg-type]
+    order = NamedOrder(schedule=name, lanes=lanes, parameters=tuple(more.items()))  # type: ignore[arg-type]
     return plan_of([[stage(base) for base in bases]] * len(lanes), order, microbatches=4)
 
 
@@ -212,11 +214,13 @@ REFUSED = {
     "lanes": ("order.placement", one("1f1b", 0, 1, lanes=("a", "b"))),
     "same way": ("order.placement", one("dualpipe", 0, 1, 2, 3, lanes=("a", "b"))),
     "one lane": ("order.placement", one("dualpipe", 0, 1)),
-    "overlap": ("order.placement", spread(order=Named(schedule="1f1b", lanes=("main",)))),
+    "overlap": ("order.placement", spread(order=NamedOrder(schedule="1f1b", lanes=("main",)))),
     "every": (
         "order.placement",
         plan_of(
-            [[replace(stage(0), every=2)]], Named(schedule="1f1b", lanes=("main",)), microbatches=2
+            [[replace(stage(0), every=2)]],
+            NamedOrder(schedule="1f1b", lanes=("main",)),
+            microbatches=2,
         ),
     ),
     "chunks": ("order.chunks", one("1f1b", 0, 1, 0, 1)),
@@ -229,7 +233,10 @@ REFUSED = {
     "cut": (
         "order.parameter",
         plan_of(
-            [[stage(0)]], Named(schedule="1f1b", lanes=("main",)), microbatches=2, slices=(1, 1)
+            [[stage(0)]],
+            NamedOrder(schedule="1f1b", lanes=("main",)),
+            microbatches=2,
+            slices=(1, 1),
         ),
     ),
     "rows": ("order.rows", spread(order=Table(lanes=("main",), rows=SPREAD.rows[:1]))),
@@ -247,7 +254,7 @@ REFUSED = {
     ),
     "lane": (
         "order.lanes",
-        replace(one("1f1b", 0), orders=(Named(schedule="1f1b", lanes=("other",)),)),
+        replace(one("1f1b", 0), orders=(NamedOrder(schedule="1f1b", lanes=("other",)),)),
     ),
 }
 
@@ -378,7 +385,7 @@ def test_what_each_kind_waits_for(case: str) -> None:
 def test_classes_are_the_devices_with_the_same_stages(stages: list[tuple[int, int, int]]) -> None:
     plan = plan_of(
         [[stage(base, devices=n, step=step) for base, n, step in stages]],
-        Named(schedule="1f1b", lanes=("main",)),
+        NamedOrder(schedule="1f1b", lanes=("main",)),
         microbatches=1,
     )
     found = participation(plan, lanes=(0,))

@@ -14,10 +14,17 @@ from shardwright.model.ir.operator import Mask, Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.grid.facts import layer_runs
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange
-from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.plan.stages import (
+    ActivationPolicy,
+    Item,
+    Keep,
+    Placement,
+    Selector,
+    Stage,
+)
 from shardwright.strategy.verify.orders import stage_devices
 from shardwright.strategy.verify.stages import has_dim
 from tests.strategy.rows_of_plans import Entry, table
@@ -228,7 +235,7 @@ def _keeps(draw: st.DrawFn, *, blocks: int, classes: set[OperatorClass]) -> tupl
     ]
     keeps = []
     for low_high in ranges:
-        how = draw(st.sampled_from(How))
+        how = draw(st.sampled_from(ActivationPolicy))
         named = (
             ("full",)
             if draw(st.booleans())
@@ -239,8 +246,8 @@ def _keeps(draw: st.DrawFn, *, blocks: int, classes: set[OperatorClass]) -> tupl
                 blocks=low_high,
                 how=how,
                 operators=named,
-                unit=draw(st.integers(1, 2)) if how is How.RECOMPUTE else 1,
-                percent=100 if how is How.RECOMPUTE else draw(st.integers(1, 100)),
+                unit=draw(st.integers(1, 2)) if how is ActivationPolicy.RECOMPUTE else 1,
+                percent=100 if how is ActivationPolicy.RECOMPUTE else draw(st.integers(1, 100)),
             )
         )
     return tuple(keeps)
@@ -418,7 +425,7 @@ def _walks(draw: st.DrawFn, lanes: Sequence[Lane], *, paired: bool) -> list[Entr
             for chunk in reversed(range(len(lane.stages))):
                 for part in reversed(range(parts)):
                     if early and any(
-                        keep.how is How.RECOMPUTE for keep in lane.stages[chunk].keeps
+                        keep.how is ActivationPolicy.RECOMPUTE for keep in lane.stages[chunk].keeps
                     ):
                         queue.append((chunk, Kind.R, part))
                     queue += [
@@ -452,13 +459,15 @@ def _tabled(draw: st.DrawFn, lanes: Sequence[Lane]) -> Table:
     return table(lanes, _walks(draw, lanes, paired=draw(st.booleans())))
 
 
-def _free(draw: st.DrawFn, model: Model) -> tuple[int, tuple[Lane, ...], tuple[Named | Table, ...]]:
+def _free(
+    draw: st.DrawFn, model: Model
+) -> tuple[int, tuple[Lane, ...], tuple[NamedOrder | Table, ...]]:
     """Lanes of free stages: some share their devices and a table, others have their own."""
     devices = draw(st.integers(1, 12))
     groups = draw(st.integers(1, min(2, devices)))
     room = devices // groups
     lanes: list[Lane] = []
-    orders: list[Named | Table] = []
+    orders: list[NamedOrder | Table] = []
     for group in range(groups):
         mine = [
             _free_lane(draw, model, name=f"lane-{group}-{i}", first=group * room, room=room)
@@ -471,7 +480,7 @@ def _free(draw: st.DrawFn, model: Model) -> tuple[int, tuple[Lane, ...], tuple[N
 
 def _ranked(
     draw: st.DrawFn, model: Model
-) -> tuple[int, tuple[Lane, ...], tuple[Named | Table, ...]]:
+) -> tuple[int, tuple[Lane, ...], tuple[NamedOrder | Table, ...]]:
     """One pipeline of equal ranks under a schedule by name: a chain, loops, waves, or two opposite
     lanes."""
     form = draw(st.sampled_from(tuple(FORMS)))
@@ -499,7 +508,7 @@ def _ranked(
         _ranked_lane(draw, model, name=("down", "up")[i], ranks=row, width=width, sizes=sizes)
         for i, row in enumerate(rows)
     )
-    order = Named(
+    order = NamedOrder(
         schedule=draw(st.sampled_from(FORMS[form])), lanes=tuple(lane.name for lane in lanes)
     )
     return ranks * width, lanes, (order,)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.meshes import joined, meshes_of, stages_of
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from tests.frameworks.flagscale.test_write import staged
 
 FAST, SLOW = Grid(tp=4, sp=True, dp=2, zero=1), Grid(tp=8, sp=True, dp=2, zero=1)
@@ -44,6 +44,6 @@ def test_lanes_that_differ_and_other_orders_are_none() -> None:
     )
     assert meshes_of(unequal, model=model) is None
     other = replace(
-        plan, orders=tuple(Named(schedule="gpipe", lanes=order.lanes) for order in plan.orders)
+        plan, orders=tuple(NamedOrder(schedule="gpipe", lanes=order.lanes) for order in plan.orders)
     )
     assert meshes_of(other, model=model) is None

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.strategy.grid import rules as grid_rules
 from shardwright.strategy.grid.match import grid_of
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, devices_of
 from shardwright.strategy.text.base_notation import print_bases, read_bases
@@ -179,8 +179,8 @@ def test_damaged_zoo_plans_raise_only_our_errors(
 def test_unwritable_names_are_refused() -> None:
     plan = parse_plan((ZOO / "14-survey3.plan").read_text())
     for wrong in (
-        replace(plan, orders=(Named(schedule="a b", lanes=("main",)),)),
-        replace(plan, orders=(Named(schedule="table", lanes=("main",)),)),
+        replace(plan, orders=(NamedOrder(schedule="a b", lanes=("main",)),)),
+        replace(plan, orders=(NamedOrder(schedule="table", lanes=("main",)),)),
     ):
         with pytest.raises(StrategyError):
             print_plan(wrong)

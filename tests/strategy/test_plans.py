@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shardwright.errors import DataError, StrategyError
 from shardwright.model.ir.tensor import Dim
 from shardwright.schedules.registry import SCHEDULES, schedule
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.split import Split
 from shardwright.strategy.plan.tree_shape import depth, nodes, overlaps
 from shardwright.strategy.text.notation import print_plan
@@ -46,7 +46,7 @@ def _forms(case: Case) -> set[str]:
     cuts = [cut for p in placements for cut in nodes(p.split)]
     forms = {f"cut {cut.dim.value}" for cut in cuts} | {f"model {case.model.name}"}
     forms |= {
-        f"order {order.schedule}" if isinstance(order, Named) else "order table"
+        f"order {order.schedule}" if isinstance(order, NamedOrder) else "order table"
         for order in plan.orders
     }
     forms |= {"weighted" for cut in cuts if isinstance(cut.parts, tuple)}
@@ -63,7 +63,7 @@ def _under_every_schedule(case: Case) -> Iterator[Case]:
     schedules that such lanes can have."""
     yield case
     (order, *_) = case.plan.orders
-    if isinstance(order, Named):
+    if isinstance(order, NamedOrder):
         names = next(names for names in FORMS.values() if order.schedule in names)
         yield from (
             replace(case, plan=replace(case.plan, orders=(replace(order, schedule=n),)))

@@ -12,7 +12,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import Split, devices_of, num_leaves
-from shardwright.strategy.plan.token_pieces import TokenPiece, cut, regions
+from shardwright.strategy.plan.token_pieces import TokenPiece, cut_intervals, device_tokens
 from shardwright.strategy.plan.tree_shape import depth, overlaps, span
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import require_valid, verify
@@ -87,7 +87,9 @@ def test_cuts_are_disjoint_and_whole(parts: list[int], zigzag: bool) -> None:
     pieces: list[tuple[tuple[Fraction, Fraction], ...]] = [((Fraction(0), Fraction(1)),)]
     for n in parts:
         pieces = [
-            part for piece in pieces for part in cut(piece, (Fraction(1, n),) * n, zigzag=zigzag)
+            part
+            for piece in pieces
+            for part in cut_intervals(piece, (Fraction(1, n),) * n, zigzag=zigzag)
         ]
     flat = sorted(interval for piece in pieces for interval in piece)
     assert flat[0][0] == 0
@@ -102,12 +104,12 @@ def test_a_zigzag_of_a_zigzag_is_one_zigzag(outer: int, inner: int) -> None:
     whole = ((Fraction(0), Fraction(1)),)
     twice = [
         p
-        for o in cut(whole, (Fraction(1, outer),) * outer, zigzag=True)
-        for p in cut(o, (Fraction(1, inner),) * inner, zigzag=True)
+        for o in cut_intervals(whole, (Fraction(1, outer),) * outer, zigzag=True)
+        for p in cut_intervals(o, (Fraction(1, inner),) * inner, zigzag=True)
     ]
     n = outer * inner
     assert [tuple(sorted(p)) for p in twice] == [
-        tuple(sorted(p)) for p in cut(whole, (Fraction(1, n),) * n, zigzag=True)
+        tuple(sorted(p)) for p in cut_intervals(whole, (Fraction(1, n),) * n, zigzag=True)
     ]
 
 
@@ -119,7 +121,7 @@ def test_regions_of_a_ring() -> None:
         .placements[0]
         .split
     )
-    found = dict(regions(tree))
+    found = dict(device_tokens(tree))
     half, quarter = Fraction(1, 2), Fraction(1, 4)
     assert (
         found[0]

@@ -10,10 +10,10 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.model.ir.tensor import Dim
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.strategy.grid.match import grid_of
-from shardwright.strategy.plan.order import Kind, Named, Table
+from shardwright.strategy.plan.order import Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange, Split, devices_of
-from shardwright.strategy.plan.stages import How, Placement, Stage
+from shardwright.strategy.plan.stages import ActivationPolicy, Placement, Stage
 from shardwright.strategy.plan.tree_shape import nodes
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.strategy.text.notation import print_plan
@@ -147,7 +147,7 @@ def _cuts() -> Iterator[Split]:
 
 def test_every_schedule_and_kind_of_action_is_there() -> None:
     orders = [order for entry in ZOO if entry.trains for order in entry.plan.orders]
-    named = {order.schedule for order in orders if isinstance(order, Named)}
+    named = {order.schedule for order in orders if isinstance(order, NamedOrder)}
     assert named == set(SCHEDULES)
     rows = [row for order in orders if isinstance(order, Table) for _, row in order.rows]
     assert len(rows) >= 16
@@ -167,7 +167,7 @@ def test_every_cut_and_choice_is_there() -> None:
     assert any(placement.offset for placement in placements)
     assert any(placement.select.blocks for placement in placements)
     keeps = [keep for entry in ZOO for stage in _stages(entry.plan) for keep in stage.keeps]
-    assert {keep.how for keep in keeps} == set(How)
+    assert {keep.how for keep in keeps} == set(ActivationPolicy)
     assert max(keep.unit for keep in keeps) > 1
     assert min(keep.percent for keep in keeps) < 100
     shards = [rule for entry in ZOO for rule in entry.plan.shards]

@@ -18,7 +18,7 @@ from shardwright.simulator.predict import predict, predict_plan
 from shardwright.simulator.simulate import plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import violations
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 
@@ -42,7 +42,7 @@ def simulated(
     searched = [
         (o, now)
         for o, now in zip(plan.orders, found.orders, strict=True)
-        if isinstance(o, Named) and o != now
+        if isinstance(o, NamedOrder) and o != now
     ]
     return Simulation(
         request=request,
@@ -67,7 +67,7 @@ def with_simulation(
     return replace(answer, simulation=found)
 
 
-def _stands_in(order: Named | Table) -> str:
+def _stands_in(order: NamedOrder | Table) -> str:
     return (
         "the best table found"
         if isinstance(order, Table)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from shardwright.errors import DataError
 from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Action, Named, Table
+from shardwright.strategy.plan.order import Action, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards
 from shardwright.strategy.plan.split import Split
 from shardwright.strategy.plan.stages import Item, Keep, Placement, Selector, Stage
@@ -33,7 +33,7 @@ class PlanDocument:
     placements: tuple[tuple[Placement, ...], ...]
     devices: int
     lanes: tuple[Lane, ...]
-    orders: tuple[Named | Table, ...]
+    orders: tuple[NamedOrder | Table, ...]
     shards: tuple[Shards, ...] = ()
     options: Options = ()
 
@@ -44,7 +44,7 @@ SPARSE: Final = frozenset(
         Item,
         Keep,
         Lane,
-        Named,
+        NamedOrder,
         Placement,
         PlanDocument,
         Selector,

@@ -14,7 +14,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import SCHEDULES, GridFacts, unlike_chunks, violations
 from shardwright.strategy.grid.runnable import unrunnable
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, State
 from shardwright.strategy.verify.check import verify
 from shardwright.strategy.verify.coverage import stage_pieces
@@ -136,7 +136,7 @@ def _unfilled_pipelines(problem: Problem, plan: Plan) -> Iterator[Violation]:
         for lane in (
             lanes[name]
             for name in order.lanes
-            if isinstance(order, Named) and order.schedule == "1f1b"
+            if isinstance(order, NamedOrder) and order.schedule == "1f1b"
         ):
             if 1 < lane.microbatches < len(lane.stages):
                 yield Violation(

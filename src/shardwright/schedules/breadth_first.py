@@ -9,29 +9,15 @@ rank keeps all m v chunks.
 
 from __future__ import annotations
 
-import numpy as np
-
-from shardwright.arrays import IntArray
-from shardwright.schedules.looped import looped_table
+from shardwright.schedules.looped import all_forwards, forwards_first_table
 from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable
-
-
-def _peak(sizes: Sizes) -> IntArray:
-    """All m v chunks, on every rank."""
-    return np.full(sizes.ranks, sizes.microbatches * sizes.chunks, np.int64)
-
-
-def _table(sizes: Sizes) -> ActionTable:
-    return looped_table(sizes, warm_up=_peak(sizes))
-
+from shardwright.schedules.protocol import Rule
 
 BREADTH_FIRST = Rule(
     name="breadth-first",
     placement=Placement.LOOPED,
     kinds="FB",
-    make=_table,
-    peak=_peak,
+    make=forwards_first_table,
+    peak=all_forwards,
     chunks_per_rank=0,
 )

@@ -23,33 +23,35 @@ PERIOD = 6
 def block_slots(
     ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]
 ) -> IntArray:
-    """(6, ranks) slots of F of the chunk going down, F going up, I going down, I going up, W of the
-    upper chunk, W of the lower one.
+    """(6, ranks) time slots of one microbatch's actions: F of the chunk going down, F going up, I
+    going down, I going up, W of the upper chunk, W of the lower chunk.
 
     Args:
         steps: slots from one rank to the next of the four legs F down, F up, I down, I up.
         turns: slots from the end of each leg to the start of the next.
     """
-    away, left = np.arange(ranks), np.arange(ranks)[::-1]
+    hops_down, hops_up = np.arange(ranks), np.arange(ranks)[::-1]
     starts = np.cumsum(
         [0, *(step * (ranks - 1) + turn for step, turn in zip(steps, turns, strict=False))]
     )
     rows = [
         start + step * hops
-        for start, step, hops in zip(starts, steps, (away, left, away, left), strict=True)
+        for start, step, hops in zip(
+            starts, steps, (hops_down, hops_up, hops_down, hops_up), strict=True
+        )
     ]
-    for inputs in (rows[2], rows[3]):
-        slot = inputs + 1
-        taken = np.stack(rows) % PERIOD
-        while (busy := (taken == slot % PERIOD).any(axis=0)).any():
+    for input_gradient_slots in (rows[2], rows[3]):
+        slot = input_gradient_slots + 1
+        occupied = np.stack(rows) % PERIOD
+        while (busy := (occupied == slot % PERIOD).any(axis=0)).any():
             slot = np.where(busy, slot + 1, slot)
         rows.append(slot)
     return np.stack(rows)
 
 
 def repeated_table(sizes: Sizes, slots: IntArray) -> ActionTable:
-    """The table of a block's slots repeated for every microbatch, each rank's actions in the order
-    of their slots.
+    """The action table of one block repeated for every microbatch, each rank's actions ordered by
+    slot.
     """
     down, up = sizes.rank, 2 * sizes.ranks - 1 - sizes.rank
     shape = (6, sizes.ranks, sizes.microbatches)

@@ -36,8 +36,8 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """p/2 + 1 + min(r, p - 1 - r) microbatches of both lanes together; no form for less than a
-    unit.
+    """Peak microbatches in flight by rank, both lanes together: p/2 + 1 + min(r, p - 1 - r); None
+    for less than a unit.
     """
     if sizes.microbatches < sizes.ranks // 2:
         return None

@@ -1,30 +1,28 @@
-"""A table as a picture in plain text: one line a rank, one column a slot."""
+"""An action table as a plain-text picture: one line a rank, one column a slot."""
 
 from __future__ import annotations
 
-from shardwright.schedules.entries import actions_of, row_entries, slots
+from shardwright.schedules.entries import actions_of, entries_by_slot
 from shardwright.schedules.letters import format_action
 from shardwright.schedules.table import ActionTable
 
 
 def draw(table: ActionTable, *, width: int = 140, lanes: tuple[str, ...] = ()) -> str:
-    """`table` with every action at its earliest unit slot, cut at `width` characters.
+    """Plain-text picture of an action table, every action at its earliest slot, cut at `width`
+    characters.
 
     A dot is an idle slot, ``|`` joins an overlapped pair, ``>`` ends a line that goes on. All kinds
     take one slot: it shows the order, not the time.
     """
-    place = slots(table)
-    rows: list[list[str]] = []
-    for rank in range(table.num_ranks):
-        cells: list[str] = []
-        at = int(table.row_start[rank])
-        for entry in row_entries(table, rank=rank):
-            cells.extend("." for _ in range(int(place[at]) - len(cells)))
-            cells.append(
-                "|".join(format_action(action, lanes=lanes) for action in actions_of(entry))
-            )
-            at += len(actions_of(entry))
-        rows.append(cells)
+    rows = [
+        [
+            "|".join(format_action(action, lanes=lanes) for action in actions_of(entry))
+            if entry
+            else "."
+            for entry in timeline
+        ]
+        for timeline in entries_by_slot(table)
+    ]
     cell_width = max((len(cell) for cells in rows for cell in cells), default=1)
     label = len(str(table.num_ranks - 1))
     lines = []

@@ -35,7 +35,7 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """p + 1 microbatches of both lanes together."""
+    """Peak microbatches in flight by rank, both lanes together: p + 1."""
     return np.full(sizes.ranks, sizes.ranks + 1, np.int64)
 
 
@@ -43,14 +43,14 @@ def _table(sizes: Sizes) -> ActionTable:
     rows = []
     for rank in range(sizes.ranks):
         down, up = (0, rank), (1, sizes.ranks - 1 - rank)
-        near, far = (down, up) if down[1] < up[1] else (up, down)
+        near_chunk, far_chunk = (down, up) if down[1] < up[1] else (up, down)
         rows.append(
             overlapped_row(
                 microbatches=sizes.microbatches,
                 ranks=sizes.ranks // 2,
-                depth=near[1],
-                near=near,
-                far=far,
+                depth=near_chunk[1],
+                near_chunk=near_chunk,
+                far_chunk=far_chunk,
             )
         )
     return written_table(rows, num_chunks=sizes.ranks)

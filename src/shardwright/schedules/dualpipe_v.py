@@ -27,7 +27,7 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """2 p + 1 chunks."""
+    """Peak chunks in flight by rank: 2 p + 1."""
     return np.full(sizes.ranks, 2 * sizes.ranks + 1, np.int64)
 
 
@@ -37,8 +37,8 @@ def _table(sizes: Sizes) -> ActionTable:
             microbatches=sizes.microbatches,
             ranks=sizes.ranks,
             depth=rank,
-            near=(0, rank),
-            far=(0, 2 * sizes.ranks - 1 - rank),
+            near_chunk=(0, rank),
+            far_chunk=(0, 2 * sizes.ranks - 1 - rank),
         )
         for rank in range(sizes.ranks)
     ]

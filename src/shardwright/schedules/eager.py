@@ -18,7 +18,7 @@ from shardwright.schedules.table import ActionTable
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """min(2 (p - r) - 1, m) microbatches on rank r."""
+    """Peak microbatches in flight on rank r: min(2 (p - r) - 1, m)."""
     return np.minimum(2 * (sizes.ranks - sizes.rank) - 1, sizes.microbatches)
 
 

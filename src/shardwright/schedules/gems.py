@@ -19,12 +19,14 @@ from shardwright.schedules.table import ActionTable, B, F
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """One microbatch."""
+    """Peak microbatches in flight by rank: 1."""
     return np.ones(sizes.ranks, np.int64)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """Every rank does forward and backward of one microbatch after the other, lanes in turn."""
+    """The table in which every rank does forward and backward of one microbatch after the other,
+    lanes in turn.
+    """
     shape = (2, 2, sizes.ranks, sizes.microbatches)
     lane, backward, chunk, microbatch = np.indices(shape)
     return slotted_table(

@@ -7,22 +7,14 @@ keeps all m microbatches. Backwards run in the order of microbatches, as in PyTo
 
 from __future__ import annotations
 
-import numpy as np
-
-from shardwright.arrays import IntArray
-from shardwright.schedules.looped import looped_table
+from shardwright.schedules.looped import all_forwards, forwards_first_table
 from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.protocol import Rule
 
-
-def _peak(sizes: Sizes) -> IntArray:
-    """All m microbatches, on every rank."""
-    return np.full(sizes.ranks, sizes.microbatches, np.int64)
-
-
-def _table(sizes: Sizes) -> ActionTable:
-    return looped_table(sizes, warm_up=_peak(sizes))
-
-
-GPIPE = Rule(name="gpipe", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak)
+GPIPE = Rule(
+    name="gpipe",
+    placement=Placement.LOOPED,
+    kinds="FB",
+    make=forwards_first_table,
+    peak=all_forwards,
+)

@@ -1,4 +1,4 @@
-"""Whether the schedule that a grid names exists for the grid's numbers."""
+"""Check that the schedule a grid names exists for the grid's numbers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from shardwright.strategy.violation import Violation
 
 
 def order_violations(grid: Grid, *, microbatches: int) -> tuple[Violation, ...]:
-    """What the schedule itself refuses, under its own rule (``order.ranks``,
-    ``order.microbatches``, ``order.chunks``, ...).
+    """Rules that the grid breaks because its schedule has no table for its sizes.
+
+    The rules are the schedule's: ``order.ranks``, ``order.microbatches``, ``order.chunks`` and
+    others.
 
     Args:
-        microbatches: of each replica, over all lanes.
+        microbatches: microbatches of each replica, over all lanes.
     """
     try:
-        found = schedule(grid.schedule)
-        found.peak_in_flight(
+        grid_schedule = schedule(grid.schedule)
+        grid_schedule.peak_in_flight(
             num_ranks=grid.pp,
             chunks_per_rank=grid.vpp,
-            num_microbatches=microbatches // found.placement.lanes,
+            num_microbatches=microbatches // grid_schedule.placement.lanes,
             **({"slices": grid.slices} if grid.slices > 1 else {}),
         )
     except StrategyError as error:

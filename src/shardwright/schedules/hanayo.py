@@ -38,23 +38,23 @@ def _table(sizes: Sizes) -> ActionTable:
     waiting: list[list[tuple[int, int]]] = [[] for _ in range(sizes.ranks)]
     waiting[0] = [(0, microbatch) for microbatch in range(sizes.microbatches)]
     busy = [0] * sizes.ranks
-    done: list[tuple[int, int, int, int]] = []
+    started: list[tuple[int, int, int, int]] = []
     ends: list[tuple[int, int, int]] = [(0, 2 * chunks, 0)]
     while ends:
-        now = ends[0][0]
-        while ends and ends[0][0] == now:
+        slot_now = ends[0][0]
+        while ends and ends[0][0] == slot_now:
             _, step, microbatch = heapq.heappop(ends)
             if step < 2 * chunks:
                 heapq.heappush(
                     waiting[owner[min(step, 2 * chunks - 1 - step)]], (-step, microbatch)
                 )
         for rank, queue in enumerate(waiting):
-            if queue and busy[rank] <= now:
-                behind, microbatch = heapq.heappop(queue)
-                busy[rank] = now + (1 if -behind < chunks else 2)
-                heapq.heappush(ends, (busy[rank], 1 - behind, microbatch))
-                done.append((now, -behind, microbatch, rank))
-    slot, step, microbatch, rank = np.array(done, np.int64).T
+            if queue and busy[rank] <= slot_now:
+                negative_step, microbatch = heapq.heappop(queue)
+                busy[rank] = slot_now + (1 if -negative_step < chunks else 2)
+                heapq.heappush(ends, (busy[rank], 1 - negative_step, microbatch))
+                started.append((slot_now, -negative_step, microbatch, rank))
+    slot, step, microbatch, rank = np.array(started, np.int64).T
     return slotted_table(
         slot=slot,
         kind=np.where(step < chunks, F, B),
@@ -67,7 +67,7 @@ def _table(sizes: Sizes) -> ActionTable:
 
 
 def _no_form(sizes: Sizes) -> IntArray | None:
-    """None: the paper draws it only."""
+    """None: the paper draws the peak of activations and gives no formula."""
     return None
 
 

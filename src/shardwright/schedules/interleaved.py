@@ -42,12 +42,12 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _warm_up(sizes: Sizes) -> IntArray:
-    """2 (p - r - 1) + (v - 1) g forwards."""
+    """Warm-up forwards of rank r: 2 (p - r - 1) + (v - 1) g."""
     return 2 * (sizes.ranks - 1 - sizes.rank) + (sizes.chunks - 1) * _group(sizes)
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """min(2 (p - r - 1) + (v - 1) g + 1, m v) chunks on rank r."""
+    """Peak chunks in flight on rank r: min(2 (p - r - 1) + (v - 1) g + 1, m v)."""
     return np.minimum(_warm_up(sizes) + 1, sizes.microbatches * sizes.chunks)
 
 

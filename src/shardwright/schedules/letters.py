@@ -15,10 +15,12 @@ PAIR: Final = "OVERLAP_F_B"
 
 
 def format_action(entry: Entry, *, lanes: tuple[str, ...] = ()) -> str:
-    """`entry` as text; with more than one lane the lane's name stands before each action."""
+    """Text of an entry in PyTorch's letters; with several lanes, the lane's name stands before each
+    action.
+    """
     texts = []
     for action in actions_of(entry):
-        lane = f"{lanes[action.lane]}/" if len(lanes) > 1 else ""
-        part = f".{action.slice}" if action.slice else ""
-        texts.append(f"{lane}{action.chunk}{action.kind}{action.microbatch}{part}")
+        lane_prefix = f"{lanes[action.lane]}/" if len(lanes) > 1 else ""
+        slice_suffix = f".{action.slice}" if action.slice else ""
+        texts.append(f"{lane_prefix}{action.chunk}{action.kind}{action.microbatch}{slice_suffix}")
     return texts[0] if len(texts) == 1 else f"({';'.join(texts)}){PAIR}"

@@ -1,9 +1,9 @@
-"""What GPipe, 1F1B and their kin share: forwards to warm up, then one forward and one backward in
-turn, then backwards.
+"""The table builder of GPipe, 1F1B and other looped schedules: warm-up forwards, then one forward
+and one backward in turn, then backwards.
 
-They differ in the number of warm-up forwards and in nothing else. Chunk c of a looped placement
-runs on rank c % num_ranks. A rank takes its chunks round by round: in each round a group of
-microbatches goes through the first chunk, then through the second, and so on; backwards take the
+The schedules differ in the number of warm-up forwards and in nothing else. Chunk c of a looped
+placement runs on rank c % num_ranks. A rank takes its chunks round by round: in each round a group
+of microbatches goes through the first chunk, then through the second, and so on; backwards take the
 chunks from the last to the first. Where microbatches are cut into token slices, a slice stands
 where a microbatch would, and the backwards of a microbatch take its slices from the last to the
 first.
@@ -18,10 +18,25 @@ from shardwright.schedules.protocol import Sizes
 from shardwright.schedules.table import ActionTable, B, F
 
 
+def all_forwards(sizes: Sizes) -> IntArray:
+    """(num_ranks,) forwards of each rank in a step: m microbatches of v chunks of s slices each.
+
+    It is also the peak of chunks (slices of chunks) in flight of a schedule that does all forwards
+    before its first backward.
+    """
+    units = sizes.microbatches * sizes.option("slices", 1)
+    return np.full(sizes.ranks, units * sizes.chunks, np.int64)
+
+
+def forwards_first_table(sizes: Sizes) -> ActionTable:
+    """The action table with all forwards of a rank before its first backward."""
+    return looped_table(sizes, warm_up=all_forwards(sizes), slices=sizes.option("slices", 1))
+
+
 def looped_table(
     sizes: Sizes, *, warm_up: IntArray, group: int = 0, slices: int = 1
 ) -> ActionTable:
-    """The table with `warm_up` forwards before each rank's first backward.
+    """The action table with `warm_up` forwards before each rank's first backward.
 
     The k-th forward of a rank is, with g microbatches a group, v chunks and j = k mod (g v): local
     chunk j // g, microbatch (k // (g v)) g + j mod g; the k-th backward the same with local chunk v

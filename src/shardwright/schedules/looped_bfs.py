@@ -11,20 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.arrays import IntArray
-from shardwright.schedules.looped import looped_table
+from shardwright.schedules.looped import all_forwards, forwards_first_table
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.protocol import Rule, Sizes
 from shardwright.schedules.table import ActionTable, B
 
 
-def _peak(sizes: Sizes) -> IntArray:
-    """All m v chunks, on every rank."""
-    return np.full(sizes.ranks, sizes.microbatches * sizes.chunks, np.int64)
-
-
 def _table(sizes: Sizes) -> ActionTable:
-    table = looped_table(sizes, warm_up=_peak(sizes))
+    table = forwards_first_table(sizes)
     return replace(
         table,
         microbatch=np.where(
@@ -38,6 +32,6 @@ LOOPED_BFS = Rule(
     placement=Placement.LOOPED,
     kinds="FB",
     make=_table,
-    peak=_peak,
+    peak=all_forwards,
     chunks_per_rank=0,
 )

@@ -17,12 +17,12 @@ from shardwright.schedules.table import ActionTable
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """min(p - r, m) microbatches on rank r."""
+    """Peak microbatches in flight on rank r: min(p - r, m)."""
     return np.minimum(sizes.ranks - sizes.rank, sizes.microbatches)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """Rank r warms up with min(p - r - 1, m) forwards."""
+    """The looped table in which rank r warms up with min(p - r - 1, m) forwards."""
     return looped_table(sizes, warm_up=np.minimum(sizes.ranks - 1 - sizes.rank, sizes.microbatches))
 
 

@@ -1,4 +1,4 @@
-"""Which pipeline rank runs which chunk."""
+"""Placement of pipeline chunks on ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.arrays import Int32Array
 
 
 class Placement(StrEnum):
-    """Maps of chunks to ranks.
+    """Map of chunks to ranks.
 
     LOOPED: chunk c on rank c mod p. WAVE: down the ranks, up again, and so on; with two chunks a
     rank it is a V. OPPOSITE: two lanes, the first down the ranks, the second up.
@@ -22,7 +22,7 @@ class Placement(StrEnum):
 
     @property
     def lanes(self) -> int:
-        """Lanes that share the ranks."""
+        """Number of lanes that share the ranks."""
         return 2 if self is Placement.OPPOSITE else 1
 
 

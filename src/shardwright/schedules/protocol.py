@@ -1,4 +1,4 @@
-"""What every pipeline schedule offers, and the one class that they are all made with."""
+"""The interface of a pipeline schedule, and the class that all schedules are built with."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.table import ActionTable
 
-LIMIT = 2**24
+MAX_ACTIONS = 2**24
 """Most actions of a table: beyond that a wrong number is likelier than a pipeline."""
 
 
 class Schedule(Protocol):
-    """A rule that orders the actions of a pipeline.
+    """The order of the actions of a pipeline, as a rule over its sizes.
 
-    An order does not depend on the sizes of its chunks: uneven first or last stages change what an
-    action costs, which is the lowering's matter, never the table.
+    An order does not depend on the sizes of its chunks: uneven first or last stages change the cost
+    of an action, which is the lowering's matter, never the table.
     """
 
     @property
     def name(self) -> str:
-        """Registry name."""
+        """Name in the registry."""
         ...
 
     @property
     def placement(self) -> Placement:
-        """Which rank runs which chunk, and how many lanes there are."""
+        """The map of chunks to ranks; also gives the number of lanes."""
         ...
 
     @property
     def kinds(self) -> str:
-        """Kinds of action that its tables hold, in PyTorch's letters."""
+        """Kinds of action in the schedule's tables, in PyTorch's letters."""
         ...
 
     def table(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> ActionTable:
-        """Every rank's actions in order.
+        """The action table: every rank's actions in order.
 
         Args:
             num_ranks: pipeline devices.
-            chunks_per_rank: chunks of each lane on each rank; `placement` says which.
-            num_microbatches: of one step and of each lane.
-            parameters: the schedule's own.
+            chunks_per_rank: chunks of each lane on each rank; `placement` maps chunks to ranks.
+            num_microbatches: microbatches of one step in each lane.
+            parameters: parameters of this schedule alone.
 
         Raises:
             StrategyError: the schedule does not exist for these numbers.
@@ -58,8 +58,10 @@ class Schedule(Protocol):
     def peak_in_flight(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> IntArray | None:
-        """Most (chunk, microbatch, slice) triples whose forward is done and whose B or W is not, by
-        rank; None where no form is known.
+        """(num_ranks,) most (chunk, microbatch, slice) triples in flight on a rank at a time; None
+        where no formula is published.
+
+        A triple is in flight once its forward is done and until its B or W is done.
         """
         ...
 
@@ -67,7 +69,7 @@ class Schedule(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """The numbers of one table: ranks p, chunks v of each lane on each rank, microbatches m of each
-    lane, and the schedule's own.
+    lane, and the schedule's parameters.
     """
 
     schedule: str
@@ -77,16 +79,16 @@ class Sizes:
     options: tuple[tuple[str, int], ...] = ()
 
     def option(self, name: str, default: int) -> int:
-        """The parameter called `name`, or its default."""
+        """Value of the schedule's parameter `name`, or `default` where it is not given."""
         return dict(self.options).get(name, default)
 
     @property
     def rank(self) -> IntArray:
-        """(p,) numbers of the ranks."""
+        """(p,) rank numbers 0 to p - 1."""
         return np.arange(self.ranks)
 
     def refuse(self, message: str, *, rule: str, hint: str = "") -> StrategyError:
-        """The error that says why this schedule has no table of these sizes."""
+        """A StrategyError saying why the schedule has no table of these sizes."""
         return StrategyError(f"{self.schedule} {message}", hint=hint, rule=f"order.{rule}")
 
 
@@ -96,13 +98,13 @@ class Rule:
 
     Args:
         name: registry name.
-        placement: of its chunks.
-        kinds: that its tables hold.
-        make: the table.
-        peak: see `Schedule.peak_in_flight`.
-        legal: raises StrategyError for sizes it has no table for.
+        placement: map of its chunks to ranks.
+        kinds: kinds of action in its tables.
+        make: builds the table.
+        peak: activations in flight by rank; see `Schedule.peak_in_flight`.
+        legal: raises StrategyError for sizes without a table.
         options: names of its parameters.
-        chunks_per_rank: the only number of chunks a rank that it knows; 0 for any.
+        chunks_per_rank: the only number of chunks a rank that the schedule allows; 0 for any.
     """
 
     name: str
@@ -117,13 +119,13 @@ class Rule:
     def table(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> ActionTable:
-        """Every rank's actions in order; see `Schedule.table`."""
+        """The action table, after the sizes are checked; see `Schedule.table`."""
         return self.make(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
 
     def peak_in_flight(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> IntArray | None:
-        """Most chunks in flight by rank; see `Schedule.peak_in_flight`."""
+        """(num_ranks,) most chunks in flight; see `Schedule.peak_in_flight`."""
         return self.peak(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
 
     def _sizes(
@@ -133,7 +135,7 @@ class Rule:
         num_microbatches: int,
         parameters: dict[str, int],
     ) -> Sizes:
-        """The sizes, found legal."""
+        """The sizes as one object; StrategyError where the schedule has no table for them."""
         unknown = sorted(set(parameters) - set(self.options))
         if unknown:
             raise StrategyError(
@@ -146,16 +148,17 @@ class Rule:
         }
         total = (len(self.kinds) if "B" not in self.kinds else 2) * self.placement.lanes
         for name, count in (
-            counts | {name: value for name, value in parameters.items() if name == "slices"}
+            counts | {name: count for name, count in parameters.items() if name == "slices"}
         ).items():
             if count < 1:
                 raise StrategyError(
                     f"{self.name} needs {name} of at least 1, not {count}", rule="order.count"
                 )
             total *= count
-        if total > LIMIT:
+        if total > MAX_ACTIONS:
             raise StrategyError(
-                f"{self.name} would have {total} actions; the limit is {LIMIT}", rule="order.count"
+                f"{self.name} would have {total} actions; the limit is {MAX_ACTIONS}",
+                rule="order.count",
             )
         if self.chunks_per_rank and chunks_per_rank != self.chunks_per_rank:
             noun = "one chunk" if self.chunks_per_rank == 1 else f"{self.chunks_per_rank} chunks"

@@ -37,7 +37,9 @@ SCHEDULES: Final = MappingProxyType(
 
 
 def schedule(name: str) -> Schedule:
-    """The schedule called `name`; StrategyError with the nearest names if there is none."""
+    """The pipeline schedule called `name`; StrategyError with the nearest names if there is
+    none.
+    """
     if name not in SCHEDULES:
         raise StrategyError(
             f"unknown schedule {name[:40]!r}",
@@ -45,16 +47,17 @@ def schedule(name: str) -> Schedule:
             rule="order.schedule",
         )
     module, attribute = SCHEDULES[name].split(":")
-    found: Schedule = getattr(import_module(module), attribute)
-    return found
+    named_schedule: Schedule = getattr(import_module(module), attribute)
+    return named_schedule
 
 
 @lru_cache(maxsize=256)
 def schedule_table(
     name: str, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
 ) -> ActionTable:
-    """The table of the schedule called `name`; the same object for the same arguments. See
-    `Schedule.table`.
+    """The action table of the schedule called `name`; the same object for the same arguments.
+
+    See `Schedule.table` for the arguments.
     """
     return schedule(name).table(
         num_ranks=num_ranks,

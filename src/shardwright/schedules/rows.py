@@ -1,5 +1,5 @@
-"""Rows that are written action by action, for schedules that are told as phases, and rows sorted by
-slots.
+"""Builders of action tables: rows written action by action (schedules described as phases), and
+rows sorted by time slot.
 """
 
 from __future__ import annotations
@@ -18,60 +18,62 @@ Place = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class RowWriter:
-    """Writes one row: each action takes the next microbatch of its chunk.
+    """One rank's row under construction: each added action takes the next microbatch of its
+    chunk.
 
     Actions beyond the last microbatch are left out, so a rule for many microbatches can be cut to
     few. B, and I, count as one.
 
     Args:
-        microbatches: of each lane.
+        microbatches: microbatches of each lane.
     """
 
     microbatches: int
     actions: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    _next: dict[tuple[int, Place], int] = field(default_factory=dict)
+    _next_microbatch: dict[tuple[int, Place], int] = field(default_factory=dict)
 
     def count(self, kind: int, place: Place) -> int:
-        """How many actions of a kind a chunk has had; B counts for I."""
-        return self._next.get((I if kind == B else kind, place), 0)
+        """Number of actions of `kind` that the row has for a chunk; B counts as I."""
+        return self._next_microbatch.get((I if kind == B else kind, place), 0)
 
     def add(self, kind: int, place: Place, *, paired: bool = False) -> None:
-        """The next action of a kind of a chunk; B gives the input and the weight gradient of one
+        """Append a chunk's next action of `kind`; B gives the input and the weight gradient of one
         microbatch.
         """
-        microbatch = self._next.get((I if kind == B else kind, place), 0)
+        microbatch = self._next_microbatch.get((I if kind == B else kind, place), 0)
         for counted in (I, W) if kind == B else (kind,):
-            assert self._next.get((counted, place), 0) == microbatch, (
+            assert self._next_microbatch.get((counted, place), 0) == microbatch, (
                 "a full backward with weight gradients still put off"
             )
-            self._next[counted, place] = microbatch + 1
+            self._next_microbatch[counted, place] = microbatch + 1
         if microbatch < self.microbatches:
             self.actions.append((kind, place[1], microbatch, place[0], int(paired)))
 
-    def each(self, kinds: tuple[int, ...], place: Place) -> None:
-        """The next action of each of some kinds of a chunk."""
+    def add_each(self, kinds: tuple[int, ...], place: Place) -> None:
+        """Append a chunk's next action of each of `kinds`, in order."""
         for kind in kinds:
             self.add(kind, place)
 
     def forward(self, place: Place, times: int = 1) -> None:
-        """The next forwards of a chunk."""
+        """Append the next `times` forwards of a chunk."""
         for _ in range(times):
             self.add(F, place)
 
     def backward_pair(self, forward: Place, backward: Place) -> None:
-        """A forward of one chunk overlapped with a full backward of another; what is beyond the
-        last microbatch is left out.
+        """Append a forward of one chunk overlapped with a full backward of another.
+
+        Either one is left out beyond the last microbatch; the other then runs alone.
         """
-        both = (
+        is_pair = (
             self.count(F, forward) < self.microbatches
             and self.count(B, backward) < self.microbatches
         )
-        self.add(F, forward, paired=both)
+        self.add(F, forward, paired=is_pair)
         self.add(B, backward)
 
 
 def written_table(rows: Sequence[RowWriter], *, num_chunks: int) -> ActionTable:
-    """The table of these rows; all have the same microbatches."""
+    """The action table of finished rows; all rows have the same microbatches."""
     columns = np.array([action for row in rows for action in row.actions], np.int32).reshape(-1, 5)
     sizes = [len(row.actions) for row in rows]
     return ActionTable(
@@ -98,8 +100,9 @@ def slotted_table(
     rank: IntArray,
     num_ranks: int,
 ) -> ActionTable:
-    """The table whose rows take their actions by slot; all arguments have one shape, and no two
-    actions of a rank share a slot.
+    """The action table that orders each rank's actions by time slot.
+
+    All arguments have one shape, and no two actions of a rank share a slot.
     """
     flat = [
         np.broadcast_to(column, slot.shape).reshape(-1)
@@ -122,5 +125,5 @@ def slotted_table(
 
 
 def _starts(rank: IntArray, num_ranks: int) -> Int32Array:
-    """Where each rank's row starts in sorted `rank`."""
+    """(num_ranks + 1,) index of each rank's first action in the sorted array `rank`."""
     return np.searchsorted(rank, np.arange(num_ranks + 1)).astype(np.int32)

@@ -19,7 +19,7 @@ from shardwright.schedules.table import ActionTable
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """min(p - r + s - 1, m s) slices on rank r."""
+    """Peak slices in flight on rank r: min(p - r + s - 1, m s)."""
     slices = sizes.option("slices", 1)
     return np.minimum(sizes.ranks - sizes.rank + slices - 1, sizes.microbatches * slices)
 

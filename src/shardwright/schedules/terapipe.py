@@ -8,29 +8,15 @@ slice, 1/s of GPipe's; every rank keeps all m s slices.
 
 from __future__ import annotations
 
-import numpy as np
-
-from shardwright.arrays import IntArray
-from shardwright.schedules.looped import looped_table
+from shardwright.schedules.looped import all_forwards, forwards_first_table
 from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable
-
-
-def _peak(sizes: Sizes) -> IntArray:
-    """All m s slices, on every rank."""
-    return np.full(sizes.ranks, sizes.microbatches * sizes.option("slices", 1), np.int64)
-
-
-def _table(sizes: Sizes) -> ActionTable:
-    return looped_table(sizes, warm_up=_peak(sizes), slices=sizes.option("slices", 1))
-
+from shardwright.schedules.protocol import Rule
 
 TERAPIPE = Rule(
     name="terapipe",
     placement=Placement.LOOPED,
     kinds="FB",
-    make=_table,
-    peak=_peak,
+    make=forwards_first_table,
+    peak=all_forwards,
     options=("slices",),
 )

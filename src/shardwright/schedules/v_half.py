@@ -19,7 +19,9 @@ from shardwright.schedules.table import ActionTable
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """2 ((p + 2) // 2) chunks, 2 on a single rank; no form for p microbatches or less."""
+    """Peak chunks in flight by rank: 2 ((p + 2) // 2), 2 on a single rank; None for p microbatches
+    or less.
+    """
     if sizes.ranks > 1 and sizes.microbatches <= sizes.ranks:
         return None
     return np.full(sizes.ranks, 2 * ((sizes.ranks + 2) // 2), np.int64)

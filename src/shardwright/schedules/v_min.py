@@ -18,8 +18,8 @@ from shardwright.schedules.table import ActionTable
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """2 ((p + 4) // 3) chunks, two less on every third rank where p mod 3 is 2; no form for less
-    than p microbatches.
+    """Peak chunks in flight by rank: 2 ((p + 4) // 3), two less on every third rank where p mod 3
+    is 2; None for less than p microbatches.
     """
     if sizes.microbatches < sizes.ranks:
         return None

@@ -17,7 +17,7 @@ from shardwright.schedules.zero_bubble import put_off_table
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """min(p, m) microbatches on every rank."""
+    """Peak microbatches in flight by rank: min(p, m)."""
     return np.full(sizes.ranks, min(sizes.ranks, sizes.microbatches), np.int64)
 
 

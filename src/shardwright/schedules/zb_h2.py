@@ -19,7 +19,7 @@ from shardwright.schedules.zero_bubble import put_off_table
 
 
 def _peak(sizes: Sizes) -> IntArray:
-    """min(2 p - 1, m) microbatches on every rank."""
+    """Peak microbatches in flight by rank: min(2 p - 1, m)."""
     return np.full(sizes.ranks, min(2 * sizes.ranks - 1, sizes.microbatches), np.int64)
 
 

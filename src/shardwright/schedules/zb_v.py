@@ -18,7 +18,7 @@ from shardwright.schedules.table import ActionTable, F, I, W
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """2 p chunks; no form for less than 2 p - 1 microbatches."""
+    """Peak chunks in flight by rank: 2 p; None for less than 2 p - 1 microbatches."""
     return (
         np.full(sizes.ranks, 2 * sizes.ranks, np.int64)
         if sizes.microbatches >= 2 * sizes.ranks - 1
@@ -29,29 +29,29 @@ def _peak(sizes: Sizes) -> IntArray | None:
 def _row(sizes: Sizes, rank: int) -> RowWriter:
     """Rank `rank`'s row: the rule for at least 2 p - 1 microbatches, cut to those there are."""
     down, up = (0, rank), (0, 2 * sizes.ranks - 1 - rank)
-    left = sizes.ranks - rank
-    row, whole = (
+    ranks_from_here = sizes.ranks - rank
+    row, rule_microbatches = (
         RowWriter(microbatches=sizes.microbatches),
         max(2 * sizes.ranks - 1, sizes.microbatches),
     )
-    row.forward(down, 2 * left - 1)
+    row.forward(down, 2 * ranks_from_here - 1)
     for _ in range(rank):
         row.add(F, up)
         row.add(F, down)
-    for _ in range(left):
-        row.each((F, I, W), up)
-    while row.count(F, up) < whole:
-        if row.count(F, down) < whole:
+    for _ in range(ranks_from_here):
+        row.add_each((F, I, W), up)
+    while row.count(F, up) < rule_microbatches:
+        if row.count(F, down) < rule_microbatches:
             row.add(F, down)
-        row.each((I, W), down)
-        row.each((F, I, W), up)
+        row.add_each((I, W), down)
+        row.add_each((F, I, W), up)
     for _ in range(rank):
         row.add(I, down)
         row.add(I, up)
-    for _ in range(left):
-        row.each((I, W), down)
+    for _ in range(ranks_from_here):
+        row.add_each((I, W), down)
     for place in (up, down):
-        while row.count(W, place) < whole:
+        while row.count(W, place) < rule_microbatches:
             row.add(W, place)
     return row
 

@@ -7,7 +7,7 @@ from shardwright.search.request import Request
 from shardwright.search.summary import Line, summary, text_of
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.strategy.text.printable import MAX_STRATEGY, printable
@@ -64,7 +64,7 @@ def strategy_text(simulation: Simulation) -> str:
         _count(len(plan.lanes), "lane"),
         _count(stages, "stage"),
     )
-    orders = ", ".join(o.schedule if isinstance(o, Named) else "a table" for o in plan.orders)
+    orders = ", ".join(o.schedule if isinstance(o, NamedOrder) else "a table" for o in plan.orders)
     pipelined = any(len(lane.stages) > 1 for lane in plan.lanes)
     return f"{name or 'a plan'}: {', '.join(counts)}{f', order {orders}' if pipelined else ''}"
 

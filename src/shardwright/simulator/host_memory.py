@@ -17,7 +17,7 @@ from shardwright.program.program import DeviceClass, Program
 from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.prediction import HostMemory
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import How
+from shardwright.strategy.plan.stages import ActivationPolicy
 
 ACTIVATIONS = "activations"
 """The item of activations that wait in host memory from a microbatch's forward to its backward."""
@@ -52,7 +52,9 @@ def may_offload(runtime: Runtime, plan: Plan) -> bool:
     if runtime.parameters_on_host or runtime.checkpoints_on_host or runtime.host_outputs:
         return True
     keeps = {keep.how for lane in plan.lanes for stage in lane.stages for keep in stage.keeps}
-    return How.HOST in keeps or bool({share for rule in plan.shards for share in rule.host})
+    return ActivationPolicy.HOST in keeps or bool(
+        {share for rule in plan.shards for share in rule.host}
+    )
 
 
 def _offloaded_bytes(

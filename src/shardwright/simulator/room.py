@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import ResourceError
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import GIB, format_bytes
 
@@ -51,7 +51,7 @@ def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
     numbers = {lane.name: number for number, lane in enumerate(plan.lanes)}
     total = 0
     for order in plan.orders:
-        if not isinstance(order, Named):
+        if not isinstance(order, NamedOrder):
             total += sum(len(row) for _, row in order.rows)
             continue
         for number in (numbers[name] for name in order.lanes if name in numbers):

@@ -1,4 +1,4 @@
-"""Rules of strategies, and what a check returns: broken rules as values."""
+"""Rules that a legal strategy keeps, and the violations that a check returns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A broken rule.
+    """A rule that a strategy breaks.
 
     Args:
-        rule: its id, such as ``grid.devices``.
+        rule: the rule's id, such as ``grid.devices``.
         message: one line with the numbers.
-        hint: what to do.
-        path: where in the plan, such as ``lane main / stage 3``; empty for a grid.
+        hint: advice to the user.
+        path: place in the plan, such as ``lane main / stage 3``; empty for a grid.
     """
 
     rule: str
@@ -27,14 +27,14 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing that a legal grid keeps.
+    """A condition that every legal grid meets.
 
     Args:
-        rule: its id, such as ``grid.devices``.
-        holds: whether a grid keeps it for what it is checked against; on columns in place of the
-            grid's numbers, the column of that (so it has no `if`, `and`, `or`, `not` on them).
-        message, hint: of a grid that breaks it.
-        after: id of a rule that says enough where it is broken too.
+        rule: the rule's id, such as ``grid.devices``.
+        holds: (grid, facts) -> True if the grid keeps the rule. The search calls it with columns in
+            place of the grid's numbers and gets a column, so it has no `if`, `and`, `or`, `not`.
+        message, hint: texts for a grid that breaks the rule.
+        after: id of another rule; while that rule is broken, this one is not reported.
     """
 
     rule: str

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.cost.tables.recompute_and_offload import transfer_bandwidth
-from shardwright.strategy.plan.stages import How
+from shardwright.strategy.plan.stages import ActivationPolicy
 from tests.simulator.general import SEQ, problem_for, two_stages
 from tests.strategy.zoo_models import dense
 
@@ -79,7 +79,7 @@ def test_what_compute_does_not_hide_of_a_transfer_is_exposed() -> None:
 def test_the_slower_of_link_and_drive_moves_them() -> None:
     problem = problem_for(dense(), batch=8)
     node = problem.cluster.node
-    assert transfer_bandwidth(problem, How.HOST) == node.host.pcie.achieved
-    assert transfer_bandwidth(problem, How.NVME) <= min(
+    assert transfer_bandwidth(problem, ActivationPolicy.HOST) == node.host.pcie.achieved
+    assert transfer_bandwidth(problem, ActivationPolicy.NVME) <= min(
         node.host.pcie.achieved, node.host.nvme_bandwidth or node.host.pcie.achieved
     )

@@ -27,9 +27,9 @@ from shardwright.strategy.grid.expand import chunk_items, grid_placements, grid_
 from shardwright.strategy.grid.facts import num_layers
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import How, Keep, Stage
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep, Stage
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.megatron.test_write import MODELS, drawn, read_back
 from tests.frameworks.plans import BATCH, facts_of, legal, read_yaml, stored
@@ -116,7 +116,13 @@ def staged(
                     items=item,
                     base=base + number * grid.devices,
                     placements=grid_placements(grid, experts=False),
-                    keeps=(Keep(blocks=(0, again - 1), how=How.RECOMPUTE, operators=("full",)),)
+                    keeps=(
+                        Keep(
+                            blocks=(0, again - 1),
+                            how=ActivationPolicy.RECOMPUTE,
+                            operators=("full",),
+                        ),
+                    )
                     if again
                     else (),
                 )
@@ -130,7 +136,7 @@ def staged(
     plan = Plan(
         devices=at,
         lanes=made,
-        orders=tuple(Named(schedule="1f1b", lanes=(name,)) for name in names),
+        orders=tuple(NamedOrder(schedule="1f1b", lanes=(name,)) for name in names),
         shards=grid_shards(first, experts=False),
     )
     problem = Problem(

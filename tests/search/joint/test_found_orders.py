@@ -36,7 +36,7 @@ from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.joint.solve import RankChoice, solve
 from shardwright.search.joint.write import general_plan
 from shardwright.simulator.simulate import simulate_plan
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.verify.check import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
 from tests.search.problems import facts_of, real_problem
@@ -222,7 +222,7 @@ def test_no_named_order_of_the_cut_is_faster(
         try:
             result = simulate_plan(
                 case.problem,
-                replace(plan, orders=(Named(schedule=name, lanes=plan.orders[0].lanes),)),
+                replace(plan, orders=(NamedOrder(schedule=name, lanes=plan.orders[0].lanes),)),
             )
         except StrategyError:
             continue

@@ -37,7 +37,7 @@ from shardwright.search.request import SEARCH_MEMORY
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.expand import FULL, plan_of
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import How, Keep
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 from tests.search.mixed.members import CLUSTERS, mixed_problem, replicas_that_fit
 from tests.search.small_mixed import drawn_mixed, with_one_card, zoned
 from tests.tiers import random_of
@@ -146,7 +146,7 @@ def with_any_recompute(plan: Plan, sizes: list[tuple[int, ...]], generator: rand
         ends = accumulate((0, full, generator.randint(0, layers - full)))
         ranges = zip(pairwise(ends), (FULL, CORE), strict=True)
         return tuple(
-            Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,))
+            Keep(blocks=(a, b - 1), how=ActivationPolicy.RECOMPUTE, operators=(what,))
             for (a, b), what in ranges
             if a < b
         )

@@ -22,7 +22,7 @@ from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.simulate import simulate_plan
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Plan, Shards
 from tests.search.exact.brute_lanes import LaneMember, LanesInstance, every_member, written
 from tests.search.small_mixed import drawn_mixed, with_one_card
@@ -52,7 +52,7 @@ def in_both_spaces(instance: LanesInstance, chosen: tuple[LaneMember, ...]) -> b
 
 def as_mixed(plan: Plan) -> Plan:
     """A plan in 1F1B with states sharded over all."""
-    orders = tuple(Named(schedule="1f1b", lanes=(lane.name,)) for lane in plan.lanes)
+    orders = tuple(NamedOrder(schedule="1f1b", lanes=(lane.name,)) for lane in plan.lanes)
     return replace(plan, orders=orders, shards=SPACE.shards)
 
 

@@ -21,7 +21,7 @@ from shardwright.search.orders.find import find_order
 from shardwright.search.orders.resolve import found_rows, resolve
 from shardwright.search.orders.times import StageTimes
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Stage
 from shardwright.strategy.verify.check import verify
@@ -31,7 +31,7 @@ from tests.strategy.zoo_models import encoders_and_llm
 from tests.tiers import examples
 
 SOME = examples(25, 200)
-SEARCH = Named(schedule="table-search", lanes=("main",))
+SEARCH = NamedOrder(schedule="table-search", lanes=("main",))
 CHAIN_20 = (((0, 2), (1, 2), (2, 3), (3, 4)),)
 
 
@@ -131,7 +131,7 @@ def opened(plan: Plan, *, microbatches: int) -> Plan:
     return replace(
         plan,
         lanes=(replace(lane, microbatches=microbatches),),
-        orders=(Named(schedule="table-search", lanes=(lane.name,)),),
+        orders=(NamedOrder(schedule="table-search", lanes=(lane.name,)),),
     )
 
 
@@ -181,7 +181,10 @@ def overlapping(draw: st.DrawFn) -> tuple[Plan, StageTimes]:
     slices = (1,) * draw(st.sampled_from((0, 0, 2)))
     names = ("main", "other")[: len(lanes)]
     plan = plan_of(
-        lanes, Named(schedule="table-search", lanes=names), microbatches=microbatches, slices=slices
+        lanes,
+        NamedOrder(schedule="table-search", lanes=names),
+        microbatches=microbatches,
+        slices=slices,
     )
     shape = (len(lanes), max(map(len, lanes)))
 
@@ -276,7 +279,7 @@ def test_no_longer_than_any_named_schedule_that_fits(
     ends = (check(plan, first, effort=0.01), by_list)
     for name in SCHEDULES:
         try:
-            rows = action_rows(replace(plan, orders=(Named(schedule=name, lanes=("main",)),)))
+            rows = action_rows(replace(plan, orders=(NamedOrder(schedule=name, lanes=("main",)),)))
         except StrategyError:
             continue
         # The search knows no pairs: they are one action after the other.
@@ -384,7 +387,9 @@ def test_plain_pipelines_are_find_orders() -> None:
 
 
 def test_only_searches_are_replaced_unless_asked() -> None:
-    plan = plan_of([[stage(0), stage(1)]], Named(schedule="gpipe", lanes=("main",)), microbatches=4)
+    plan = plan_of(
+        [[stage(0), stage(1)]], NamedOrder(schedule="gpipe", lanes=("main",)), microbatches=4
+    )
     given = times(plan)
     assert resolve(plan, times=given) == plan
     assert isinstance(resolve(plan, times=given, named=True).orders[0], Table)
@@ -393,11 +398,12 @@ def test_only_searches_are_replaced_unless_asked() -> None:
 def test_several_orders_are_found_apart() -> None:
     plan = plan_of(
         [[stage(0), stage(1)], [stage(2)]],
-        Named(schedule="table-search", lanes=("a", "b")),
+        NamedOrder(schedule="table-search", lanes=("a", "b")),
         microbatches=3,
     )
     plan = replace(
-        plan, orders=tuple(Named(schedule="table-search", lanes=(name,)) for name in ("b", "a"))
+        plan,
+        orders=tuple(NamedOrder(schedule="table-search", lanes=(name,)) for name in ("b", "a")),
     )
     assert check(plan, times(plan)) == 1 + 3 * 3
     assert [order.lanes for order in resolve(plan, times=times(plan)).orders] == [("b",), ("a",)]

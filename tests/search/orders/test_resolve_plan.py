@@ -24,7 +24,7 @@ from shardwright.search.orders.resolve_plan import is_open, resolved, stage_time
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from tests.jobs import training_job
 from tests.search.problems import real_problem, small_problem
@@ -46,7 +46,7 @@ def problem_of(cluster: str = "h100-sxm:4", *, batch: int = 12) -> Problem:
 
 def opened(plan: Plan, **parameters: int) -> Plan:
     orders = tuple(
-        Named(schedule="table-search", lanes=o.lanes, parameters=tuple(parameters.items()))
+        NamedOrder(schedule="table-search", lanes=o.lanes, parameters=tuple(parameters.items()))
         for o in plan.orders
     )
     return replace(plan, orders=orders)
@@ -82,7 +82,9 @@ def random_plan(generator: random.Random, problem: Problem) -> Plan | None:
 def named(plan: Plan) -> Iterator[Plan]:
     """`plan` under every schedule of the registry."""
     for name in SCHEDULES:
-        yield replace(plan, orders=tuple(Named(schedule=name, lanes=o.lanes) for o in plan.orders))
+        yield replace(
+            plan, orders=tuple(NamedOrder(schedule=name, lanes=o.lanes) for o in plan.orders)
+        )
 
 
 @in_both

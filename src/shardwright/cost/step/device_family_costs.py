@@ -50,7 +50,7 @@ from shardwright.program.stages.holdings import HeldParameters, Holdings
 from shardwright.program.stages.parts import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import How, Keep
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,9 @@ def recompute_mode(keeps: tuple[Keep, ...]) -> int:
     """
     if any(is_on_host(keep) for keep in keeps):
         return MODES.index("host")
-    names = {name for keep in keeps if keep.how is How.RECOMPUTE for name in keep.operators}
+    names = {
+        name for keep in keeps if keep.how is ActivationPolicy.RECOMPUTE for name in keep.operators
+    }
     return 2 if "full" in names else 1 if names == {"core"} else 0
 
 

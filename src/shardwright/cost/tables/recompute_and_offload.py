@@ -17,7 +17,7 @@ from shardwright.model.ir.operator import Operator
 from shardwright.program.block.block import BlockProgram, Phase, Recomputable
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.problem import Problem
-from shardwright.strategy.plan.stages import How, Keep
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 
 
 def kept_variant(
@@ -40,7 +40,7 @@ def kept_variant(
     """
     seconds, saved, host = table.seconds, table.saved_bytes, table.host_bytes
     for keep in keeps:
-        if keep.how is How.RECOMPUTE and (
+        if keep.how is ActivationPolicy.RECOMPUTE and (
             set(keep.operators) == {"core"} or "full" in keep.operators
         ):
             continue
@@ -55,9 +55,9 @@ def kept_variant(
         )
         moved = moved * keep.percent // 100
         saved = np.maximum(saved - moved, 0)
-        host = host + moved if keep.how is How.HOST else host
+        host = host + moved if keep.how is ActivationPolicy.HOST else host
         seconds = seconds.copy()
-        if keep.how is How.RECOMPUTE:
+        if keep.how is ActivationPolicy.RECOMPUTE:
             machine = problem_machine(problem)
             recompute_s = sum(
                 float(work_seconds(w, degrees, machine)[0][0])
@@ -77,13 +77,13 @@ def is_on_host(keep: Keep) -> bool:
     """True if all tensors that a keep line's blocks keep wait in host memory: a mode of the block
     table.
     """
-    return keep.how is How.HOST and "full" in keep.operators and keep.percent == 100
+    return keep.how is ActivationPolicy.HOST and "full" in keep.operators and keep.percent == 100
 
 
-def transfer_bandwidth(problem: Problem, how: How) -> float:
+def transfer_bandwidth(problem: Problem, how: ActivationPolicy) -> float:
     """Bytes/s at which one device writes activations to host memory or NVMe."""
     node = problem.cluster.node
-    if how is How.NVME and node.host.nvme_bandwidth:
+    if how is ActivationPolicy.NVME and node.host.nvme_bandwidth:
         return min(node.host.pcie.achieved, node.host.nvme_bandwidth / node.num_devices)
     return node.host.pcie.achieved
 

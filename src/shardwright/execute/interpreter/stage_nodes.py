@@ -15,7 +15,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.stages.parts import Segment, StageParts
-from shardwright.strategy.plan.stages import How
+from shardwright.strategy.plan.stages import ActivationPolicy
 
 Output = tuple[int, str]
 """What a run's layer makes; or what an operator makes inside a layer that a cut lies in."""
@@ -55,7 +55,10 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
     found: list[Node] = []
     for segment in key.stage.segments:
         names = {
-            name for keep in segment.keeps if keep.how is How.RECOMPUTE for name in keep.operators
+            name
+            for keep in segment.keeps
+            if keep.how is ActivationPolicy.RECOMPUTE
+            for name in keep.operators
         }
         again, dropped = _recomputed(segment)
         hosted = _hosted(segment)
@@ -86,7 +89,7 @@ def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
     """
     again: set[str] = set()
     dropped: set[str] = set()
-    keeps = [keep for keep in segment.keeps if keep.how is How.RECOMPUTE]
+    keeps = [keep for keep in segment.keeps if keep.how is ActivationPolicy.RECOMPUTE]
     for keep in keeps if all("full" not in k.operators for k in keeps) else ():
         found = named_operators(segment.block.operators, keep.operators)
         if set(keep.operators) == {"core"}:
@@ -104,7 +107,7 @@ def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
 def _hosted(segment: Segment) -> dict[str, int]:
     """Percent by operator. What a plan moves to NVMe waits on the host as well."""
     found: dict[str, int] = {}
-    for keep in (k for k in segment.keeps if k.how is not How.RECOMPUTE):
+    for keep in (k for k in segment.keeps if k.how is not ActivationPolicy.RECOMPUTE):
         found |= dict.fromkeys(
             named_operators(segment.block.operators, keep.operators), keep.percent
         )

@@ -26,7 +26,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.program.stages.parts import StageParts
-from shardwright.strategy.plan.stages import How
+from shardwright.strategy.plan.stages import ActivationPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,10 @@ class Layer(nn.Module):  # type: ignore[misc]
     def __init__(self, node: Node, *, model: Model, settings: Settings, context: Context) -> None:
         super().__init__()
         again = {
-            n for keep in node.segment.keeps if keep.how is How.RECOMPUTE for n in keep.operators
+            n
+            for keep in node.segment.keeps
+            if keep.how is ActivationPolicy.RECOMPUTE
+            for n in keep.operators
         }
         self.again = node.recomputed
         self.operators = tuple(

@@ -15,7 +15,7 @@ from shardwright.program.orders.rows import action_rows
 from shardwright.program.stages.edges import stage_edges
 from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Item, Stage
 from shardwright.strategy.verify.check import require_valid
@@ -130,7 +130,7 @@ def _with_half(model: Model, job: TrainingJob, plan: Plan) -> Question | None:
     """Half the microbatches of every lane, as large as they were; None where the rules or an order
     forbid it.
     """
-    if any(not isinstance(order, Named) for order in plan.orders) or any(
+    if any(not isinstance(order, NamedOrder) for order in plan.orders) or any(
         lane.microbatches % 2 for lane in plan.lanes
     ):
         return None

@@ -32,7 +32,7 @@ from shardwright.program.orders.rows import action_rows
 from shardwright.program.stages.edges import stage_edges
 from shardwright.program.stages.parts import plan_stages
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Item, Placement, Selector, Stage
 from shardwright.strategy.verify.check import require_valid
@@ -215,7 +215,7 @@ def unsplit(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
     )
     stage = Stage(items=items, base=0, placements=(Placement(select=Selector(), split=None),))
     lane = Lane(name="main", samples=job.global_batch, microbatches=microbatches, stages=(stage,))
-    return Plan(devices=1, lanes=(lane,), orders=(Named(schedule="gpipe", lanes=("main",)),))
+    return Plan(devices=1, lanes=(lane,), orders=(NamedOrder(schedule="gpipe", lanes=("main",)),))
 
 
 def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:

@@ -28,7 +28,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.facts import num_layers
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 
 _SECTIONS: Final = MappingProxyType(
     {
@@ -278,7 +278,7 @@ def _of_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
         try:
             found = replace(grid, schedule=name)
             plan = plan_of(found, model=model, global_batch=batch)
-            if isinstance(plan.orders[0], Named) and schedule_csv(plan).split() == rows.split():
+            if isinstance(plan.orders[0], NamedOrder) and schedule_csv(plan).split() == rows.split():
                 return found
         except (ShardwrightError, AssertionError, ValueError):
             continue

@@ -18,7 +18,7 @@ from shardwright.schedules.entries import actions_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import schedule, schedule_table
 from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.strategy.plan.order import Kind, Named, Table
+from shardwright.strategy.plan.order import Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 TABLE_SEARCH: Final = "table-search"
@@ -202,7 +202,7 @@ def _first_numbers(numbers: list[int]) -> str:
 
 
 def _rows_of_schedule(
-    plan: Plan, order: Named, *, lanes: tuple[int, ...], take: Participation, path: str
+    plan: Plan, order: NamedOrder, *, lanes: tuple[int, ...], take: Participation, path: str
 ) -> _OrderRows:
     """Rows of an order that names a schedule, sorted by the ranks' lowest devices."""
     if order.schedule == TABLE_SEARCH:
@@ -234,7 +234,7 @@ def _rows_of_schedule(
 
 def _ranks(
     plan: Plan,
-    order: Named,
+    order: NamedOrder,
     *,
     placement: Placement,
     lanes: tuple[int, ...],
@@ -308,7 +308,7 @@ def _ranks(
 
 
 def _table(
-    plan: Plan, order: Named, *, lanes: tuple[int, ...], ranks: int, path: str
+    plan: Plan, order: NamedOrder, *, lanes: tuple[int, ...], ranks: int, path: str
 ) -> ActionTable:
     """The schedule's action table for the numbers of stages, microbatches and slices of the
     lanes.

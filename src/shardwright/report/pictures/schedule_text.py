@@ -12,7 +12,7 @@ from shardwright.schedules.entries import actions_of, row_entries, table_of
 from shardwright.schedules.registry import SCHEDULES, schedule_table
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 MAX_ROWS = 16
@@ -61,7 +61,7 @@ def order_pictures(
     return tuple(result)
 
 
-def _title(order: Named | Table) -> str:
+def _title(order: NamedOrder | Table) -> str:
     among = ", ".join(name if name.isprintable() else repr(name) for name in order.lanes)
     if isinstance(order, Table):
         return (
@@ -74,7 +74,10 @@ def _title(order: Named | Table) -> str:
 
 
 def _lines(
-    order: Named | Table, lanes: tuple[Lane, ...], numbers: list[int], classes: dict[int, Stages]
+    order: NamedOrder | Table,
+    lanes: tuple[Lane, ...],
+    numbers: list[int],
+    classes: dict[int, Stages],
 ) -> tuple[tuple[int, str], ...]:
     """One line a class; none if the order is large, unknown, or has actions that wait for ever on a
     chain of chunks.
@@ -106,7 +109,7 @@ def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
 
 
 def _from_name(
-    order: Named, lanes: list[Lane], numbers: list[int], classes: dict[int, Stages]
+    order: NamedOrder, lanes: list[Lane], numbers: list[int], classes: dict[int, Stages]
 ) -> tuple[list[int], ActionTable] | None:
     """The schedule's table if the plan puts the same chunks together as its ranks do."""
     sizes = {(len(lane.stages), lane.microbatches, len(lane.slices)) for lane in lanes}

@@ -23,7 +23,7 @@ from shardwright.report.screens.scenarios_screen import render_scenarios
 from shardwright.search.answer import Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.simulation import Simulation
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.notation import print_plan
 
@@ -65,7 +65,7 @@ def render_general(
 def _open(plan: Plan) -> Plan:
     """`plan` with each table as an order that is to be found."""
     orders = tuple(
-        Named(schedule=TABLE_SEARCH, lanes=order.lanes) if isinstance(order, Table) else order
+        NamedOrder(schedule=TABLE_SEARCH, lanes=order.lanes) if isinstance(order, Table) else order
         for order in plan.orders
     )
     return replace(plan, orders=orders)

@@ -33,7 +33,7 @@ from shardwright.search.exact.trees import tree_placements
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.host_memory import host_memory
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, Shards
 from shardwright.strategy.plan.split import Split
 from shardwright.strategy.plan.stages import Item, Stage
@@ -319,7 +319,7 @@ def _around(
         microbatches=microbatches,
         stages=(*before, stage, *after),
     )
-    order = Named(schedule=TABLE_SEARCH, lanes=(LANE,))
+    order = NamedOrder(schedule=TABLE_SEARCH, lanes=(LANE,))
     return Plan(
         devices=problem.cluster.num_devices, lanes=(lane,), orders=(order,), shards=shards
     ), len(before)

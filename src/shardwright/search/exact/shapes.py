@@ -17,7 +17,7 @@ from shardwright.search.exact.options import LANE, StageOption, flight_rows
 from shardwright.search.exact.tasks import ShapeTasks, tasks_of_shape
 from shardwright.simulator.simulate import lane_edges
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards
 
 Messages = dict[tuple[int, int], LaneEdge]
@@ -39,7 +39,7 @@ def plan_of_stages(
     """
     lane = lane_of(LANE, options, samples=problem.job.global_batch, microbatches=microbatches)
     found = (
-        Named(schedule=TABLE_SEARCH, lanes=(LANE,))
+        NamedOrder(schedule=TABLE_SEARCH, lanes=(LANE,))
         if order is None
         else table_of(lane, options, order)
     )

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.strategy.grid.rules import GridFacts, keeps
+from shardwright.strategy.grid.rules import GridFacts, legal_rows
 
 Columns = dict[str, IntArray]
 
@@ -24,7 +24,7 @@ def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridF
     crossed = {name: np.repeat(column, len(listed)) for name, column in columns.items()} | {
         axis: np.tile(listed, size)
     }
-    return select(crossed, keeps(crossed, facts, judged=columns))
+    return select(crossed, legal_rows(crossed, facts, judged=columns))
 
 
 def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:

@@ -30,7 +30,7 @@ from shardwright.search.grid.space import Space, require_searchable
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.chunks import largest_chunks
 from shardwright.strategy.grid.expert_mesh import FOLDED, folds
-from shardwright.strategy.grid.rules import GridFacts, keeps, largest_chunk, unlike_stages
+from shardwright.strategy.grid.rules import GridFacts, largest_chunk, legal_rows, unlike_stages
 
 SCHEDULES = {
     "gpipe": SCHEDULE_GPIPE,
@@ -150,7 +150,7 @@ def switched(space: Space, facts: GridFacts, meshes: Columns) -> Columns:
     columns = {"mesh": np.arange(len(meshes["copies"]))} | meshes
     for axis in ("sp", "ulysses"):
         columns = extended(columns, axis, space.of(axis), facts)
-    columns = select(columns, keeps({"folds": _folds(space, columns)}, facts))
+    columns = select(columns, legal_rows({"folds": _folds(space, columns)}, facts))
     # Without a ring there is nothing to gather: one value stands for all.
     gathers = np.array(space.of("gather"))
     columns = extended(columns, "gather", gathers, facts)
@@ -215,14 +215,14 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     )
     # All members have whole sequences, and every schedule of a space is one that is searched.
     alike: dict[str, Any] = {"slices": 1, "searched": True}
-    lines = select(lines, keeps(lines | _of_schedule(lines["schedule"]) | alike, facts))
+    lines = select(lines, legal_rows(lines | _of_schedule(lines["schedule"]) | alike, facts))
     del lines["unlike"]
     start = np.searchsorted(lines["pp"], columns["pp"])
     count = np.searchsorted(lines["pp"], columns["pp"], side="right") - start
     repeat = np.repeat(np.arange(len(count)), count)
     chosen = np.arange(len(repeat)) + np.repeat(start - np.cumsum(count) + count, count)
     crossed = {name: columns[name][repeat] for name in ("pp", "dp", "microbatch")}
-    kept = keeps(crossed | _of_schedule(lines["schedule"][chosen]), facts, judged=columns)
+    kept = legal_rows(crossed | _of_schedule(lines["schedule"][chosen]), facts, judged=columns)
     repeat, chosen = repeat[kept], chosen[kept]
     outer = {name: column[repeat] for name, column in columns.items()} | {
         name: column[chosen] for name, column in lines.items()

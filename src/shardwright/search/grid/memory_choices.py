@@ -18,7 +18,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct as distinct_rows
 from shardwright.search.grid.space import Space
 from shardwright.strategy.grid.facts import lone_stages
-from shardwright.strategy.grid.rules import MAX_STAGE, GridFacts, LoneStages, keeps
+from shardwright.strategy.grid.rules import MAX_STAGE, GridFacts, LoneStages, legal_rows
 
 RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 
@@ -250,7 +250,7 @@ def _known_zero_options(
     experts_sharded: int,
 ) -> tuple[list[int], int]:
     stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
-    kept = keeps(
+    kept = legal_rows(
         {"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts
     )
     kept &= np.isin(stages, had)
@@ -332,7 +332,7 @@ def _redo_options(
     modes, layers, modules = np.array(
         [(mode, counts[place], number) for mode, place, number in redos], dtype=np.int64
     ).T
-    kept = keeps(
+    kept = legal_rows(
         {
             "recompute": np.array(list(RECOMPUTES))[modes],
             "recompute_layers": layers,

@@ -14,7 +14,7 @@ from shardwright.arrays import BoolArray, IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.grid.columns import Columns, select
 from shardwright.search.grid.space import AXES, Space
-from shardwright.strategy.grid.rules import GridFacts, keeps
+from shardwright.strategy.grid.rules import GridFacts, legal_rows
 
 MESH: Final = ("tp", "cp", "pp", "ep", "etp", "dp")
 
@@ -124,7 +124,7 @@ def _meshes(space: Space, facts: GridFacts, columns: Columns) -> Meshes:
     if space.dp:
         columns = select(columns, np.isin(columns["dp"], space.dp))
     raw = len(columns["dp"])
-    columns = select(columns, keeps(columns, facts))
+    columns = select(columns, legal_rows(columns, facts))
     orders = space.orders
     each = prod(len(space.of(axis)) for axis in AXES if axis not in (*MESH, "order")) * len(
         space.modules

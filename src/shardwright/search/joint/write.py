@@ -8,9 +8,9 @@ from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.strategy.grid.expand import FULL, MAIN, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.stages import How, Keep, Stage
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep, Stage
 
 
 def general_plan(problem: Problem, plan: JointPlan) -> Plan:
@@ -45,10 +45,10 @@ def general_plan(problem: Problem, plan: JointPlan) -> Plan:
     )
 
 
-def _order(plan: JointPlan, stride: int) -> Named | Table:
+def _order(plan: JointPlan, stride: int) -> NamedOrder | Table:
     """The plan's order; rows of a found order are named by the lowest device of their rank."""
     if plan.table is None:
-        return Named(schedule=plan.schedule, lanes=(MAIN,))
+        return NamedOrder(schedule=plan.schedule, lanes=(MAIN,))
     rows = tuple((rank * stride, row_entries(plan.table, rank=rank)) for rank in range(plan.ranks))
     return Table(lanes=(MAIN,), rows=rows)
 
@@ -57,7 +57,7 @@ def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
     """Recompute rules of a chunk: its first layers in full, the next ones selectively."""
     ranges = ((0, chunk.redone, FULL), (chunk.redone, chunk.redone + chunk.selective, "core"))
     return tuple(
-        Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,))
+        Keep(blocks=(a, b - 1), how=ActivationPolicy.RECOMPUTE, operators=(what,))
         for a, b, what in ranges
         if a < b
     )

@@ -34,7 +34,7 @@ from shardwright.search.orders.shared_actions_problem import (
     shared_actions_problem,
 )
 from shardwright.search.orders.times import StageTimes
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 PATIENCE = (0, 8, 16)
@@ -66,16 +66,16 @@ def resolve(plan: Plan, *, times: StageTimes, effort: float = 1.0, named: bool =
         StrategyError: a search has other parameters than ``seed``. InfeasibleError: no order that
         was tried keeps within the limits.
     """
-    orders: list[Named | Table] = []
+    orders: list[NamedOrder | Table] = []
     for i, order in enumerate(plan.orders):
-        if isinstance(order, Named) and (order.schedule == TABLE_SEARCH or named):
+        if isinstance(order, NamedOrder) and (order.schedule == TABLE_SEARCH or named):
             orders.append(_found(plan, order, times=times, effort=effort, path=f"order {i}"))
         else:
             orders.append(order)
     return replace(plan, orders=tuple(orders))
 
 
-def _found(plan: Plan, order: Named, *, times: StageTimes, effort: float, path: str) -> Table:
+def _found(plan: Plan, order: NamedOrder, *, times: StageTimes, effort: float, path: str) -> Table:
     """The table of one order."""
     parameters = dict(order.parameters) if order.schedule == TABLE_SEARCH else {}
     seed = parameters.pop("seed", 0)
@@ -190,7 +190,7 @@ def _sequences(
     names = tuple(plan.lanes[lane].name for lane in lanes)
     for name in SCHEDULES:
         try:
-            rows = action_rows(replace(plan, orders=(Named(schedule=name, lanes=names),)))
+            rows = action_rows(replace(plan, orders=(NamedOrder(schedule=name, lanes=names),)))
         except StrategyError:
             continue
         sequence = sequence_of(problem, rows)

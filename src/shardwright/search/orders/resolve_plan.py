@@ -30,7 +30,7 @@ from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.times import StageTimes
 from shardwright.simulator.simulate import lane_edges, price_stages, simulate_plan, summings_of
 from shardwright.simulator.stage_kinds import stage_kinds
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import require_valid
 from shardwright.units import format_bytes
@@ -46,8 +46,8 @@ def is_open(plan: Plan) -> bool:
     return any(_is_searched(order) for order in plan.orders)
 
 
-def _is_searched(order: Named | Table) -> TypeGuard[Named]:
-    return isinstance(order, Named) and order.schedule == TABLE_SEARCH
+def _is_searched(order: NamedOrder | Table) -> TypeGuard[NamedOrder]:
+    return isinstance(order, NamedOrder) and order.schedule == TABLE_SEARCH
 
 
 def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:

@@ -1,4 +1,4 @@
-"""The everyday grid: degrees along a few axes, as a compact constructor of plans."""
+"""The grid: parallelism degrees along a few axes, the short form of most plans."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ _SCHEDULE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}", re.ASCII)
 
 
 class Recompute(StrEnum):
-    """Which activations are computed again: none, the attention core, or whole layers."""
+    """Activations that the backward pass computes again: none, the attention core, or whole
+    layers.
+    """
 
     NONE = "none"
     SELECTIVE = "selective"
     FULL = "full"
 
 
-BORN: Final = (
+FIELD_RULES: Final = (
     Rule(
         rule="grid.degree",
         holds=lambda g, _: g.cp % g.ulysses == 0,
@@ -50,14 +52,15 @@ BORN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """A grid of devices and what runs on it.
+    """Degrees of parallelism on a grid of devices, with memory choices and the pipeline
+    schedule.
 
     Args:
         tp: tensor parallel degree (split on t).
-        sp: stream is split on s beside it.
-        cp: context parallel degree in all;
-        ulysses: the part of it that trades heads for positions (cp = ring x ulysses).
-        gather: the ring part gathers keys instead of passing them round.
+        sp: sequence parallelism: the residual stream is split on s over the tensor parallel group.
+        cp: context parallel degree, ring x ulysses.
+        ulysses: part of the context parallel degree that exchanges heads for positions.
+        gather: the ring part all-gathers keys instead of passing them round.
         ep: expert parallel degree, folded over tp x cp x dp.
         etp: tensor parallel degree inside an expert.
         dp: data parallel degree.
@@ -66,16 +69,16 @@ class Grid:
         microbatch: samples of one microbatch on one replica (Megatron's mbs).
         zero: ZeRO stage 0-3.
         shard: members of a sharding group, 0 = all of dp x cp (hybrid sharding when smaller).
-        recompute: none, selective, full;
+        recompute: none, selective, full.
         recompute_layers: layers of each chunk recomputed in full (0 = all, with `full`).
-        host: layers of each chunk, its first ones, whose activations wait in host memory.
+        host: number of layers, the first of each chunk, whose activations are kept in host memory.
         offload: percent of the optimizer's state and step on the host.
         schedule: registry name.
-        first, last: layers of the first and last stage (0 = as the rest).
-        layers: of every chunk, in order, where they follow no such rule (empty = they do).
-        slices: parts of every sequence, of as many tokens, for schedules that order them.
+        first, last: layers of the first and last stage (0 = by the rule of `chunk_layers`).
+        layers: layers of every chunk, in order (empty = by the rule of `chunk_layers`).
+        slices: token slices of every sequence, of equal length, for schedules that order slices.
         order: axes from innermost to outermost (decides which groups share a node).
-        options: of the runtime, that this strategy sets (`runtime.options`), in the order of the
+        options: runtime options set by this strategy (`runtime.options`), in the order of the
             vocabulary.
     """
 
@@ -134,7 +137,7 @@ class Grid:
                 f" offload {self.offload} (0..100)",
                 rule="grid.degree",
             )
-        for rule in BORN:
+        for rule in FIELD_RULES:
             if not rule.holds(self, None):
                 raise StrategyError(rule.message(self, None), rule=rule.rule)
         if self.layers and (
@@ -163,27 +166,27 @@ class Grid:
 
     @property
     def devices(self) -> int:
-        """tp x cp x dp x pp."""
+        """Number of devices, tp x cp x dp x pp."""
         return self.tp * self.cp * self.dp * self.pp
 
     @property
     def ring(self) -> int:
-        """The part of cp that passes keys (or gathers them)."""
+        """Degree of the part of context parallelism that passes (or gathers) keys: cp / ulysses."""
         return self.cp // self.ulysses
 
     @property
     def edp(self) -> int:
-        """Copies of each expert inside a pipeline stage: tp x cp x dp / (ep x etp),
-        rounded down.
+        """Copies of each expert inside a pipeline stage: tp x cp x dp / (ep x etp), rounded
+        down.
         """
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     def strides(self) -> dict[str, int]:
         """Device stride of each axis of the dense mesh (tp, cp, dp, pp)."""
         degrees = {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp}
-        stride, result = 1, {}
+        stride, strides = 1, {}
         for axis in self.order:
             if axis in degrees:
-                result[axis] = stride
+                strides[axis] = stride
                 stride *= degrees[axis]
-        return result
+        return strides

@@ -1,4 +1,4 @@
-"""How a grid spreads layers over the chunks of a pipeline."""
+"""Distribution of a model's layers over the chunks of a pipeline."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ def chunk_layers(
        token, head): equal chunks, the last one with three layers less, but for chunks of two, where
        the first has one and the last none (the layouts of Megatron-Bridge's DeepSeek-V3:
        ``Et*4|(t*4|)*14tmL`` and ``Et|(tt|)*30mL``).
-    5. one chunk a rank: layers + 2 as evenly as possible; what is left over goes to the ranks
-       before the last, where fewer microbatches are in flight (DeepSeek-V3: 61 + 2 over 16 ranks =
+    5. one chunk a rank: layers + 2 as evenly as possible; the remainder goes to the ranks before
+       the last, where fewer microbatches are in flight (DeepSeek-V3: 61 + 2 over 16 ranks =
        15 x 4 + 3).
 
     Args:
         num_layers: layers between embedding and head.
         pp: pipeline ranks.
         vpp: chunks a rank.
-        first, last: layers of the first and last rank; 0 = as the rest.
-        layers: of every chunk; empty = by the other rules.
+        first, last: layers of the first and last rank; 0 = by the other rules.
+        layers: layers of every chunk; empty = by the other rules.
 
     Raises:
         StrategyError: none of these holds (rule ``grid.layers``).
@@ -77,38 +77,38 @@ def chunk_layers(
 
 
 def largest_chunks(num_layers: int, *, pp: IntArray, vpp: IntArray) -> IntArray:
-    """(pipelines,) layers of the largest chunk that `chunk_layers` makes without `first`, `last`
-    and `layers`; -1 where it makes none.
+    """(pipelines,) layers of the largest chunk by `chunk_layers`, given pp and vpp alone; -1 where
+    the layers cannot be divided.
     """
-    chunks, one = pp * vpp, vpp == 1
-    size, left = np.divmod(num_layers + 2, chunks)
-    three = (num_layers + 3) // chunks
+    chunks, one_chunk_a_rank = pp * vpp, vpp == 1
+    size, remainder = np.divmod(num_layers + 2, chunks)
+    with_predictor = (num_layers + 3) // chunks
     # Of the ranks with a layer more, the first has the embedding in its place.
-    spread = size + ((left < pp - 1) | (left > 1))
+    spread = size + ((remainder < pp - 1) | (remainder > 1))
     ends = size - (chunks == 2)
-    found: IntArray = np.select(
+    largest: IntArray = np.select(
         [
             chunks > num_layers + 2,
             num_layers % chunks == 0,
-            left == 0,
-            ~one & ((num_layers + 3) % chunks == 0) & (num_layers + 3 > chunks),
-            one,
+            remainder == 0,
+            ~one_chunk_a_rank & ((num_layers + 3) % chunks == 0) & (num_layers + 3 > chunks),
+            one_chunk_a_rank,
         ],
         [
             np.full_like(chunks, -1),
             num_layers // chunks,
             ends,
-            np.where((three == 2) & (chunks == 2), 1, three),
+            np.where((with_predictor == 2) & (chunks == 2), 1, with_predictor),
             spread,
         ],
         default=-1,
     )
-    return found
+    return largest
 
 
 def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
-    """Layers of a teacher beside the model in each of so many chunks, one a rank: by the rule for
-    models of which nothing is said.
+    """Layers of a distillation teacher in each of `chunks` chunks, one a rank, by
+    `chunk_layers`.
 
     Its embedding is on the first chunk, its head on the last one. Every stage so runs a part of
     both models, and sends both streams on, as ModelOpt's plug-in for Megatron-Core does
@@ -122,11 +122,11 @@ def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
 
 
 def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
-    """Layers and the two ends as evenly as possible over `pp` ranks; the larger ranks stand before
-    the last.
+    """Layers of each rank with embedding and head counted as a layer each, as even as possible; the
+    larger ranks stand before the last.
     """
-    size, left = divmod(num_layers + 2, pp)
-    ranks = [size] * (pp - 1 - left) + [size + 1] * left + [size]
+    size, remainder = divmod(num_layers + 2, pp)
+    ranks = [size] * (pp - 1 - remainder) + [size + 1] * remainder + [size]
     ranks[0] -= 1
     ranks[-1] -= 1
     return tuple(ranks)
@@ -135,8 +135,9 @@ def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
 def _listed(
     num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool
 ) -> tuple[int, ...]:
-    """The list itself, if it is one of positive numbers for these chunks and layers; the ends hold
-    the embedding and the head at least.
+    """The list `layers` unchanged, after checks of its length, sum and signs.
+
+    Only the first and the last chunk may have 0 layers: the embedding or the head is there.
     """
     if (
         len(layers) != chunks
@@ -158,26 +159,31 @@ def _listed(
 
 
 def _given(num_layers: int, *, pp: int, vpp: int, first: int, last: int) -> tuple[int, ...]:
-    """Chunks when the first or last rank's layers are given."""
-    others = pp - (first > 0) - (last > 0)
-    rest = num_layers - first - last
-    if others < 0 or rest < 0 or (others == 0 and rest) or (others and rest % others):
+    """Layers of each chunk where the first or last rank's layers are given."""
+    other_ranks = pp - (first > 0) - (last > 0)
+    other_layers = num_layers - first - last
+    if (
+        other_ranks < 0
+        or other_layers < 0
+        or (other_ranks == 0 and other_layers)
+        or (other_ranks and other_layers % other_ranks)
+    ):
         raise StrategyError(
-            f"first={first} last={last}: {rest} layers are left for {max(others, 0)} other pipeline"
-            " ranks",
+            f"first={first} last={last}: {other_layers} layers are left for {max(other_ranks, 0)}"
+            " other pipeline ranks",
             hint="the rest must divide evenly over the other ranks",
             rule="grid.layers",
         )
-    middle = rest // others if others else 0
-    ranks = [middle] * pp
+    middle_layers = other_layers // other_ranks if other_ranks else 0
+    ranks = [middle_layers] * pp
     if first:
         ranks[0] = first
     if last:
         ranks[-1] = last
     if any(layers % vpp for layers in ranks) or not all(ranks):
         raise StrategyError(
-            f"first={first} last={last}: ranks hold {ranks[0]}, {middle}, {ranks[-1]} layers, not"
-            f" each a positive multiple of vpp {vpp}",
+            f"first={first} last={last}: ranks hold {ranks[0]}, {middle_layers}, {ranks[-1]}"
+            f" layers, not each a positive multiple of vpp {vpp}",
             hint="each rank's layers split evenly over its chunks",
             rule="grid.layers",
         )

@@ -1,4 +1,4 @@
-"""A grid written out as a general plan: the constructor behind the everyday notation."""
+"""Expansion of a grid into a general plan."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ from shardwright.strategy.grid.facts import grid_facts, layer_runs
 from shardwright.strategy.grid.rules import LoneStages, canonical
 from shardwright.strategy.grid.schedules import grid_schedule
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange, Split
-from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.plan.stages import (
+    ActivationPolicy,
+    Item,
+    Keep,
+    Placement,
+    Selector,
+    Stage,
+)
 
 MAIN = "main"
 TWO_WAY = ("down", "up")
@@ -40,29 +47,29 @@ class _Term:
 
 
 def _chain(terms: Sequence[_Term]) -> Split | None:
-    """Terms from outermost to innermost as a tree; neighbours that are one cut in two steps are
-    joined.
+    """The split tree of cuts from outermost to innermost; neighbouring cuts that are one cut in two
+    steps are merged.
 
     Cutting a list in a and every part in b parts is cutting it in a x b parts, for blocks and for
     zigzag pairs alike.
     """
-    joined: list[_Term] = []
+    merged: list[_Term] = []
     for term in terms:
         if term.parts == 1:
             continue
-        last = joined[-1] if joined else None
-        if last and (last.dim, last.zigzag, last.step) == (
+        previous = merged[-1] if merged else None
+        if previous and (previous.dim, previous.zigzag, previous.step) == (
             term.dim,
             term.zigzag,
             term.parts * term.step,
         ):
-            joined[-1] = _Term(
-                dim=term.dim, parts=last.parts * term.parts, step=term.step, zigzag=term.zigzag
+            merged[-1] = _Term(
+                dim=term.dim, parts=previous.parts * term.parts, step=term.step, zigzag=term.zigzag
             )
         else:
-            joined.append(term)
+            merged.append(term)
     tree: Split | None = None
-    for term in reversed(joined):
+    for term in reversed(merged):
         tree = Split(
             dim=term.dim, parts=term.parts, step=term.step, children=(tree,), zigzag=term.zigzag
         )
@@ -70,7 +77,7 @@ def _chain(terms: Sequence[_Term]) -> Split | None:
 
 
 def _atoms(grid: Grid) -> tuple[MeshPiece, ...]:
-    """The stage's devices as pieces of the dense and the expert mesh."""
+    """Pieces that refine both the dense and the expert mesh of a stage's devices."""
     if grid.ep * grid.etp == 1:
         return tuple(
             MeshPiece(dense=axis, expert="edp", size=size, stride=stride)
@@ -90,7 +97,7 @@ def _pieces(
     atoms: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool = False, expert: str = ""
 ) -> list[_Term]:
     """Cuts of `dim` along a dense axis, outermost first: pieces that copy experts come before
-    pieces that split them.
+    pieces that split experts.
 
     That order makes the tokens of one set of expert copies those of one set of devices (rule
     ``experts.coset``).
@@ -104,12 +111,12 @@ def _pieces(
 
 
 def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tuple[Placement, ...]:
-    """The trees of every stage of a grid.
+    """Split trees of every stage of a grid, by operator class.
 
     ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the
-    router trade t for s (sp) or for copies; the core trades the ulysses part of s for heads;
-    experts keep the token cuts of the devices that copy them and are cut over ep (e) and etp (f),
-    but are cut like the rest where tokens are copied over tp.
+    router exchange t for s (sp) or for copies; the core exchanges the ulysses part of s for heads;
+    experts keep the token cuts of the devices that copy experts and are cut over ep (e) and etp
+    (f), but are cut like the other operators where tokens are copied over tp.
 
     Args:
         experts, attention: the model has such operators (only then their placements are written).
@@ -118,10 +125,10 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
     batch, ring = _pieces(atoms, "dp", Dim.BATCH), _pieces(atoms, "ring", Dim.SEQUENCE, zigzag=True)
     ulysses, heads = _pieces(atoms, "ulysses", Dim.SEQUENCE), _pieces(atoms, "ulysses", Dim.HEADS)
     width, stream_dim = _pieces(atoms, "tp", Dim.WIDTH), Dim.SEQUENCE if grid.sp else Dim.REPLICATE
-    result = [Placement(select=Selector(), split=_chain([*batch, *ring, *ulysses, *width]))]
+    placements = [Placement(select=Selector(), split=_chain([*batch, *ring, *ulysses, *width]))]
     if grid.cp > 1 and attention:
         exchange = (Exchange.GATHER if grid.gather else Exchange.RING) if grid.ring > 1 else None
-        result.append(
+        placements.append(
             Placement(
                 select=Selector(classes=("core",)),
                 split=_chain([*batch, *ring, *width, *heads]),
@@ -131,7 +138,7 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
     if grid.tp > 1:
         classes = ("stream", "router") if experts else ("stream",)
         stream = _chain([*batch, *ring, *ulysses, *_pieces(atoms, "tp", stream_dim)])
-        result.append(Placement(select=Selector(classes=classes), split=stream))
+        placements.append(Placement(select=Selector(classes=classes), split=stream))
     if experts and (grid.sp or grid.ep * grid.etp > 1):
         tokens = [
             *_pieces(atoms, "dp", Dim.BATCH, expert="edp"),
@@ -145,88 +152,110 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
             for a in reversed(atoms)
             if a.expert == name
         ]
-        result.append(
+        placements.append(
             Placement(select=Selector(classes=("experts",)), split=_chain([*tokens, *split]))
         )
-    return tuple(result)
+    return tuple(placements)
 
 
 def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
-    """What every chunk runs: its layers by count; blocks that are not layers stand by name before
-    the next layer, or at the end.
+    """Items of every chunk: its layers by count; a block that is not a layer is named before the
+    next layer, or at the end.
 
-    A teacher's come first, in as many chunks (`teacher_chunks`), all by name.
+    A teacher's blocks come first, in as many chunks (`teacher_chunks`), all by name.
     """
     layers = {run.name for run in layer_runs(model)}
-    of_teacher = [run for run in model.runs if model.blocks[run.block].is_teachers]
-    own = _dealt([run for run in model.runs if run not in of_teacher], chunks, layers)
-    if not of_teacher:
-        return own
-    its = {run.name for run in of_teacher if not model.blocks[run.block].has_words}
-    named = _dealt(
-        of_teacher, teacher_chunks(model.teacher_layers, chunks=len(chunks)), its, named=True
+    teacher_runs = [run for run in model.runs if model.blocks[run.block].is_teachers]
+    model_items = _dealt([run for run in model.runs if run not in teacher_runs], chunks, layers)
+    if not teacher_runs:
+        return model_items
+    teacher_layer_runs = {run.name for run in teacher_runs if not model.blocks[run.block].has_words}
+    teacher_items = _dealt(
+        teacher_runs,
+        teacher_chunks(model.teacher_layers, chunks=len(chunks)),
+        teacher_layer_runs,
+        named=True,
     )
-    return tuple((*before, *after) for before, after in zip(named, own, strict=True))
+    return tuple(
+        (*teacher_part, *model_part)
+        for teacher_part, model_part in zip(teacher_items, model_items, strict=True)
+    )
 
 
 def _dealt(
     runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False
 ) -> tuple[tuple[Item, ...], ...]:
-    """The items of some runs in a row; `named`: those of layers too."""
-    result: list[list[Item]] = [[] for _ in chunks]
-    chunk, room, to_come = 0, chunks[0], sum(chunks)
+    """Items of every chunk for some of the model's runs, in their order.
+
+    Args:
+        chunks: layers of each chunk.
+        layers: names of the runs that count as layers.
+        named: write layers by name too.
+    """
+    items: list[list[Item]] = [[] for _ in chunks]
+    chunk, room, layers_to_come = 0, chunks[0], sum(chunks)
     for run in runs:
         if run.name not in layers:
             # Behind the last layer of a chunk it goes with the next one; before all layers it
             # begins the first chunk.
-            while not room and 0 < to_come < sum(chunks):
+            while not room and 0 < layers_to_come < sum(chunks):
                 chunk += 1
                 room = chunks[chunk]
             item = Item(name=run.name, count=run.count if run.count > 1 else 0)
-            result[chunk].append(item)
+            items[chunk].append(item)
             continue
-        left = run.count
-        while left:
+        unplaced = run.count
+        while unplaced:
             while not room:
                 chunk += 1
                 room = chunks[chunk]
-            taken = min(left, room)
-            last = result[chunk][-1] if result[chunk] else Item(name="-")
+            taken = min(unplaced, room)
+            last_item = items[chunk][-1] if items[chunk] else Item(name="-")
             if named:
-                result[chunk].append(Item(name=run.name, count=taken))
-            elif not last.name:
-                result[chunk].pop()
-                result[chunk].append(Item(count=last.count + taken))
+                items[chunk].append(Item(name=run.name, count=taken))
+            elif not last_item.name:
+                items[chunk].pop()
+                items[chunk].append(Item(count=last_item.count + taken))
             else:
-                result[chunk].append(Item(count=taken))
-            left, room, to_come = left - taken, room - taken, to_come - taken
-    return tuple(map(tuple, result)) if named else _tail_to_end(result, chunk)
+                items[chunk].append(Item(count=taken))
+            unplaced, room, layers_to_come = unplaced - taken, room - taken, layers_to_come - taken
+    return tuple(map(tuple, items)) if named else _tail_to_end(items, chunk)
 
 
-def _tail_to_end(items: list[list[Item]], last: int) -> tuple[tuple[Item, ...], ...]:
-    """Blocks named after the last layer belong to the last chunk, also when that has no layer."""
-    if last < len(items) - 1:
-        cut = max((i + 1 for i, item in enumerate(items[last]) if not item.name), default=0)
-        items[-1] += items[last][cut:]
-        del items[last][cut:]
+def _tail_to_end(items: list[list[Item]], last_used: int) -> tuple[tuple[Item, ...], ...]:
+    """Items with the blocks named after the last layer moved to the last chunk, also where the last
+    chunk has no layer.
+    """
+    if last_used < len(items) - 1:
+        tail_start = max(
+            (i + 1 for i, item in enumerate(items[last_used]) if not item.name), default=0
+        )
+        items[-1] += items[last_used][tail_start:]
+        del items[last_used][tail_start:]
     return tuple(tuple(chunk) for chunk in items)
 
 
 def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
-    """What a chunk of so many layers recomputes, or keeps in host memory."""
+    """Activation policy of a chunk of `layers` layers: recomputed or kept in host memory."""
     if grid.host and layers:
-        return (Keep(blocks=(0, min(grid.host, layers) - 1), how=How.HOST, operators=(FULL,)),)
+        return (
+            Keep(
+                blocks=(0, min(grid.host, layers) - 1), how=ActivationPolicy.HOST, operators=(FULL,)
+            ),
+        )
     if grid.recompute is Recompute.NONE or not layers:
         return ()
     if grid.recompute is Recompute.SELECTIVE:
-        return (Keep(blocks=(0, layers - 1), how=How.RECOMPUTE, operators=("core",)),)
-    count = min(grid.recompute_layers or layers, layers)
-    return (Keep(blocks=(0, count - 1), how=How.RECOMPUTE, operators=(FULL,)),)
+        return (Keep(blocks=(0, layers - 1), how=ActivationPolicy.RECOMPUTE, operators=("core",)),)
+    num_recomputed = min(grid.recompute_layers or layers, layers)
+    return (
+        Keep(blocks=(0, num_recomputed - 1), how=ActivationPolicy.RECOMPUTE, operators=(FULL,)),
+    )
 
 
 def expert_shard(grid: Grid) -> int:
-    """Members of a sharding group of experts: that part of an expert's holders which `shard` is of
-    all others', at least one.
+    """Members of a sharding group of experts: `shard` scaled by the ratio of an expert's copies to
+    the holders of other parameters, at least one.
     """
     holders = grid.cp * grid.dp
     copies = holders if grid.tp > 1 and not grid.sp else grid.edp
@@ -234,7 +263,7 @@ def expert_shard(grid: Grid) -> int:
 
 
 def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
-    """The ZeRO stage, the sharding group and the host share as rules on parameter classes.
+    """ZeRO rules by parameter class of a grid's ZeRO stage, sharding group and host share.
 
     Stage 1 shards the optimizer, 2 the gradient as well (reduced every microbatch), 3 the parameter
     too (gathered at every use).
@@ -255,19 +284,19 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
             host=host,
         )
 
-    of_experts = expert_shard(grid)
-    if experts and grid.shard and of_experts != grid.shard:
-        return (rule(grid.shard), rule(of_experts, parameters=("experts",)))
+    expert_degree = expert_shard(grid)
+    if experts and grid.shard and expert_degree != grid.shard:
+        return (rule(grid.shard), rule(expert_degree, parameters=("experts",)))
     return (rule(grid.shard or ALL),)
 
 
 def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = ()) -> Plan:
-    """`grid` as a general plan for `model`: one lane of pp x vpp stages that share their trees, or
-    two in opposite directions.
+    """General plan of `grid` for `model`: one lane of pp x vpp stages that share split trees, or
+    two lanes in opposite directions.
 
     Grids that mean the same give the same plan. Chunks are on the pipeline ranks that the
-    schedule's placement has them on (chunk c on c mod pp for most); rank r's first device is r
-    times pp's stride.
+    schedule's placement gives (chunk c on c mod pp for most); rank r's first device is r times pp's
+    stride.
 
     Args:
         global_batch: samples a step.
@@ -275,7 +304,7 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = (
 
     Raises:
         StrategyError: the layers, the batch or the experts do not divide (the other rules are
-        `grid_rules.violations`).
+            `grid_rules.violations`).
     """
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1, lone=lone)
     grid = canonical(grid, facts=facts)
@@ -301,22 +330,20 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = (
 @lru_cache(maxsize=64)
 def _pipeline(
     grid: Grid, model: Model, global_batch: int
-) -> tuple[tuple[Lane, ...], tuple[Named, ...]]:
-    """Lanes and orders of a grid:
-    the same objects for grids that differ only in where states lie.
-    """
+) -> tuple[tuple[Lane, ...], tuple[NamedOrder, ...]]:
+    """Lanes and orders of a grid; the same objects for grids that differ only in memory choices."""
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1)
     chunks = chunk_layers(
         facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
     )
     placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
     stride = grid.strides()["pp"]
-    kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
+    policies = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
     items = chunk_items(model, chunks=chunks)
-    laid = grid_schedule(grid.schedule)
-    names = TWO_WAY if laid.lanes > 1 else (MAIN,)
+    schedule_layout = grid_schedule(grid.schedule)
+    names = TWO_WAY if schedule_layout.lanes > 1 else (MAIN,)
     microbatches = global_batch // (grid.dp * grid.microbatch)
-    if microbatches % laid.lanes:
+    if microbatches % schedule_layout.lanes:
         raise StrategyError(
             f"{microbatches} microbatches a replica do not halve over the two lanes of"
             f" {grid.schedule}",
@@ -328,21 +355,21 @@ def _pipeline(
         stages = tuple(
             Stage(
                 items=item,
-                base=laid.rank(c, pp=grid.pp, lane=number) * stride,
+                base=schedule_layout.rank(c, pp=grid.pp, lane=number) * stride,
                 placements=placements,
-                keeps=kept[layers],
+                keeps=policies[layers],
             )
             for c, (item, layers) in enumerate(zip(items, chunks, strict=True))
         )
         slices = (1,) * grid.slices if grid.slices > 1 else ()
         return Lane(
             name=name,
-            samples=global_batch // laid.lanes,
-            microbatches=microbatches // laid.lanes,
+            samples=global_batch // schedule_layout.lanes,
+            microbatches=microbatches // schedule_layout.lanes,
             stages=stages,
             slices=slices,
         )
 
     return tuple(lane(name, number) for number, name in enumerate(names)), (
-        Named(schedule=grid.schedule, lanes=names),
+        NamedOrder(schedule=grid.schedule, lanes=names),
     )

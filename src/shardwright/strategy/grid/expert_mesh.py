@@ -1,4 +1,4 @@
-"""How the expert mesh (etp, ep, edp) folds over the devices of a pipeline stage (tp, cp, dp)."""
+"""Folding of the expert mesh (etp, ep, edp) over the devices of a pipeline stage (tp, cp, dp)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shardwright.strategy.grid.axes import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPiece:
-    """A piece of both meshes: `size` devices at `stride` that lie on axis `dense` of the one and
-    axis `expert` of the other.
+    """`size` devices at `stride` that lie on axis `dense` of the dense mesh and axis `expert` of
+    the expert mesh.
     """
 
     dense: str
@@ -26,8 +26,8 @@ class MeshPiece:
 
 
 def dense_axes(grid: Grid) -> tuple[tuple[str, int, int], ...]:
-    """(axis, size, device stride) of a stage's dense mesh, innermost first, axes of one device left
-    out; cp is ulysses inside ring.
+    """(axis, size, device stride) of a stage's dense mesh, innermost first, without axes of one
+    device; cp is ulysses inside ring.
     """
     strides = grid.strides()
     sizes = {"tp": grid.tp, "dp": grid.dp}
@@ -53,27 +53,27 @@ def expert_axes(grid: Grid) -> tuple[tuple[str, int], ...]:
 
 
 def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
-    """The common refinement of both meshes over a stage's devices, innermost first.
+    """Pieces of a stage's devices that refine the dense and the expert mesh, innermost first.
 
     None if an axis of one cuts an axis of the other unevenly, or if the tokens of one set of expert
     copies could not be those of one set of devices (a cut of the sequence that copies experts
-    inside one that splits them).
+    inside one that splits experts).
 
-    Both count the same devices in the same order (position in the dense mesh), so the pieces of the
-    one must tile the other's.
+    Both meshes count the same devices in the same order (position in the dense mesh), so the pieces
+    of one must tile the other.
     """
     dense, expert = list(dense_axes(grid)), list(expert_axes(grid))
     atoms: list[MeshPiece] = []
     while dense and expert:
-        (axis, size, stride), (part, count) = dense.pop(0), expert.pop(0)
+        (axis, size, stride), (expert_axis, count) = dense.pop(0), expert.pop(0)
         small, large = min(size, count), max(size, count)
         if large % small:
             return None
-        atoms.append(MeshPiece(dense=axis, expert=part, size=small, stride=stride))
+        atoms.append(MeshPiece(dense=axis, expert=expert_axis, size=small, stride=stride))
         if size > small:
             dense.insert(0, (axis, size // small, stride * small))
         if count > small:
-            expert.insert(0, (part, count // small))
+            expert.insert(0, (expert_axis, count // small))
     return None if dense or expert or not _nested(grid, atoms) else tuple(atoms)
 
 
@@ -82,7 +82,7 @@ FOLDED: Final = ("tp", "cp", "ep", "etp", "dp", "ulysses", "sp")
 
 
 def folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolArray:
-    """(rows,) whether `fold` has a refinement, of many grids with one order of axes.
+    """(rows,) True where `fold` finds a refinement, for many grids with one order of axes.
 
     Each boundary of an axis, in devices of a stage, divides the next larger one of either mesh.
 
@@ -111,37 +111,37 @@ def folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolArray:
     }
     ends = np.sort(np.stack([end for _, end in (*outer.values(), *inner.values())]), axis=0)
     # A degree that divides nothing leaves parts of no device, which fold over none.
-    found: BoolArray = np.all(
+    aligned: BoolArray = np.all(
         [(small > 0) & (large % np.maximum(small, 1) == 0) for small, large in pairwise(ends)],
         axis=0,
     )
     splits = np.zeros(len(edp), dtype=np.bool_)
     for name in ("ring", "ulysses", "tp"):
         begin, end = outer[name]
-        meets = {
+        shares_devices = {
             axis: np.maximum(begin, low) < np.minimum(end, high)
             for axis, (low, high) in inner.items()
         }
         counted = c["sp"] > 0 if name == "tp" else np.ones_like(splits)
-        found &= ~(counted & splits & meets["dp"])
-        splits |= counted & (meets["tp"] | meets["ep"])
-    return found
+        aligned &= ~(counted & splits & shares_devices["dp"])
+        splits |= counted & (shares_devices["tp"] | shares_devices["ep"])
+    return aligned
 
 
 def _boundaries(
     names: Iterable[str], sizes: Mapping[str, IntArray]
 ) -> list[tuple[str, IntArray, IntArray]]:
-    """(axis, devices inside it, devices up to its end) of axes, innermost first."""
-    found, at = [], np.ones_like(next(iter(sizes.values())))
+    """(axis, devices inside the axis, devices up to its end) of axes, innermost first."""
+    boundaries, devices_inside = [], np.ones_like(next(iter(sizes.values())))
     for name in names:
-        found.append((name, at, at * sizes[name]))
-        at = at * sizes[name]
-    return found
+        boundaries.append((name, devices_inside, devices_inside * sizes[name]))
+        devices_inside = devices_inside * sizes[name]
+    return boundaries
 
 
 def _nested(grid: Grid, atoms: list[MeshPiece]) -> bool:
-    """Going inwards through the cuts of the sequence, all that copy experts come before all that
-    split them.
+    """True if, going inwards through the cuts of the sequence, all that copy experts come before
+    all that split experts.
     """
     splits = False
     for axis in ("ring", "ulysses", "tp") if grid.sp else ("ring", "ulysses"):

@@ -1,4 +1,4 @@
-"""The counts of a model that a grid is checked against."""
+"""Counts of a model, batch and runtime that the rules of a grid compare with."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
 def layer_runs(model: Model) -> tuple[Run, ...]:
     """Runs whose blocks a grid counts as layers of its pipeline, in the model's order.
 
-    They lie on a way to the model's output (the last run) and have no embedding and no head among
+    The model's output (the last run) depends on them, and they have no embedding and no head among
     their operators. Side outputs, such as modules that predict further tokens, are not counted:
-    they stay beside the head. Nor are a teacher's blocks.
+    they stay beside the head. A teacher's blocks are not counted either.
     """
     reached = model.before(model.runs[-1].name)
     return tuple(
@@ -29,19 +29,19 @@ def layer_runs(model: Model) -> tuple[Run, ...]:
 
 
 def num_layers(model: Model) -> int:
-    """Blocks that a grid's pipeline spreads:
-    all on the way to the output but embeddings and heads.
+    """Number of blocks that a grid's pipeline distributes: all that the output depends on except
+    embeddings and heads.
     """
     return sum(run.count for run in layer_runs(model))
 
 
 def _common(values: list[int]) -> int:
-    """Greatest common divisor; 0 of none."""
+    """Greatest common divisor of a list; 0 for an empty list."""
     return reduce(gcd, values, 0)
 
 
 def _sizes(operators: list[Operator], dim: Dim) -> list[int]:
-    """Runs that a split on `dim` may cut between, of every extent of that dim."""
+    """Numbers of runs that a split on `dim` may cut between, one for every extent of that dim."""
     return [
         extent.runs
         for operator in operators
@@ -51,25 +51,30 @@ def _sizes(operators: list[Operator], dim: Dim) -> list[int]:
 
 
 def has_experts(model: Model) -> bool:
-    """Some operator of the model is of experts."""
+    """True if some operator of the model is a mixture of experts."""
     return any(o.experts is not None for block in model.blocks for o in block.operators)
 
 
 def lone_stages(runtime: Runtime) -> LoneStages:
-    """ZeRO stages that mean something where one device holds all, and the stage that each means.
+    """(ZeRO stage, equivalent stage) of the stages that have an effect where one device holds all
+    parameters.
 
-    From ZeRO-2 on gradients wait in host memory where the optimizer's states do
-    (`Runtime.gradients_on_host`), and under ZeRO-3 the shards of parameters may
+    From ZeRO-2 on gradients are kept in host memory where the optimizer's states are
+    (`Runtime.gradients_on_host`), and under ZeRO-3 the shards of parameters may be
     (`Runtime.parameters_on_host`), which are copied up even where nothing is gathered. Of stages
     that cut gradients the lowest stands for all.
     """
-    cut = (
+    gradient_stages = (
         [stage for stage in sorted(runtime.zero_stages) if stage >= 2]
         if runtime.gradients_on_host
         else []
     )
-    found = dict.fromkeys(cut, min(cut, default=0))
-    return tuple((found | {MAX_STAGE: MAX_STAGE} if runtime.parameters_on_host else found).items())
+    equivalents = dict.fromkeys(gradient_stages, min(gradient_stages, default=0))
+    return tuple(
+        (
+            equivalents | {MAX_STAGE: MAX_STAGE} if runtime.parameters_on_host else equivalents
+        ).items()
+    )
 
 
 def grid_facts(
@@ -81,11 +86,13 @@ def grid_facts(
     runtime: Runtime | None = None,
     lone: LoneStages = (),
 ) -> GridFacts:
-    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens
-    a sample.
+    """Counts of a model, batch, cluster and runtime that the rules of a grid compare with.
 
     Args:
-        runtime: that runs it; None = no rule of a runtime, and `lone` are the lone stages.
+        devices: number of devices.
+        global_batch: samples a step.
+        seq_len: tokens a sample.
+        runtime: the runtime of the job; None = no runtime's rule, and `lone` are the lone stages.
     """
     operators = [operator for run in model.runs for operator in model.blocks[run.block].operators]
     attention = [o.attention for o in operators if o.attention is not None]

@@ -1,4 +1,4 @@
-"""What a general plan is to PyTorch: a grid, and a table where its order is no named one."""
+"""The grid form of a general plan, with an order table where its order is not a named schedule."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.match import grid_of
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
@@ -15,22 +15,22 @@ PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
 
 
 def grid_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
-    """The grid whose stages are the plan's, and the plan's own table if it has one; None if there
-    is no such grid.
+    """The grid with the plan's stages, and the plan's order table if it has one; None if no grid
+    matches.
 
-    A table says the order; where its stages are, the grid's schedule says, which is any that puts
-    chunks there.
+    A table gives the order of actions only. The grid's schedule gives the placement of stages: the
+    first of PLACED that matches.
     """
-    found = grid_of(plan, model=model)
-    if found is not None:
-        return found, None
+    grid = grid_of(plan, model=model)
+    if grid is not None:
+        return grid, None
     table = plan.orders[0] if len(plan.orders) == 1 else None
     if not isinstance(table, Table):
         return None
     for name in PLACED:
-        found = grid_of(
-            replace(plan, orders=(Named(schedule=name, lanes=table.lanes),)), model=model
+        grid = grid_of(
+            replace(plan, orders=(NamedOrder(schedule=name, lanes=table.lanes),)), model=model
         )
-        if found is not None:
-            return found, table
+        if grid is not None:
+            return grid, table
     return None

@@ -1,4 +1,4 @@
-"""Which grid, if any, a general plan is."""
+"""Recognition of the grid that a general plan was expanded from."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.grid.schedules import WAVE, grid_schedule
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Plan, State
 from shardwright.strategy.plan.split import Exchange, Split
-from shardwright.strategy.plan.stages import How, Placement
+from shardwright.strategy.plan.stages import ActivationPolicy, Placement
 
 
 def grid_of(plan: Plan, *, model: Model) -> Grid | None:
-    """The grid whose plan for `model` equals `plan`, None if there is none.
+    """The grid whose plan for `model` equals `plan`; None if there is none.
 
-    A candidate is read off the plan (degrees from the trees, ranks from the bases), then built and
-    compared.
+    A candidate is read off the plan (degrees from the trees, ranks from the bases), then expanded
+    and compared.
     """
     if not plan.lanes or len(plan.orders) != 1 or not plan.lanes[0].stages:
         return None
     lane, order, names = plan.lanes[0], plan.orders[0], tuple(lane.name for lane in plan.lanes)
     if (
         names not in ((MAIN,), TWO_WAY)
-        or not isinstance(order, Named)
+        or not isinstance(order, NamedOrder)
         or order.lanes != names
         or order.parameters
     ):
@@ -53,9 +53,10 @@ def grid_of(plan: Plan, *, model: Model) -> Grid | None:
 
 
 def grid_of_stage(plan: Plan, lane: Lane, number: int, *, model: Model) -> Grid | None:
-    """The grid, without a pipeline, whose trees one stage of a lane has, None if there is none.
+    """The grid, without a pipeline, whose split trees equal those of one stage of a lane; None if
+    there is none.
 
-    Its memory is the plan's, its recompute the stage's.
+    Its ZeRO rules are the plan's, its recompute the stage's.
     """
     alone = replace(lane, stages=(replace(lane.stages[number], base=0),))
     try:
@@ -65,7 +66,9 @@ def grid_of_stage(plan: Plan, lane: Lane, number: int, *, model: Model) -> Grid 
 
 
 def _terms(split: Split | None) -> list[tuple[Dim, int, bool, int]] | None:
-    """(dim, parts, zigzag, stride) from outermost to innermost; None if some parts are weighted."""
+    """(dim, parts, zigzag, stride) of a tree from outermost to innermost; None if some parts are
+    weighted.
+    """
     terms: list[tuple[Dim, int, bool, int]] = []
     while split is not None:
         if not isinstance(split.parts, int) or not isinstance(split.step, int):
@@ -76,16 +79,18 @@ def _terms(split: Split | None) -> list[tuple[Dim, int, bool, int]] | None:
 
 
 def _degree(terms: list[tuple[Dim, int, bool, int]], dim: Dim, *, zigzag: bool = False) -> int:
+    """Product of the parts of all cuts of `dim`, zigzag or not."""
     return prod(parts for d, parts, z, _ in terms if d is dim and z is zigzag)
 
 
 def _placed(placements: tuple[Placement, ...], klass: str) -> Placement | None:
+    """The first placement that names the class; None if none does."""
     return next((p for p in placements if klass in p.select.classes), None)
 
 
 def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[Grid]:
-    """Grids with the plan's degrees whose trees are the plan's,
-    one for each order that gives them.
+    """Grids with the plan's degrees and the plan's split trees, one for each order of axes that
+    fits.
     """
     placements = lane.stages[0].placements
     everywhere = next((p for p in placements if not p.select.classes), None)
@@ -120,7 +125,7 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
         **_ends(lane, layers=facts.layers, pp=len(bases), schedule=schedule),
     )
     pp_stride = bases[1] if base.pp > 1 else 0
-    result: list[Grid] = []
+    matching: list[Grid] = []
     for order in permutations(AXES):
         grid = replace(base, order=order)
         if grid.pp > 1 and grid.strides()["pp"] != pp_stride:
@@ -128,12 +133,12 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
         if (grid.ep * grid.etp == 1 or fold(grid)) and grid_placements(
             grid, experts=experts, attention=attention
         ) == placements:
-            result.append(grid)
-    return result
+            matching.append(grid)
+    return matching
 
 
 def _memory(plan: Plan) -> dict[str, Any]:
-    """The fields of a grid that its shard rules say."""
+    """Grid fields zero, shard and offload of a plan's first ZeRO rule."""
     if not plan.shards:
         return {}
     rule = plan.shards[0]
@@ -149,11 +154,11 @@ def _memory(plan: Plan) -> dict[str, Any]:
 
 
 def _recompute(lane: Lane) -> dict[str, Any]:
-    """The fields of a grid that its stages' keeps say of activations."""
+    """Grid fields recompute and host of a lane's activation policy."""
     keeps = max((stage.keeps for stage in lane.stages), key=lambda k: k[0].blocks[1] if k else -1)
     if not keeps:
         return {}
-    if keeps[0].how is How.HOST:
+    if keeps[0].how is ActivationPolicy.HOST:
         return {"host": keeps[0].blocks[1] + 1}
     if keeps[0].operators == (FULL,):
         return {"recompute": Recompute.FULL, "recompute_layers": keeps[0].blocks[1] + 1}
@@ -161,8 +166,8 @@ def _recompute(lane: Lane) -> dict[str, Any]:
 
 
 def _ends(lane: Lane, *, layers: int, pp: int, schedule: str) -> dict[str, Any]:
-    """Layers of the first and last rank, or of every chunk, where the plain rule does not give this
-    plan's chunks.
+    """Grid fields first and last, or layers, where the default rule does not give this lane's
+    chunks.
     """
     chunks = tuple(
         sum(item.count for item in stage.items if not item.name) for stage in lane.stages

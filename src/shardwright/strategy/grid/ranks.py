@@ -1,4 +1,4 @@
-"""Which place each device of a grid has on every axis."""
+"""Coordinates of a grid's devices on its axes."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ from shardwright.strategy.grid.expert_mesh import fold
 
 
 def coordinates(grid: Grid) -> dict[str, list[int]]:
-    """Each device's place on tp, cp, dp, pp, ep and etp: list d is device d's. Experts' axes fold
-    over those of a pipeline stage.
+    """By axis (tp, cp, dp, pp, ep, etp), the coordinate of every device of a grid.
+
+    Expert axes fold over those of a pipeline stage.
     """
     devices = range(grid.devices)
     strides = grid.strides()
-    found = {
+    places = {
         axis: [device // strides[axis] % getattr(grid, axis) for device in devices]
         for axis in AXES
         if axis != "ep"
     }
     for axis, pieces in (_expert_pieces(grid) or {}).items():
-        found[axis], weight = [0] * grid.devices, 1
+        places[axis], weight = [0] * grid.devices, 1
         for size, stride in pieces:
-            found[axis] = [
-                n + device // stride % size * weight
-                for n, device in zip(found[axis], devices, strict=True)
+            places[axis] = [
+                place + device // stride % size * weight
+                for place, device in zip(places[axis], devices, strict=True)
             ]
             weight *= size
-    return found
+    return places
 
 
 def same_ranks(grid: Grid, order: Sequence[str]) -> bool:
-    """Each device has the place on every axis that it has in `grid`, if the axes are in another
-    order, from the innermost.
+    """True if every device keeps its coordinates when the grid's axes are in another order,
+    innermost first.
     """
-    other = replace(grid, order=tuple(order))
-    one, two = grid.strides(), other.strides()
-    if any(one[axis] != two[axis] for axis in one if getattr(grid, axis) > 1):
+    reordered = replace(grid, order=tuple(order))
+    strides, reordered_strides = grid.strides(), reordered.strides()
+    if any(strides[axis] != reordered_strides[axis] for axis in strides if getattr(grid, axis) > 1):
         return False
-    return _expert_pieces(grid) == _expert_pieces(other)
+    return _expert_pieces(grid) == _expert_pieces(reordered)
 
 
 def _expert_pieces(grid: Grid) -> dict[str, list[tuple[int, int]]] | None:

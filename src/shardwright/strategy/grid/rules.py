@@ -1,7 +1,7 @@
-"""What makes a grid legal for a model, a batch and a number of devices; and the one representative
-of grids that mean the same.
+"""Rules of a legal grid for a model, a batch and a number of devices; and the representative of
+grids that mean the same.
 
-A rule is one predicate on whole numbers or on columns of them: it refuses a grid, and the search
+A rule is one predicate on whole numbers or on columns of numbers: it refuses a grid, and the search
 judges its members by it.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.axes import AXES, BORN, Grid
+from shardwright.strategy.grid.axes import AXES, FIELD_RULES, Grid
 from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES, WAVE, grid_schedule
@@ -35,27 +35,26 @@ LoneStages: TypeAlias = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridFacts:
-    """What a grid is checked against, as plain counts.
+    """Counts that the rules of a grid compare with.
 
     Args:
-        devices: of the cluster, of which a plan may leave some idle.
+        devices: devices of the cluster; a plan may leave some idle.
         global_batch: samples a step.
         seq_len: tokens a sample.
         layers: blocks between embedding and head.
         vocab: rows of the embedding.
-        heads, kv_heads: of attention (the greatest common divisor if layers differ; 0 = no
+        heads, kv_heads: heads of attention (the greatest common divisor if layers differ; 0 = no
             attention).
         ffn: width of the dense and shared feed-forward (greatest common divisor; 0 = none).
-        experts: of a layer (greatest common divisor; 0 = dense model).
-        expert_ffn: width of one.
+        experts: experts of a layer (greatest common divisor; 0 = dense model).
+        expert_ffn: width of one expert.
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
         causal: no position reads a later one or another sequence.
         teacher: layers of a teacher beside the model (0 = none).
-        fills_pipeline, ties_experts, equal_stages, equal_between: as the runtime has them
-            (`Runtime`).
-        lone_stages: ZeRO stages that mean something where one device holds all, as something waits
-            in host memory under them, and the stage that each means; whatever the grid's own
-            options say (`facts.lone_stages`).
+        fills_pipeline, ties_experts, equal_stages, equal_between: fields of `Runtime`.
+        lone_stages: (ZeRO stage, equivalent stage) of the stages that have an effect where one
+            device
+            holds all parameters, because some states are kept in host memory (`facts.lone_stages`).
     """
 
     devices: int
@@ -86,7 +85,7 @@ device too."""
 
 
 _COMMON: Final = (
-    *BORN,
+    *FIELD_RULES,
     Rule(
         rule="grid.devices",
         holds=lambda g, f: g.tp * g.cp * g.dp * g.pp <= f.devices,
@@ -365,7 +364,9 @@ GENERAL_RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_GENERAL, *_MEMORY)
 
 
 def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
-    """How many of `layers` each chunk has; or why they make no chunks."""
+    """Number of the model's `layers` on each chunk; or the error that says why no chunks are
+    possible.
+    """
     try:
         return chunk_layers(
             layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
@@ -375,22 +376,25 @@ def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
 
 
 def largest_chunk(grid: Grid, *, layers: int) -> int:
-    """Layers of the largest chunk; -1 where they make no chunks."""
+    """Layers of the grid's largest chunk; -1 where no chunks are possible."""
     chunks = chunks_of(grid, layers=layers)
     return -1 if isinstance(chunks, StrategyError) else max(chunks)
 
 
 def unlike_stages(grid: Grid, *, layers: int) -> int:
-    """How stages differ in layers: 0 = not at all, or they make no chunks; 1 = the first or the
-    last one differs from all between, or they are as if embedding and head were a layer each; 2 =
-    otherwise.
+    """Class of difference between a grid's stages in layers: 0, 1 or 2, see `unlike_chunks`; 0 also
+    where no chunks are possible.
     """
     chunks = chunks_of(grid, layers=layers)
     return 0 if isinstance(chunks, StrategyError) else unlike_chunks(chunks, ranks=grid.pp)
 
 
 def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
-    """The same of the layers of chunks that go round so many ranks."""
+    """Class of difference between stages in layers, of chunks dealt round `ranks` ranks.
+
+    0 = all equal; 1 = only the first or the last stage differs from those between, or all are equal
+    if embedding and head count as a layer each; 2 = otherwise.
+    """
     if len(set(chunks)) <= 1:
         return 0
     stages = [set(chunks[rank::ranks]) for rank in range(ranks)]
@@ -400,10 +404,10 @@ def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
 
 
 def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
-    """What rules read of one grid: its fields, and what no arithmetic on columns says of its
-    layers, experts and schedule.
+    """Values that rules read of one grid: its fields, and those that columns cannot compute from
+    fields.
     """
-    laid = grid_schedule(grid.schedule)
+    layout = grid_schedule(grid.schedule)
     return SimpleNamespace(
         **{name: getattr(grid, name) for name in (*Grid.__slots__, "devices", "ring", "edp")},
         largest=largest_chunk(grid, layers=facts.layers),
@@ -414,8 +418,8 @@ def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
         interleaved=SCHEDULES.get(grid.schedule, False),
         is_1f1b=grid.schedule == "1f1b",
         known=grid.schedule in GRID_SCHEDULES,
-        wave=laid.placement == WAVE,
-        lanes=laid.lanes,
+        wave=layout.placement == WAVE,
+        lanes=layout.lanes,
     )
 
 
@@ -430,9 +434,11 @@ def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[Rule, ...]
     return tuple(rule for rule, names in reads if names <= known and not names <= judged)
 
 
-def keeps(columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[str] = ()) -> Any:
-    """Which rows of `columns` keep every rule that reads these columns alone, but for rules that
-    read only `judged` ones; True = all.
+def legal_rows(
+    columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[str] = ()
+) -> Any:
+    """(rows,) True where a row of `columns` keeps every rule that reads these columns alone, except
+    rules that read only `judged` ones; a plain True = all rows do.
     """
     row = SimpleNamespace(**columns)
     return reduce(
@@ -443,24 +449,25 @@ def keeps(columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[st
 
 
 def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[Violation, ...]:
-    """Every rule that `grid` breaks; none = it is a legal plan for a model, batch and number of
-    devices with these `facts`.
+    """Every rule that `grid` breaks under these `facts`; none = it is a legal plan.
 
     Args:
-        general: schedules that only general plans are lowered with are legal too; what they
-            themselves refuse is `schedules.grid_order.order_violations`.
+        general: schedules that only general plans are lowered with are legal too; the rules of the
+            schedules are in `schedules.grid_order.order_violations`.
     """
     row = _row(grid, facts)
-    found: list[Violation] = []
+    broken_rules: list[Violation] = []
     for rule in GENERAL_RULES if general and not row.searched else RULES:
-        if not rule.holds(row, facts) and all(rule.after != broken.rule for broken in found):
+        if not rule.holds(row, facts) and all(rule.after != broken.rule for broken in broken_rules):
             hint = rule.hint if isinstance(rule.hint, str) else rule.hint(row)
-            found.append(Violation(rule=rule.rule, message=rule.message(row, facts), hint=hint))
-    return tuple(found)
+            broken_rules.append(
+                Violation(rule=rule.rule, message=rule.message(row, facts), hint=hint)
+            )
+    return tuple(broken_rules)
 
 
 def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> None:
-    """Raise the first broken rule; see `violations`.
+    """Raise the first rule that `grid` breaks; see `violations`.
 
     Raises:
         StrategyError: with the rule's id.
@@ -474,16 +481,16 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
     (idempotent).
 
     Switches without effect are off: sp without tp, gather without a ring, shards with one holder
-    (but what waits in host memory under them: see `lone_stage`), experts' degrees on a dense model,
-    first and last that only repeat the rule, full:N that covers every chunk, gpipe with one
-    microbatch, and the places of axes in `order` that change no group.
+    (unless states are kept in host memory under them: see `lone_stage`), experts' degrees on a
+    dense model, first and last that only repeat the rule, full:N that covers every chunk, gpipe
+    with one microbatch, and the places of axes in `order` that change no group.
     """
     if not facts.experts:
         grid = replace(grid, ep=1, etp=1)
     holders = grid.dp * grid.cp
     zero, shard = grid.zero, grid.shard
-    alone = holders == 1 and not (facts.experts and grid.edp > 1)
-    if alone or shard == 1:
+    single_holder = holders == 1 and not (facts.experts and grid.edp > 1)
+    if single_holder or shard == 1:
         zero = lone_stage(grid, facts=facts) if holders == 1 else 0
     if not zero or shard == holders:
         shard = 0
@@ -510,8 +517,8 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
 
 
 def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
-    """What the grid's ZeRO stage means where one device holds all: a stage under which something
-    waits in host memory, or 0.
+    """ZeRO stage equivalent to the grid's where one device holds all parameters: a stage that keeps
+    states in host memory, or 0.
     """
     if grid.zero == MAX_STAGE and HOST_SHARDS in grid.options:
         return MAX_STAGE
@@ -519,7 +526,7 @@ def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
 
 
 def _by_rule(grid: Grid, *, layers: int) -> Grid:
-    """`grid` without a list of layers that the rules give too: first and last in its place."""
+    """`grid` with first and last, or nothing, in place of a list of layers that these give too."""
     if not grid.layers:
         return grid
     plain = replace(grid, layers=())
@@ -534,29 +541,29 @@ def _by_rule(grid: Grid, *, layers: int) -> Grid:
 
 
 def _redundant(grid: Grid, *, layers: int) -> tuple[int, int]:
-    """(first, last) with what only repeats the rule for the others set to 0."""
-    meant = chunks_of(grid, layers=layers)
-    if grid.layers or isinstance(meant, StrategyError):
+    """(first, last) of the grid, 0 where a number only repeats the rule for the others."""
+    chunks = chunks_of(grid, layers=layers)
+    if grid.layers or isinstance(chunks, StrategyError):
         return grid.first, grid.last
-    head, tail = meant[0] * grid.vpp, meant[grid.pp - 1] * grid.vpp
-    for first, last in ((0, 0), (head, 0), (0, tail)):
-        if chunks_of(replace(grid, first=first, last=last), layers=layers) == meant:
+    first_rank, last_rank = chunks[0] * grid.vpp, chunks[grid.pp - 1] * grid.vpp
+    for first, last in ((0, 0), (first_rank, 0), (0, last_rank)):
+        if chunks_of(replace(grid, first=first, last=last), layers=layers) == chunks:
             return first, last
-    return head, tail
+    return first_rank, last_rank
 
 
 def _plain_order(grid: Grid) -> tuple[str, ...]:
-    """The first order, counting up from the default, with the same groups."""
+    """The first order of axes, counting up from the default, that gives the same groups."""
     sizes = {"tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "pp": grid.pp}
     expert = {"tp": grid.etp, "ep": grid.ep, "dp": grid.edp} if grid.ep * grid.etp > 1 else {}
-    dense_kept = tuple(axis for axis in grid.order if sizes.get(axis, 1) > 1)
-    expert_kept = tuple(axis for axis in grid.order if expert.get(axis, 1) > 1)
-    return _first_order(dense_kept, expert_kept)
+    dense_order = tuple(axis for axis in grid.order if sizes.get(axis, 1) > 1)
+    expert_order = tuple(axis for axis in grid.order if expert.get(axis, 1) > 1)
+    return _first_order(dense_order, expert_order)
 
 
 @lru_cache(maxsize=4096)
 def _first_order(dense: tuple[str, ...], expert: tuple[str, ...]) -> tuple[str, ...]:
-    """The least permutation of the axes that keeps these axes in these orders."""
+    """The first permutation of the axes that keeps the axes of both meshes in these orders."""
     for order in itertools.permutations(AXES):
         if (
             tuple(a for a in order if a in dense) == dense

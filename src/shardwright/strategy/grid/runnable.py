@@ -1,5 +1,5 @@
-"""What of a grid only some frameworks run: rules on a grid, or on the largest value that a search
-looks at of each axis, and a runtime.
+"""Features of a grid that only some frameworks have: rules on a grid, or on the largest value that
+a search tries of each axis, and a runtime.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ AXES_READ: Final = ("sp", "cp", "ulysses", "gather", "ep", "etp", "offload", "sh
 """Axes of a grid that these rules read."""
 
 
-def unrunnable(runtime: Runtime, asked: Any) -> Iterator[Violation]:
-    """The rules that `asked`, a grid or the largest values of its axes, breaks under `runtime`."""
+def unrunnable(runtime: Runtime, grid: Any) -> Iterator[Violation]:
+    """Rules that a grid, or the largest values of its axes, breaks under `runtime`."""
     broken: set[str] = set()
     for rule in RUNTIME_RULES:
-        if rule.after not in broken and not rule.holds(asked, runtime):
+        if rule.after not in broken and not rule.holds(grid, runtime):
             broken.add(rule.rule)
-            hint = rule.hint if isinstance(rule.hint, str) else rule.hint(asked)
-            yield Violation(rule=rule.rule, message=rule.message(asked, runtime), hint=hint)
+            hint = rule.hint if isinstance(rule.hint, str) else rule.hint(grid)
+            yield Violation(rule=rule.rule, message=rule.message(grid, runtime), hint=hint)

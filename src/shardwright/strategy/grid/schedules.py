@@ -1,7 +1,6 @@
-"""Where the schedules that a grid can name want its chunks: what a grid needs to know of a schedule
-to become a plan.
+"""Placement of chunks on pipeline ranks by each schedule that a grid can name.
 
-The tables themselves are `schedules`, above this package; a test holds both to say the same.
+The action tables are in `schedules`, above this package; a test holds both to agree.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ OPPOSITE: Final = "opposite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridSchedule:
-    """How a schedule lays chunks over pipeline ranks.
+    """Placement of a schedule's chunks on pipeline ranks.
 
     Args:
         placement: looped (chunk c on rank c mod pp), wave (down the ranks, up again, ...) or
-            opposite (two lanes, one down and one up, that take half of the microbatches each).
-        chunks: of each rank and lane where a grid does not say (vpp).
+            opposite (two lanes, one down and one up, with half of the microbatches each).
+        chunks: chunks of each rank and lane where a grid sets no vpp.
     """
 
     placement: str = LOOPED
@@ -32,7 +31,7 @@ class GridSchedule:
 
     @property
     def lanes(self) -> int:
-        """Lanes that share the ranks."""
+        """Number of lanes that share the ranks."""
         return 2 if self.placement == OPPOSITE else 1
 
     def rank(self, chunk: int, *, pp: int, lane: int = 0) -> int:
@@ -62,7 +61,5 @@ GRID_SCHEDULES: Final[Mapping[str, GridSchedule]] = MappingProxyType(
 
 
 def grid_schedule(name: str) -> GridSchedule:
-    """What a grid needs to know of the schedule `name`;
-    a looped one for names that are not known.
-    """
+    """Chunk placement of the schedule `name`; looped for unknown names."""
     return GRID_SCHEDULES.get(name, GridSchedule())

@@ -1,4 +1,4 @@
-"""Lanes: which samples take which way through the devices."""
+"""Lanes: a share of the batch and the stages that it goes through."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwright.strategy.plan.stages import Stage
 
 
 class Role(StrEnum):
-    """What a lane does."""
+    """Work of a lane: training, prefill or decode."""
 
     TRAIN = "train"
     PREFILL = "prefill"
@@ -18,10 +18,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """`samples` of the global batch, cut into equal `microbatches` (and each into `slices` by
-    weight), through its own stages.
+    """`samples` of the global batch, cut into equal `microbatches`, and the stages that run
+    them.
 
-    A stage's position is its chunk number.
+    A stage's position is its chunk number. `slices` are the weights of the token slices of each
+    microbatch; empty for none.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""Orders: who does what after what (DESIGN section 2, L_pipe)."""
+"""Orders of a plan's actions: a schedule's name, or a table with every device's actions (DESIGN
+section 2, L_pipe).
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
-    """A schedule by name for the given lanes, with its parameters."""
+class NamedOrder:
+    """An order given by a schedule's name, with its parameters, for the lanes named."""
 
     schedule: str
     lanes: tuple[str, ...]
@@ -41,8 +43,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A total order for each class of devices that take part in the same stages; the key is the
-    class's lowest device.
+    """An order given action by action: one row for each class of devices that run the same stages,
+    keyed by the class's lowest device.
 
     An entry is one action, or a pair that runs overlapped.
     """

@@ -1,4 +1,4 @@
-"""Sizes of the parts that a tree cuts whole things into."""
+"""Sizes of the parts that a split tree cuts samples, tokens, heads and other counts into."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.plan.split import Split
 
 
-def rounded(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """`total` things in shares of these weights: each its whole part, what is left to the largest
-    remainders, ties to the first.
+def proportional_parts(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
+    """Whole parts of `total` in proportion to `weights`, by largest remainder.
+
+    Each part gets the floor of its share; the largest remainders get one more, ties to the first.
     """
-    whole = sum(weights)
-    sizes = [total * weight // whole for weight in weights]
-    ranked = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
+    weight_sum = sum(weights)
+    sizes = [total * weight // weight_sum for weight in weights]
+    ranked = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % weight_sum))
     for i in ranked[: total - sum(sizes)]:
         sizes[i] += 1
     return tuple(sizes)
 
 
 def empty_dims(split: Split | None, counts: Mapping[Dim, int]) -> frozenset[Dim]:
-    """Dims of which some device of the tree gets nothing.
+    """Dims of which some device of the tree gets an empty part.
 
     Args:
-        counts: things to share of each dim (samples, tokens, heads, ..); dims that are not named
-            are not looked at.
+        counts: number to share of each dim (samples, tokens, heads, ..); dims not named are
+            ignored.
     """
     if split is None:
         return frozenset()
@@ -33,7 +34,11 @@ def empty_dims(split: Split | None, counts: Mapping[Dim, int]) -> frozenset[Dim]
         return frozenset().union(*(empty_dims(child, counts) for child in split.children))
     total = counts[split.dim]
     # equal parts share one child; the smallest of them says whether anything becomes empty below
-    sizes = (total // split.parts,) if isinstance(split.parts, int) else rounded(total, split.parts)
+    sizes = (
+        (total // split.parts,)
+        if isinstance(split.parts, int)
+        else proportional_parts(total, split.parts)
+    )
     if min(sizes) == 0:
         return frozenset({split.dim})
     return frozenset().union(

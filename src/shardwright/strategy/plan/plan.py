@@ -1,4 +1,4 @@
-"""A plan: lanes x (A_pipe, A_op, L_pipe) and the memory choices that span them."""
+"""A plan: lanes with their stages, orders, ZeRO rules and runtime options."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from enum import StrEnum
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.order import NamedOrder, Table
 
 
 class Cadence(StrEnum):
-    """How often parameters are gathered or gradients reduced."""
+    """Event at which parameters are gathered or gradients reduced: every use, microbatch or
+    step.
+    """
 
     USE = "use"
     MICROBATCH = "microbatch"
@@ -19,7 +21,9 @@ class Cadence(StrEnum):
 
 
 class ShardUnit(StrEnum):
-    """What is cut into shards."""
+    """Unit that ZeRO cuts into shards: the flat buffer, each tensor along dim 0, or whole
+    tensors.
+    """
 
     FLAT = "flat"
     DIM0 = "dim0"
@@ -27,7 +31,7 @@ class ShardUnit(StrEnum):
 
 
 class State(StrEnum):
-    """What may live in host memory."""
+    """Training states that may live in host memory."""
 
     OPTIMIZER = "opt"
     GRADIENT = "grad"
@@ -40,20 +44,22 @@ ALL = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
-    """ZeRO for some parameter classes (none named = all): three degrees over the members of each
-    sync group.
+    """A ZeRO rule for some parameter classes (none named = all): three degrees over the members of
+    each sync group.
 
-    A rule that names lanes holds for these alone. Optimizer states are shared by all that sum, of
-    whichever lane. Gradients and parameters of a lane that some rule names are shared by its own
-    members: lanes of unlike microbatches gather and reduce at unlike times.
+    A rule that names lanes holds for these alone. Optimizer states are sharded over all devices
+    that reduce the parameter's gradient, in every lane. Gradients and parameters of a lane named by
+    a rule are sharded over the lane's own members: lanes of different microbatches gather and
+    reduce at different times.
 
     Args:
-        lanes: that it holds for; none named = all.
-        optimizer, gradient, parameter: 1 = not sharded, `ALL` = the whole group; each divides the
-            one before.
+        lanes: lanes of the rule; none named = all.
+        optimizer, gradient, parameter: shard degrees; 1 = not sharded, `ALL` = the whole group;
+            each
+            divides the one before.
         gather, reduce: cadence of parameter gathers and gradient reductions.
-        host: (state, percent) that lives in host memory.
-        by_memory: shares follow the holders' free memory instead of being equal.
+        host: (state, percent) of the states in host memory.
+        by_memory: shards in proportion to the holders' free memory instead of equal shards.
     """
 
     parameters: tuple[str, ...] = ()
@@ -70,12 +76,13 @@ class Shards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole strategy on `devices` devices, numbered as the cluster numbers them; `options` of the
-    runtime hold for all of it.
+    """A complete strategy on `devices` devices, numbered as the cluster numbers them.
+
+    `options` are the runtime options of the whole plan.
     """
 
     devices: int
     lanes: tuple[Lane, ...]
-    orders: tuple[Named | Table, ...]
+    orders: tuple[NamedOrder | Table, ...]
     shards: tuple[Shards, ...] = ()
     options: Options = ()

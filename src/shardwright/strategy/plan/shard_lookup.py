@@ -1,4 +1,4 @@
-"""Which of a plan's ZeRO rules holds for what."""
+"""Lookup of the ZeRO rule of a parameter class in a lane."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from shardwright.strategy.plan.plan import Shards
 
 
 def last_rule(rules: Iterable[Shards], *names: str, lane: str) -> Shards | None:
-    """The last rule that holds for one of some parameter classes in a lane; None if there is none.
+    """The last ZeRO rule that applies to one of the named parameter classes in a lane; None if none
+    does.
 
     Args:
-        names: of the classes.
-        lane: its name.
+        names: names of the parameter classes.
+        lane: the lane's name.
     """
     fitting = [
         r

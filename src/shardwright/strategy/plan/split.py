@@ -1,4 +1,4 @@
-"""Split trees: how an operator is cut over devices (survey section 3.1; DESIGN section 2, A_op)."""
+"""Split trees: cuts of an operator over devices (DESIGN section 2, A_op)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from shardwright.model.ir.tensor import Dim
 
 
 class Exchange(StrEnum):
-    """How a core whose keys are cut by position sees the others' keys."""
+    """Way in which attention with keys cut by position gets the other ranks' keys: ring or
+    all-gather.
+    """
 
     RING = "ring"
     GATHER = "gather"
@@ -75,7 +77,7 @@ def devices_of(split: Split | None, base: int = 0) -> tuple[int, ...]:
 
 
 def num_leaves(split: Split | None) -> int:
-    """Leaves below `split`, without listing them."""
+    """Number of leaves below `split`, without listing them."""
     if split is None:
         return 1
     if isinstance(split.parts, int):

@@ -1,5 +1,5 @@
-"""Stages: which operators, on which devices, under which trees, and what they keep (DESIGN section
-2, A_pipe and memory choices).
+"""Stages of a lane: operators, devices, split trees and activation policy (DESIGN section 2,
+A_pipe).
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.plan.split import Exchange, Split
 
 
-class How(StrEnum):
-    """What happens to activations that are not kept on the device."""
+class ActivationPolicy(StrEnum):
+    """Treatment of activations that do not stay on the device: recomputation, host memory or
+    NVMe.
+    """
 
     RECOMPUTE = "recompute"
     HOST = "host"
@@ -20,8 +22,8 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Part of a chunk: the named block or operator (`count` 0), or the next `count` blocks of the
-    sequence called `name` (empty = any).
+    """Part of a chunk: the block or operator called `name` (`count` 0), or the next `count` blocks
+    of the run called `name` (empty = any run).
     """
 
     name: str = ""
@@ -30,8 +32,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Operator classes (none = all) and, optionally, a range of blocks counted inside the chunk
-    (first, last).
+    """A choice of operators by class (none = all) and, optionally, by a range of blocks in the
+    chunk (first, last).
     """
 
     classes: tuple[str, ...] = ()
@@ -40,8 +42,9 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A tree for the selected operators; later placements override earlier ones. `offset` shifts
-    the stage's base device.
+    """A split tree for the selected operators; later placements override earlier ones.
+
+    `offset` is added to the stage's base device. `exchange` is for attention cut by position.
     """
 
     select: Selector
@@ -52,16 +55,16 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """What happens to the activations of blocks first..last of a chunk.
+    """The treatment of the activations of blocks first..last of a chunk.
 
     Args:
         operators: classes or operator names; ``full`` is the whole block.
-        unit: blocks recomputed as one (one saved input a unit).
-        percent: share that is moved.
+        unit: blocks recomputed together (one saved input a unit).
+        percent: percent of the activations that is moved.
     """
 
     blocks: tuple[int, int]
-    how: How
+    how: ActivationPolicy
     operators: tuple[str, ...]
     unit: int = 1
     percent: int = 100
@@ -69,10 +72,10 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One chunk of a lane: its items in topological order, its first device, its trees and what it
-    keeps.
+    """One chunk of a lane: its items in topological order, first device, split trees and activation
+    policy.
 
-    `every`: it runs once for that many microbatches of the lane (an encoder with a larger
+    `every`: the stage runs once for that many microbatches of the lane (an encoder with a larger
     microbatch).
     """
 

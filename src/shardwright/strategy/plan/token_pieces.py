@@ -1,4 +1,4 @@
-"""Which tokens each device of a tree works on, as exact shares of the batch and the sequence."""
+"""Tokens of each device of a split tree, as exact shares of the batch and the sequence."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Interval = tuple[Fraction, Fraction]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPiece:
-    """Samples and positions as shares of the whole: one interval of the batch, a list of intervals
-    of the sequence.
+    """A set of tokens as shares of all tokens: one interval of the batch, several of the
+    sequence.
     """
 
     batch: Interval = (Fraction(0), Fraction(1))
     sequence: tuple[Interval, ...] = ((Fraction(0), Fraction(1)),)
 
     def inside(self, other: TokenPiece) -> bool:
-        """All of it lies in `other`."""
+        """True if every token of this piece is also in `other`."""
         return (
             other.batch[0] <= self.batch[0]
             and self.batch[1] <= other.batch[1]
@@ -34,46 +34,46 @@ class TokenPiece:
         )
 
 
-def cut(
+def cut_intervals(
     intervals: tuple[Interval, ...], shares: tuple[Fraction, ...], *, zigzag: bool = False
 ) -> list[tuple[Interval, ...]]:
-    """A list of intervals cut in order into parts with these shares; zigzag gives part i the pieces
-    i and 2n-1-i.
+    """Parts of a list of intervals, cut in order in proportion to `shares`; zigzag gives part i the
+    pieces i and 2n-1-i.
     """
     if zigzag:
         halves = [share / 2 for share in shares]
-        pieces = cut(intervals, (*halves, *reversed(halves)))
-        return [joined((*pieces[i], *pieces[-1 - i])) for i in range(len(shares))]
+        pieces = cut_intervals(intervals, (*halves, *reversed(halves)))
+        return [merged_intervals((*pieces[i], *pieces[-1 - i])) for i in range(len(shares))]
     total = sum((high - low for low, high in intervals), Fraction(0))
     ends = [Fraction(0), *accumulate(share * total for share in shares)]
-    result = []
+    parts = []
     for start, end in pairwise(ends):
         part: list[Interval] = []
-        passed = Fraction(0)
+        length_before = Fraction(0)
         for low, high in intervals:
-            a, b = max(start, passed), min(end, passed + high - low)
+            a, b = max(start, length_before), min(end, length_before + high - low)
             if a < b:
-                part.append((low + a - passed, low + b - passed))
-            passed += high - low
-        result.append(tuple(part))
-    return result
+                part.append((low + a - length_before, low + b - length_before))
+            length_before += high - low
+        parts.append(tuple(part))
+    return parts
 
 
-def joined(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
-    """The same intervals, touching neighbours as one."""
-    result: list[Interval] = []
+def merged_intervals(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
+    """The same intervals, with touching neighbours merged."""
+    merged: list[Interval] = []
     for low, high in intervals:
-        if result and result[-1][1] == low:
-            result[-1] = (result[-1][0], high)
+        if merged and merged[-1][1] == low:
+            merged[-1] = (merged[-1][0], high)
         else:
-            result.append((low, high))
-    return tuple(result)
+            merged.append((low, high))
+    return tuple(merged)
 
 
-def regions(
+def device_tokens(
     split: Split | None, *, base: int = 0, region: TokenPiece | None = None
 ) -> Iterator[tuple[int, TokenPiece]]:
-    """(device, its tokens) of every leaf, in tree order."""
+    """(device, tokens) of every leaf of a split tree, in tree order."""
     region = TokenPiece() if region is None else region
     if split is None:
         yield base, region
@@ -90,14 +90,14 @@ def regions(
     if split.dim is Dim.BATCH:
         cuts = [
             TokenPiece(batch=part[0], sequence=region.sequence)
-            for part in cut((region.batch,), shares)
+            for part in cut_intervals((region.batch,), shares)
         ]
     elif split.dim is Dim.SEQUENCE:
         cuts = [
             TokenPiece(batch=region.batch, sequence=part)
-            for part in cut(region.sequence, shares, zigzag=split.zigzag)
+            for part in cut_intervals(region.sequence, shares, zigzag=split.zigzag)
         ]
     else:
         cuts = [region] * len(weights)
     for child, step, part in zip(children, steps, cuts, strict=True):
-        yield from regions(child, base=base + step, region=part)
+        yield from device_tokens(child, base=base + step, region=part)

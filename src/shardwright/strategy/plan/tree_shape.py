@@ -1,4 +1,4 @@
-"""Questions about split trees that do not need their leaves listed."""
+"""Properties of split trees that are computed without listing the leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_LISTED: Final = 2**20
 
 
 def span(split: Split | None) -> int:
-    """Distance from the base to the last device."""
+    """Distance from a tree's base device to its last device."""
     if split is None:
         return 0
     if isinstance(split.step, tuple):
@@ -22,12 +22,12 @@ def span(split: Split | None) -> int:
 
 
 def depth(split: Split | None) -> int:
-    """Cuts on the longest way to a leaf."""
+    """Number of cuts on the longest path from the root to a leaf."""
     return 0 if split is None else 1 + max(depth(child) for child in split.children)
 
 
 def nodes(split: Split | None) -> Iterator[Split]:
-    """Every cut of the tree, equal children once."""
+    """Every cut of the tree; equal children are visited once."""
     if split is not None:
         yield split
         for child in split.children:
@@ -35,10 +35,10 @@ def nodes(split: Split | None) -> Iterator[Split]:
 
 
 def overlaps(split: Split | None) -> bool:
-    """Two leaves are one device (or there are too many irregular leaves to say).
+    """True if two leaves lie on one device, or if there are too many irregular leaves to list.
 
     A chain of equal cuts whose strides, sorted, each exceed the span of the smaller ones has
-    distinct leaves; others are listed.
+    distinct leaves; other trees are listed.
     """
     chain: list[tuple[int, int]] = []
     node = split

@@ -1,5 +1,5 @@
-"""First devices of stages as text, both ways: ``0..12/4`` is 0 4 8 12, ``3..0`` runs down,
-``(0..3)*8`` repeats.
+"""Notation of the first devices of stages, read and printed: ``0..12/4`` is 0 4 8 12, ``3..0``
+counts down, ``(0..3)*8`` repeats.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ _MAX_DEPTH: Final = 8
 
 
 def print_bases(bases: Sequence[int]) -> str:
-    """Numbers as ranges; a whole that repeats is written once."""
+    """Device numbers as text in ranges; a list that is one pattern repeated is written
+    ``(pattern)*count``.
+    """
     length = len(bases)
     for period in range(1, length // 2 + 1):
         if (
@@ -28,7 +30,7 @@ def print_bases(bases: Sequence[int]) -> str:
 
 
 def _ranges(bases: Sequence[int]) -> str:
-    """Arithmetic runs of three and more as ranges, the rest one by one."""
+    """Numbers as text: arithmetic sequences of three or more as ranges, the others singly."""
     parts: list[str] = []
     start = 0
     while start < len(bases):
@@ -47,37 +49,39 @@ def _ranges(bases: Sequence[int]) -> str:
 
 
 def read_bases(cursor: Cursor, *, depth: int = 0) -> list[int]:
-    """Read bases up to the first character that cannot be part of them."""
+    """Device numbers read from the cursor up to the first character that is not part of the
+    list.
+    """
     if depth > _MAX_DEPTH:
         raise cursor.error(f"repetitions nested deeper than {_MAX_DEPTH}")
-    result: list[int] = []
+    bases: list[int] = []
     while True:
         if cursor.take("("):
-            inner = read_bases(cursor, depth=depth + 1)
+            repeated = read_bases(cursor, depth=depth + 1)
             cursor.expect(")")
             cursor.expect("*", hint="a repetition is written (0..3)*8")
             count = cursor.number(smallest=1, largest=MAX_STAGES)
-            if len(inner) * count + len(result) > MAX_STAGES:
+            if len(repeated) * count + len(bases) > MAX_STAGES:
                 raise cursor.error(f"more than {MAX_STAGES} stages")
-            result += inner * count
+            bases += repeated * count
         else:
-            result += _read_range(cursor)
-        if len(result) > MAX_STAGES:
+            bases += _read_range(cursor)
+        if len(bases) > MAX_STAGES:
             raise cursor.error(f"more than {MAX_STAGES} stages")
         if not cursor.take(","):
-            return result
+            return bases
 
 
 def _read_range(cursor: Cursor) -> Sequence[int]:
-    """Read one number, or first..last with a stride."""
-    first = cursor.number()
+    """One number, or the numbers first..last with a stride, read from the cursor."""
+    start = cursor.number()
     if cursor.peek() != "." or cursor.after() != ".":
-        return (first,)
+        return (start,)
     cursor.place += 2
-    last = cursor.number()
+    end = cursor.number()
     stride = cursor.number(smallest=1) if cursor.take("/") else 1
-    if abs(last - first) % stride:
-        raise cursor.error(f"{first}..{last} does not divide by {stride}")
-    if abs(last - first) // stride >= MAX_STAGES:
+    if abs(end - start) % stride:
+        raise cursor.error(f"{start}..{end} does not divide by {stride}")
+    if abs(end - start) // stride >= MAX_STAGES:
         raise cursor.error(f"more than {MAX_STAGES} stages")
-    return range(first, last + 1, stride) if last >= first else range(first, last - 1, -stride)
+    return range(start, end + 1, stride) if end >= start else range(start, end - 1, -stride)

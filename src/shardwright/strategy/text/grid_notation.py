@@ -1,11 +1,11 @@
-"""The grid's one-line notation, both ways: ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none
+"""One-line notation of a grid, read and printed: ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none
 schedule=interleaved-1f1b order=...``.
 
 Options of the runtime stand behind the degrees as ``graphs=iteration``. Words may come in any
-order, each at most once; ``tp8`` and ``tp=8`` are the same word. What is left out has its default
-(docs/notation.md lists them); dp, where the number of devices is known, what the other degrees
-leave over. The printer is canonical: equal grids print equal text, and the text parses to the same
-grid.
+order, each at most once; ``tp8`` and ``tp=8`` are the same word. Words left out have their defaults
+(docs/notation.md lists them); dp, where the number of devices is known, is the number of devices
+over the product of the other degrees. The printer is canonical: equal grids print equal text, and
+the text parses to the same grid.
 """
 
 from __future__ import annotations
@@ -58,29 +58,29 @@ _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 
 
 def name_and_value(word: str) -> tuple[str, str]:
-    """``tp8``, ``tp=8`` and ``TP=8`` as ("tp", "8"), and a flag such as ``sp`` as ("sp", "1"); the
-    value of any other word is empty.
+    """Name and value of one word: ``tp8``, ``tp=8`` and ``TP=8`` give ("tp", "8"), the flag ``sp``
+    gives ("sp", "1"); other words have an empty value.
 
     Case does not count: every name and value of the notation is in small letters.
     """
     word = word.lower() if word.isascii() else word
     if word in _FLAGS:
         return word, "1"
-    found = _KEY_WORD.fullmatch(word) or _SHORT_WORD.fullmatch(word)
-    return (found[1].strip(), found[2].strip()) if found else (word, "")
+    match = _KEY_WORD.fullmatch(word) or _SHORT_WORD.fullmatch(word)
+    return (match[1].strip(), match[2].strip()) if match else (word, "")
 
 
 def is_word(word: str) -> bool:
-    """A word has the form of one of the notation, whatever its value."""
+    """True if a word has the form of one of the grid notation, whatever its value."""
     name, value = name_and_value(word)
     return name in _READERS and bool(value or "=" in word)
 
 
 def print_grid(grid: Grid) -> str:
-    """The canonical text of a grid.
+    """Canonical text of a grid.
 
-    Degrees of 1, flags that are off and keys at their default are left out, but for what a reader
-    always wants to see: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
+    Degrees of 1, flags that are off and keys at their default are left out, except those that are
+    always printed: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
     pipeline; the order of the axes when two or more exceed 1.
     """
     words: list[str] = []
@@ -118,18 +118,18 @@ def print_grid(grid: Grid) -> str:
 
 
 def complete_order(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """All five axes, innermost first: those not named take their place behind the axis they follow
-    by default (``tp cp ep dp pp``).
+    """All five axes, innermost first; axes not named are inserted behind the axis that precedes
+    them in the default order (``tp cp ep dp pp``).
     """
-    result = list(axes)
+    complete = list(axes)
     for i, axis in enumerate(AXES):
-        if axis not in result:
-            result.insert(result.index(AXES[i - 1]) + 1 if i else 0, axis)
-    return tuple(result)
+        if axis not in complete:
+            complete.insert(complete.index(AXES[i - 1]) + 1 if i else 0, axis)
+    return tuple(complete)
 
 
 def _number(text: str, *, word: str, smallest: int = 0) -> int:
-    """A count written in digits."""
+    """The whole number that `text` writes in digits; StrategyError if it is not one."""
     if (
         not text.isascii()
         or not text.isdigit()
@@ -144,7 +144,9 @@ def _number(text: str, *, word: str, smallest: int = 0) -> int:
 
 
 def _recompute(text: str) -> dict[str, Any]:
-    """``none``, ``selective``, ``full`` or ``full:N`` (N layers of each chunk; full:0 is none)."""
+    """Grid fields of ``none``, ``selective``, ``full`` or ``full:N`` (N layers of each chunk;
+    full:0 is none).
+    """
     kind, colon, layers = text.partition(":")
     if kind not in [r.value for r in Recompute] or (colon and kind != Recompute.FULL):
         raise StrategyError(
@@ -157,7 +159,9 @@ def _recompute(text: str) -> dict[str, Any]:
 
 
 def _order(text: str) -> dict[str, Any]:
-    """Axes from innermost to outermost; those left out take their default place."""
+    """Grid field of an order of axes from innermost to outermost; axes left out take their default
+    place.
+    """
     axes = tuple(text.split("-"))
     for axis in axes:
         if axis not in AXES:
@@ -173,6 +177,7 @@ def _order(text: str) -> dict[str, Any]:
 
 
 def _offload(text: str) -> dict[str, Any]:
+    """Grid field of the percent of optimizer states on the host."""
     percent = _number(text.removesuffix("%"), word=f"offload={text}")
     if percent > 100:
         raise StrategyError(
@@ -183,11 +188,12 @@ def _offload(text: str) -> dict[str, Any]:
 
 
 def _layers(text: str) -> dict[str, Any]:
-    """Layers of every chunk, in order."""
+    """Grid field of the layers of every chunk, in order, separated by commas."""
     return {"layers": tuple(_number(count, word=f"layers={text}") for count in text.split(","))}
 
 
 def _degree(text: str, *, name: str) -> dict[str, Any]:
+    """Grid field of the degree called `name`."""
     field, smallest = _DEGREES[name]
     value = _number(text, word=name, smallest=smallest)
     if field == "zero" and value > 3:
@@ -196,6 +202,7 @@ def _degree(text: str, *, name: str) -> dict[str, Any]:
 
 
 def _flag(text: str, *, name: str) -> dict[str, Any]:
+    """Grid field of the flag called `name`: ``1`` is on, ``0`` off."""
     if text not in ("0", "1"):
         raise StrategyError(
             f"{name}={text[:20]} is neither on nor off",
@@ -205,6 +212,7 @@ def _flag(text: str, *, name: str) -> dict[str, Any]:
 
 
 def _option(text: str, *, name: str) -> dict[str, Any]:
+    """Grid field of the runtime option called `name`."""
     if text not in BY_NAME[name].values:
         raise StrategyError(
             f"{name}={text[:40]} is not known",
@@ -213,9 +221,9 @@ def _option(text: str, *, name: str) -> dict[str, Any]:
     return {f"{_OPTION}{name}": text}
 
 
-def _fields(read: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What words set, the options of the runtime together."""
-    fields = {field: value for values in read.values() for field, value in values.items()}
+def _fields(fields_of_word: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Arguments of `Grid` from the fields that words set; runtime options are gathered into one."""
+    fields = {field: value for values in fields_of_word.values() for field, value in values.items()}
     options = [
         (field.removeprefix(_OPTION), fields.pop(field))
         for field in list(fields)
@@ -242,19 +250,19 @@ _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
 
 
 def word_hint(word: str) -> str:
-    """Words like `word`, of the grid or of its runtime's options;
-    where none is, some of the grid.
+    """Hint for an unknown word: similar words of the grid notation or its runtime options; where
+    none is similar, some words of the grid.
     """
     form = re.sub(r"=?[0-9]+$", "N", word[:40])
-    near = nearest(form, (*_WORDS, *_OPTION_WORDS))
-    return near if near.startswith("did you mean") else nearest(form, _WORDS)
+    hint = nearest(form, (*_WORDS, *_OPTION_WORDS))
+    return hint if hint.startswith("did you mean") else nearest(form, _WORDS)
 
 
 def _read_words(text: str) -> dict[str, dict[str, Any]]:
-    """By the name of each word, the fields that it sets.
+    """Grid fields by the name of the word that sets them.
 
     Raises:
-        StrategyError: a word or a number that has no meaning.
+        StrategyError: an unknown word, a word given twice, or an illegal value.
     """
     words = text.split() if len(text) <= _MAX_TEXT else []
     if not words:
@@ -262,22 +270,22 @@ def _read_words(text: str) -> dict[str, dict[str, Any]]:
             f"a grid is 1 to {_MAX_TEXT} characters of words, not {len(text)}",
             hint="such as 'tp8 pp4 dp2 mbs1 zero1'",
         )
-    found: dict[str, dict[str, Any]] = {}
+    fields_of_word: dict[str, dict[str, Any]] = {}
     for word in words:
         name, value = name_and_value(word)
         if not is_word(word):
             raise StrategyError(f"unknown word {word[:40]!r} in a grid", hint=word_hint(word))
-        if name in found:
+        if name in fields_of_word:
             raise StrategyError(f"{name!r} is said twice in a grid", hint="keep one of them")
-        found[name] = _READERS[name](value)
-    return found
+        fields_of_word[name] = _READERS[name](value)
+    return fields_of_word
 
 
-def _dp_left(fields: dict[str, Any], *, devices: int) -> int:
-    """The data parallel degree with which a grid of these fields has so many devices."""
+def _remaining_dp(fields: dict[str, Any], *, devices: int) -> int:
+    """Data parallel degree with which a grid of these fields has `devices` devices."""
     tp, cp, pp = (int(fields.get(name, 1)) for name in ("tp", "cp", "pp"))
-    dp, rest = divmod(devices, tp * cp * pp)
-    if rest or not dp:
+    dp, remainder = divmod(devices, tp * cp * pp)
+    if remainder or not dp:
         raise StrategyError(
             f"tp x cp x pp = {tp} x {cp} x {pp} = {tp * cp * pp} does not divide the {devices:,}"
             " devices, so no dp takes the rest",
@@ -288,52 +296,54 @@ def _dp_left(fields: dict[str, Any], *, devices: int) -> int:
 
 
 def parse_grid(text: str, *, devices: int = 0) -> Grid:
-    """The grid that `text` says; any order of words, each at most once.
+    """The grid written in `text`; words in any order, each at most once.
 
-    Left out words have their defaults; ``vpp`` above 1 without a schedule means
+    Words left out have their defaults; ``vpp`` above 1 without a schedule means
     ``interleaved-1f1b``, and a schedule in waves without ``vpp`` has two chunks a rank.
 
     Args:
-        devices: that a text which does not say dp is for: dp is what its other degrees leave over.
-            0 = not known, and dp is 1.
+        devices: number of devices of the grid where `text` has no dp: dp is then `devices` over the
+            product of the other degrees. 0 = not known, and dp is 1.
 
     Raises:
-        StrategyError: a word, number or combination that has no meaning (the rules against model
-            and cluster are in `grid_rules`), or the degrees do not divide the devices.
+        StrategyError: an unknown word, number or combination (the rules against model and cluster
+            are
+            in `grid_rules`), or the degrees do not divide the devices.
     """
     fields = _fields(_read_words(text))
     if fields.get("vpp", 1) > 1 and "schedule" not in fields:
         fields["schedule"] = _INTERLEAVED
     fields.setdefault("vpp", grid_schedule(fields.get("schedule", "")).chunks)
     if devices and "dp" not in fields:
-        fields["dp"] = _dp_left(fields, devices=devices)
+        fields["dp"] = _remaining_dp(fields, devices=devices)
     return Grid(**fields)
 
 
-_WHOLE: Final = frozenset(("dp", "mbs", "zero", "recompute"))
-_LAYERS: Final = ("first", "last", "layers")
+_COMPLETE_WORDS: Final = frozenset(("dp", "mbs", "zero", "recompute"))
+_LAYER_WORDS: Final = ("first", "last", "layers")
 
 
 def changed_grid(grid: Grid, text: str) -> Grid:
-    """`grid` with the axes that `text` names changed: ``zero3``, ``tp4 dp16``, ``recompute=full``.
+    """`grid` with the axes changed that `text` names: ``zero3``, ``tp4 dp16``,
+    ``recompute=full``.
 
-    Where dp is not named it is as large as the grid's devices have room for. What only goes with an
-    axis that changed follows: sp ends with tp, layers by number with pp and vpp, an interleaved
-    schedule with vpp. A text that says dp, mbs, zero and recompute, as the printer does, is a whole
+    Where `text` has no dp, dp is as large as the grid's devices allow. Settings that depend on a
+    changed axis follow: sp ends with tp, layers by number with pp and vpp, an interleaved schedule
+    with vpp. A text with dp, mbs, zero and recompute, as the printer writes, is a complete
     strategy.
 
     Raises:
-        StrategyError: a word, number or combination that has no meaning.
+        StrategyError: an unknown word, number or combination.
     """
-    read = _read_words(text)
-    if read.keys() >= _WHOLE:
+    fields_of_word = _read_words(text)
+    if fields_of_word.keys() >= _COMPLETE_WORDS:
         return parse_grid(text)
-    fields = _fields(read)
+    fields = _fields(fields_of_word)
     if "options" in fields:
         fields["options"] = ordered({**dict(grid.options), **dict(fields["options"])}.items())
     if fields.get("tp") == 1:
         fields.setdefault("sp", False)
-    if {"pp", "vpp", "schedule"} & fields.keys() and not set(_LAYERS) & fields.keys():
+    if {"pp", "vpp", "schedule"} & fields.keys() and not set(_LAYER_WORDS) & fields.keys():
         fields |= {"first": 0, "last": 0, "layers": ()}
     if "schedule" in fields:
         fields.setdefault(

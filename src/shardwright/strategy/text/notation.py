@@ -1,4 +1,4 @@
-"""The general plan notation, printed (docs/notation.md has the grammar; `parser` reads it)."""
+"""Printer of the general plan notation (docs/notation.md has the grammar; `parser` reads it)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, Named, Table
+from shardwright.strategy.plan.order import Action, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit
 from shardwright.strategy.plan.stages import Item, Keep, Placement, Selector, Stage
 from shardwright.strategy.text.base_notation import print_bases
@@ -28,8 +28,9 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
     """A plan as text that parses to an equal plan.
 
     Args:
-        name: its name in the first line.
-        model: given one, a plan that is a grid's for this model is printed as that grid's line.
+        name: the plan's name in the first line.
+        model: given one, a plan that equals a grid's plan for this model is printed as the grid's
+            line.
 
     Raises:
         StrategyError: a name in the plan cannot be written (spaces, say).
@@ -53,7 +54,7 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
 
 
 def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
-    """`name`, if it can be written."""
+    """`name` unchanged; StrategyError if the notation cannot write it."""
     if not pattern.fullmatch(name):
         raise StrategyError(
             f"the name {name[:60]!r} cannot be written",
@@ -106,15 +107,17 @@ def _lane(lane: Lane) -> list[str]:
 
 
 def num_blocks(items: Sequence[Item]) -> int:
-    """Counted blocks of a chunk:
-    what block ranges are counted in (blocks given by name are not).
+    """Number of blocks of a chunk that block ranges count (blocks given by name are not
+    counted).
     """
     return sum(item.count for item in items)
 
 
-def kept(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
-    """A run's keep lines for a chunk of so many blocks: an open range ends at the last block and
-    vanishes when it would be empty.
+def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
+    """Activation policy of a chunk of `blocks` blocks under the keep lines that several stages
+    share.
+
+    An open range ends at the chunk's last block and is dropped where it would be empty.
     """
     return tuple(
         replace(keep, blocks=(keep.blocks[0], blocks - 1)) if is_open else keep
@@ -124,20 +127,23 @@ def kept(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
 
 
 def _patterns(stage: Stage) -> list[Pattern]:
-    """Ways to write a stage's keeps: ranges that reach the last block open, or all closed."""
-    last = num_blocks(stage.items) - 1
-    opened = tuple(
-        (keep, keep.blocks[1] == last and 0 <= keep.blocks[0] <= last) for keep in stage.keeps
+    """Keep lines that write a stage's activation policy: ranges that reach the last block open, or
+    all closed.
+    """
+    last_block = num_blocks(stage.items) - 1
+    open_ranges = tuple(
+        (keep, keep.blocks[1] == last_block and 0 <= keep.blocks[0] <= last_block)
+        for keep in stage.keeps
     )
-    closed = tuple((keep, False) for keep in stage.keeps)
-    return [opened] if opened == closed else [opened, closed]
+    closed_ranges = tuple((keep, False) for keep in stage.keeps)
+    return [open_ranges] if open_ranges == closed_ranges else [open_ranges, closed_ranges]
 
 
 def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
-    """Neighbouring stages that can share their trees and keep lines."""
+    """Groups of neighbouring stages that share split trees and keep lines, with the lines."""
     runs: list[tuple[list[Stage], list[Pattern]]] = []
     for stage in stages:
-        fitting = _fitting(*runs[-1], stage) if runs else []
+        fitting = _shared_patterns(*runs[-1], stage) if runs else []
         if fitting:
             runs[-1][0].append(stage)
             runs[-1] = (runs[-1][0], fitting)
@@ -146,21 +152,25 @@ def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
     return [(members, patterns[0]) for members, patterns in runs]
 
 
-def _fitting(members: Sequence[Stage], patterns: list[Pattern], stage: Stage) -> list[Pattern]:
-    """Keep lines that say what all of `members` and `stage` keep;
-    none if they cannot share a run.
+def _shared_patterns(
+    members: Sequence[Stage], patterns: list[Pattern], stage: Stage
+) -> list[Pattern]:
+    """Keep lines that hold for all of `members` and for `stage`; none if the stages cannot share
+    lines.
     """
     if members[0].placements != stage.placements or members[0].every != stage.every:
         return []
-    known = [p for p in patterns if kept(p, blocks=num_blocks(stage.items)) == stage.keeps]
-    if known or any(patterns):
-        return known
+    shared = [
+        p for p in patterns if keeps_of_chunk(p, blocks=num_blocks(stage.items)) == stage.keeps
+    ]
+    if shared or any(patterns):
+        return shared
     # so far nobody kept anything: chunks without blocks may take over the lines of the first that
     # has some
     return [
         p
         for p in _patterns(stage)
-        if all(kept(p, blocks=num_blocks(m.items)) == m.keeps for m in members)
+        if all(keeps_of_chunk(p, blocks=num_blocks(m.items)) == m.keeps for m in members)
     ]
 
 
@@ -192,15 +202,17 @@ def _placement(placement: Placement) -> str:
 
 
 def _keep(keep: Keep, *, is_open: bool) -> str:
-    last = "" if is_open else str(keep.blocks[1])
+    last_block = "" if is_open else str(keep.blocks[1])
     unit = f"/{keep.unit}" if keep.unit != 1 else ""
     percent = f" {keep.percent}%" if keep.percent != 100 else ""
-    return f"{keep.how.value} {keep.blocks[0]}-{last}{unit}{percent}: {_names(keep.operators)}"
+    return (
+        f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {_names(keep.operators)}"
+    )
 
 
-def _order(order: Named | Table, *, lanes: tuple[str, ...]) -> list[str]:
-    among = f"({', '.join(_name(lane) for lane in order.lanes)})"
-    if isinstance(order, Named):
+def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
+    lane_list = f"({', '.join(_name(lane) for lane in order.lanes)})"
+    if isinstance(order, NamedOrder):
         if order.schedule == "table":
             raise StrategyError(
                 "a schedule cannot be named table",
@@ -208,11 +220,11 @@ def _order(order: Named | Table, *, lanes: tuple[str, ...]) -> list[str]:
                 hint="that word begins a table of actions",
             )
         words = [
-            f"order {_name(order.schedule)}{among}",
+            f"order {_name(order.schedule)}{lane_list}",
             *(f"{_name(k)}={_value(v)}" for k, v in order.parameters),
         ]
         return [" ".join(words)]
-    lines = [f"order table{among}"]
+    lines = [f"order table{lane_list}"]
     for device, entries in order.rows:
         lines.append(
             f"  {device}: " + " ".join(_entry(entry, lanes=order.lanes) for entry in entries)
@@ -241,6 +253,6 @@ def _action(action: Action, *, lanes: tuple[str, ...]) -> str:
         raise StrategyError(
             f"action of lane {action.lane}, but the table has {len(lanes)}", rule="order.lanes"
         )
-    lane = f"{lanes[action.lane]}/" if len(lanes) > 1 else ""
-    part = f".{action.slice}" if action.slice else ""
-    return f"{lane}{action.chunk}{action.kind.value}{action.microbatch}{part}"
+    lane_prefix = f"{lanes[action.lane]}/" if len(lanes) > 1 else ""
+    slice_suffix = f".{action.slice}" if action.slice else ""
+    return f"{lane_prefix}{action.chunk}{action.kind.value}{action.microbatch}{slice_suffix}"

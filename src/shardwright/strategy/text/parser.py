@@ -1,4 +1,4 @@
-"""The general plan notation, read (docs/notation.md has the grammar; `notation` prints it)."""
+"""Parser of the general plan notation (docs/notation.md has the grammar; `notation` prints it)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.model.ir.graph import Model
@@ -15,13 +15,20 @@ from shardwright.runtime.runtime import Options
 from shardwright.strategy.grid.axes import MAX_DEGREE
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, Kind, Named, Table
+from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange
-from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.plan.stages import (
+    ActivationPolicy,
+    Item,
+    Keep,
+    Placement,
+    Selector,
+    Stage,
+)
 from shardwright.strategy.text.base_notation import MAX_STAGES, read_bases
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.notation import DOTTED, NAME, kept, num_blocks
+from shardwright.strategy.text.notation import DOTTED, NAME, keeps_of_chunk, num_blocks
 from shardwright.strategy.text.split_notation import Cursor, read_split
 
 MAX_TEXT: Final = 16 * 2**20
@@ -48,13 +55,19 @@ _ORDER: Final = re.compile(rf"order ({_NAME})\(([^()]*)\)((?: [^ ]+)*)", re.ASCI
 _TABLE: Final = re.compile("order table")
 _ROW: Final = re.compile(r"(\d+): ?(.*)", re.ASCII)
 _ACTION: Final = re.compile(rf"(?:({_NAME})/)?(\d+)([FIWBR])(\d+)(?:\.(\d+))?", re.ASCII)
+_SHARD_CHOICES: Final[dict[str, type[StrEnum]]] = {
+    "gather": Cadence,
+    "reduce": Cadence,
+    "unit": ShardUnit,
+}
+_SHARD_WORDS: Final = ("lanes", *_SHARD_CHOICES, "host", "by-memory")
 _INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """The lines of a text that say something, one after another; trees that are equal become one
-    object.
+    """The lines of a text that are not empty, read one after another; equal tuples of placements
+    become one object.
     """
 
     lines: list[tuple[int, str]]
@@ -63,43 +76,46 @@ class _Reader:
 
     @property
     def where(self) -> str:
-        """Where the next line is."""
+        """Line number of the next line, as text for errors."""
         return f"line {self.lines[min(self.place, len(self.lines) - 1)][0]}" if self.lines else ""
 
     def next(
         self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
     ) -> re.Match[str] | None:
-        """The next line if it starts with the word `first` and has this form; an error if it only
-        starts so.
+        """Match of the next line with `pattern`, read; None if the line does not start with
+        `first`.
+
+        Raises:
+            StrategyError: the line starts with `first` but does not match.
         """
         if self.place == len(self.lines):
             return None
         text = self.lines[self.place][1]
         if first and not text.startswith(first):
             return None
-        found = pattern.fullmatch(text)
-        if found is None and first:
+        match = pattern.fullmatch(text)
+        if match is None and first:
             raise self.error(
                 f"cannot read {text[:80]!r}", hint="the forms of a line are in docs/notation.md"
             )
-        if found is not None:
+        if match is not None:
             self.place += 1
-        return found
+        return match
 
     def error(self, message: str, *, hint: str = "") -> StrategyError:
-        """An error at the next line."""
+        """StrategyError located at the next line."""
         return StrategyError(message, hint=hint, path=self.where)
 
 
 def parse_plan(text: str, *, model: Model | None = None) -> Plan:
-    """The plan that `text` says; `#` starts a comment, indentation has no meaning.
+    """The plan written in `text`; `#` starts a comment, indentation has no meaning.
 
     Args:
-        model: needed for texts with a ``grid`` line, which says a plan only together with a model.
+        model: needed for texts with a ``grid`` line, which give a plan only together with a model.
 
     Raises:
-        StrategyError: the text says no plan; the line is named. Whether the plan is legal is
-        `verify.verify`.
+        StrategyError: the text is no plan; the message names the line. `verify.verify` checks that
+            the plan is legal.
     """
     if len(text) > MAX_TEXT:
         raise StrategyError(f"a plan of {len(text)} characters", hint=f"at most {MAX_TEXT}")
@@ -117,10 +133,10 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
     if grid is not None:
         return _from_grid(reader, grid, devices=devices, model=model)
     options = _read_options(reader)
-    shards = _many(reader, _read_shards)
-    lanes = _many(reader, _read_lane)
+    shards = _read_all(reader, _read_shards)
+    lanes = _read_all(reader, _read_lane)
     names = tuple(lane.name for lane in lanes)
-    orders: list[Named | Table] = []
+    orders: list[NamedOrder | Table] = []
     while (order := _read_order(reader, all_lanes=names)) is not None:
         orders.append(order)
     if reader.place < len(reader.lines):
@@ -156,23 +172,23 @@ def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Mod
 _Read = TypeVar("_Read")
 
 
-def _many(reader: _Reader, read: Callable[[_Reader], _Read | None]) -> tuple[_Read, ...]:
-    """As many as there are."""
-    result: list[_Read] = []
-    while (one := read(reader)) is not None:
-        result.append(one)
-    return tuple(result)
+def _read_all(reader: _Reader, read: Callable[[_Reader], _Read | None]) -> tuple[_Read, ...]:
+    """All consecutive items that `read` reads."""
+    items: list[_Read] = []
+    while (item := read(reader)) is not None:
+        items.append(item)
+    return tuple(items)
 
 
 def _count(reader: _Reader, digits: str, *, smallest: int = 0, largest: int = MAX_DEGREE) -> int:
-    """Digits as a number."""
+    """Digits as a number; StrategyError outside `smallest`..`largest`."""
     if len(digits) > 12 or not smallest <= int(digits) <= largest:
         raise reader.error(f"{digits[:20]} is not a number from {smallest} to {largest}")
     return int(digits)
 
 
 def _names(reader: _Reader, text: str) -> tuple[str, ...]:
-    """Names with commas between; ``all`` is none."""
+    """Names separated by commas; ``all`` gives an empty tuple."""
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if not DOTTED.fullmatch(name):
@@ -181,7 +197,7 @@ def _names(reader: _Reader, text: str) -> tuple[str, ...]:
 
 
 def _member(reader: _Reader, kind: type[_Enum], word: str) -> _Enum:
-    """A word of a closed list."""
+    """The member of an enum with the value `word`."""
     try:
         return kind(word)
     except ValueError:
@@ -192,47 +208,37 @@ def _member(reader: _Reader, kind: type[_Enum], word: str) -> _Enum:
 
 
 def _read_shards(reader: _Reader) -> Shards | None:
-    """``zero all: all/1/1 gather=use unit=dim0 host=opt:50``."""
+    """The ZeRO rule of a line ``zero all: all/1/1 gather=use unit=dim0 host=opt:50``; None for
+    other lines.
+    """
     line = reader.next(_ZERO, first="zero ")
     if line is None:
         return None
     degrees = [ALL if d == "all" else _degree(reader, d) for d in line.groups()[1:4]]
-    gather, reduce, unit, by_memory = Cadence.STEP, Cadence.STEP, ShardUnit.FLAT, False
-    host: tuple[tuple[State, int], ...] = ()
-    lanes: tuple[str, ...] = ()
+    fields: dict[str, Any] = {}
     for word in line[5].split():
-        key, _, value = word.partition("=")
-        if key == "gather":
-            gather = _member(reader, Cadence, value)
-        elif key == "reduce":
-            reduce = _member(reader, Cadence, value)
-        elif key == "unit":
-            unit = _member(reader, ShardUnit, value)
+        key, _, text = word.partition("=")
+        if key in _SHARD_CHOICES:
+            fields[key] = _member(reader, _SHARD_CHOICES[key], text)
         elif key == "host":
-            host = tuple(_share(reader, share) for share in value.split(","))
+            fields[key] = tuple(_share(reader, share) for share in text.split(","))
         elif key == "lanes":
-            lanes = _lane_names(reader, tuple(value.split(",")))
+            fields[key] = _lane_names(reader, tuple(text.split(",")))
         elif word == "by-memory":
-            by_memory = True
+            fields["by_memory"] = True
         else:
-            known = ("lanes", "gather", "reduce", "unit", "host", "by-memory")
-            raise reader.error(f"unknown word {word[:40]!r}", hint=nearest(key[:40], known))
+            raise reader.error(f"unknown word {word[:40]!r}", hint=nearest(key[:40], _SHARD_WORDS))
     return Shards(
         parameters=_names(reader, line[1]),
-        lanes=lanes,
         optimizer=degrees[0],
         gradient=degrees[1],
         parameter=degrees[2],
-        gather=gather,
-        reduce=reduce,
-        unit=unit,
-        host=host,
-        by_memory=by_memory,
+        **fields,
     )
 
 
 def _lane_names(reader: _Reader, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The names, if lanes can have them."""
+    """`names` unchanged; StrategyError if one cannot name a lane."""
     for name in names:
         if not NAME.fullmatch(name):
             raise reader.error(f"{name[:40]!r} is not a lane's name")
@@ -246,7 +252,7 @@ def _degree(reader: _Reader, text: str) -> int:
 
 
 def _share(reader: _Reader, text: str) -> tuple[State, int]:
-    """``opt:50``, or ``opt`` for all of it."""
+    """State and percent on the host of ``opt:50``; ``opt`` alone is 100 percent."""
     state, colon, percent = text.partition(":")
     if colon and not (percent.isascii() and percent.isdigit()):
         raise reader.error(f"{percent[:20]!r} is not a percentage")
@@ -254,7 +260,7 @@ def _share(reader: _Reader, text: str) -> tuple[State, int]:
 
 
 def _read_options(reader: _Reader) -> Options:
-    """``options graphs=iteration loss=te``, of the runtime and for the whole plan."""
+    """Runtime options of the whole plan, of a line ``options graphs=iteration loss=te``."""
     line = reader.next(_OPTIONS, first="options ")
     if line is None:
         return ()
@@ -273,7 +279,7 @@ def _read_options(reader: _Reader) -> Options:
 
 
 def _read_lane(reader: _Reader) -> Lane | None:
-    """``lane main samples 64 in 8`` and the stages under it."""
+    """The lane of a line ``lane main samples 64 in 8`` and the stage lines under it."""
     line = reader.next(_LANE, first="lane ")
     if line is None:
         return None
@@ -302,8 +308,8 @@ def _read_lane(reader: _Reader) -> Lane | None:
 
 
 def _read_stages(reader: _Reader) -> list[Stage] | None:
-    """``stages embed+8, 8*2, 8+head on 0..24/8``, the trees and the keep lines that its stages
-    share.
+    """Stages of a line ``stages embed+8, 8*2, 8+head on 0..24/8`` and the trees and keep lines
+    under it.
     """
     line = reader.next(_STAGES, first="stages ")
     if line is None:
@@ -320,15 +326,15 @@ def _read_stages(reader: _Reader) -> list[Stage] | None:
         )
     every = _count(reader, line[3], smallest=1) if line[3] else 1
     reader.place += 1
-    placements = _many(reader, _read_placement)
+    placements = _read_all(reader, _read_placement)
     placements = reader.placements.setdefault(placements, placements)
-    pattern = _many(reader, _read_keep)
+    pattern = _read_all(reader, _read_keep)
     return [
         Stage(
             items=items,
             base=base,
             placements=placements,
-            keeps=kept(pattern, blocks=num_blocks(items)),
+            keeps=keeps_of_chunk(pattern, blocks=num_blocks(items)),
             every=every,
         )
         for items, base in zip(chunks, bases, strict=True)
@@ -336,34 +342,34 @@ def _read_stages(reader: _Reader) -> list[Stage] | None:
 
 
 def _chunks(reader: _Reader, text: str) -> list[tuple[Item, ...]]:
-    """``embed+8, 8*2, head.norm+head.logits``."""
-    result: list[tuple[Item, ...]] = []
+    """Items of every chunk of ``embed+8, 8*2, head.norm+head.logits``."""
+    chunks: list[tuple[Item, ...]] = []
     for chunk in text.split(","):
-        found = _CHUNK.fullmatch(chunk.strip())
-        if found is None:
+        match = _CHUNK.fullmatch(chunk.strip())
+        if match is None:
             raise reader.error("an empty chunk", hint="such as embed+8, 8*2")
-        items = tuple(_item(reader, item.strip()) for item in found[1].split("+"))
-        count = _count(reader, found[2], smallest=1, largest=MAX_STAGES) if found[2] else 1
-        if len(result) + count > MAX_STAGES:
+        items = tuple(_item(reader, item.strip()) for item in match[1].split("+"))
+        count = _count(reader, match[2], smallest=1, largest=MAX_STAGES) if match[2] else 1
+        if len(chunks) + count > MAX_STAGES:
             raise reader.error(f"more than {MAX_STAGES} stages")
-        result += [items] * count
-    return result
+        chunks += [items] * count
+    return chunks
 
 
 def _item(reader: _Reader, text: str) -> Item:
-    found = _ITEM.fullmatch(text)
-    if found is None:
+    match = _ITEM.fullmatch(text)
+    if match is None:
         raise reader.error(
             f"{text[:40]!r} is no part of a chunk",
             hint="a block's name, a count of blocks, or run:count",
         )
-    if found[1]:
-        return Item(count=_count(reader, found[1]))
-    return Item(name=found[2], count=_count(reader, found[3], smallest=1) if found[3] else 0)
+    if match[1]:
+        return Item(count=_count(reader, match[1]))
+    return Item(name=match[2], count=_count(reader, match[3], smallest=1) if match[3] else 0)
 
 
 def _read_placement(reader: _Reader) -> Placement | None:
-    """``all[0-11] = b2 t8 +8 via ring``."""
+    """The placement of a line ``all[0-11] = b2 t8 +8 via ring``; None for other lines."""
     if reader.place == len(reader.lines) or "=" not in reader.lines[reader.place][1]:
         return None
     if reader.lines[reader.place][1].startswith(("order ", "zero ", "grid ", "lane ", "stages ")):
@@ -378,10 +384,10 @@ def _read_placement(reader: _Reader) -> Placement | None:
     cursor = Cursor(text=line[4], where=reader.where)
     split = read_split(cursor)
     offset = cursor.number() if cursor.take("+") else 0
-    rest = line[4][cursor.place :].strip()
+    exchange_text = line[4][cursor.place :].strip()
     exchange: Exchange | None = None
-    if rest:
-        word, _, name = rest.partition(" ")
+    if exchange_text:
+        word, _, name = exchange_text.partition(" ")
         if word != "via":
             raise cursor.error(
                 "expected the end of the split",
@@ -394,13 +400,16 @@ def _read_placement(reader: _Reader) -> Placement | None:
 
 
 def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
-    """``recompute 0-4/5: full``; ``0-`` reaches to the last block of each chunk."""
+    """Activation policy of a line ``recompute 0-4/5: full``, and whether its range is open.
+
+    ``0-`` reaches to the last block of each chunk.
+    """
     line = reader.next(_KEEP, first=("recompute ", "host ", "nvme "))
     if line is None:
         return None
     keep = Keep(
         blocks=(_count(reader, line[2]), _count(reader, line[3]) if line[3] else 0),
-        how=How(line[1]),
+        how=ActivationPolicy(line[1]),
         operators=_names(reader, line[6]),
         unit=_count(reader, line[4], smallest=1) if line[4] else 1,
         percent=_count(reader, line[5], largest=100) if line[5] else 100,
@@ -408,9 +417,9 @@ def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
     return keep, not line[3]
 
 
-def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> Named | Table | None:
-    """``order 1f1b(main) seed=0``,
-    or ``order table(a, b)`` with a row for each class of devices.
+def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> NamedOrder | Table | None:
+    """The order of a line ``order 1f1b(main) seed=0``, or of ``order table(a, b)`` with a row for
+    each class of devices.
     """
     if reader.next(_TABLE) is not None:
         return _read_rows(reader, lanes=all_lanes)
@@ -427,11 +436,11 @@ def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> Named | Table
         if not NAME.fullmatch(key) or not (_INTEGER.fullmatch(value) or DOTTED.fullmatch(value)):
             raise reader.error(f"{word[:40]!r} is not key=value")
         parameters.append((key, int(value) if _INTEGER.fullmatch(value) else value))
-    return Named(schedule=line[1], lanes=lanes, parameters=tuple(parameters))
+    return NamedOrder(schedule=line[1], lanes=lanes, parameters=tuple(parameters))
 
 
 def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
-    """Rows ``0: down/0F0 (down/1F0|up/2B0) ..``."""
+    """The order of rows ``0: down/0F0 (down/1F0|up/2B0) ..``."""
     rows: list[tuple[int, tuple[Action | tuple[Action, Action], ...]]] = []
     while (line := reader.next(_ROW)) is not None:
         reader.place -= 1
@@ -445,26 +454,28 @@ def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
 
 def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action | tuple[Action, Action]:
     if word.startswith("(") and word.endswith(")") and word.count("|") == 1:
-        one, _, other = word[1:-1].partition("|")
-        return _action(reader, one, lanes=lanes), _action(reader, other, lanes=lanes)
+        overlapped_action, _, overlapping_action = word[1:-1].partition("|")
+        return _action(reader, overlapped_action, lanes=lanes), _action(
+            reader, overlapping_action, lanes=lanes
+        )
     return _action(reader, word, lanes=lanes)
 
 
 def _action(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action:
-    found = _ACTION.fullmatch(word)
-    if found is None:
+    match = _ACTION.fullmatch(word)
+    if match is None:
         raise reader.error(
             f"{word[:40]!r} is no action",
             hint="lane/chunk, a letter of F I W B R, microbatch[.slice]: down/0F3",
         )
-    if found[1] is None and len(lanes) != 1:
+    if match[1] is None and len(lanes) != 1:
         raise reader.error(f"{word[:40]!r} names no lane", hint=f"lanes: {', '.join(lanes[:8])}")
-    if found[1] is not None and found[1] not in lanes:
-        raise reader.error(f"{word[:40]!r}: unknown lane", hint=nearest(found[1], lanes))
+    if match[1] is not None and match[1] not in lanes:
+        raise reader.error(f"{word[:40]!r}: unknown lane", hint=nearest(match[1], lanes))
     return Action(
-        lane=lanes.index(found[1]) if found[1] is not None else 0,
-        chunk=_count(reader, found[2]),
-        kind=Kind(found[3]),
-        microbatch=_count(reader, found[4]),
-        slice=_count(reader, found[5]) if found[5] else 0,
+        lane=lanes.index(match[1]) if match[1] is not None else 0,
+        chunk=_count(reader, match[2]),
+        kind=Kind(match[3]),
+        microbatch=_count(reader, match[4]),
+        slice=_count(reader, match[5]) if match[5] else 0,
     )

@@ -1,4 +1,4 @@
-"""Names that others chose, safe to print."""
+"""Text from users' files, made safe to print."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ MAX_STRATEGY = 1000
 
 
 def printable(text: str, *, length: int = MAX_NAME) -> str:
-    """`text` without control characters and not longer than `length`: safe on a terminal and in
+    """`text` without control characters, cut at `length` characters: safe on a terminal and in
     XML.
     """
     clean = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

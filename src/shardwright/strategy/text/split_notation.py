@@ -1,4 +1,6 @@
-"""Split trees as text, both ways: ``b8@16 s2z t4``, ``b[2:1]{t2, .+2}``, ``.`` for one device."""
+"""Notation of split trees, read and printed: ``b8@16 s2z t4``, ``b[2:1]{t2, .+2}``, ``.`` for one
+device.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _AFTER_DIM: Final = frozenset("0123456789[")
 
 
 def compact_step(child: Split | None) -> int:
-    """The stride that equal parts have unless written: those of their child laid side by side.
+    """Device stride of equal parts where the notation writes none: copies of the child laid side by
+    side.
 
     Parts x stride of a child with equal parts, the number of leaves of any other.
     """
@@ -27,8 +30,8 @@ def compact_step(child: Split | None) -> int:
 
 
 def print_split(split: Split | None) -> str:
-    """A tree as text: terms from outermost to innermost; strides and offsets only where they are
-    not compact.
+    """Text of a split tree: terms from outermost to innermost, strides and offsets only where they
+    are not compact.
     """
     if split is None:
         return "."
@@ -54,12 +57,12 @@ def print_split(split: Split | None) -> str:
 
 @dataclass(slots=True)
 class Cursor:
-    """A place in one line of text.
+    """Reading position in one line of text.
 
     Args:
         text: the line.
-        where: named in errors, such as ``line 4``.
-        place: characters read.
+        where: name of the line in errors, such as ``line 4``.
+        place: number of characters read.
     """
 
     text: str
@@ -78,19 +81,19 @@ class Cursor:
         return self.text[self.place + 1 : self.place + 2]
 
     def take(self, character: str) -> bool:
-        """Read `character` if it is next."""
+        """True if `character` is next; reads the character then."""
         if character and self.peek() == character:
             self.place += 1
             return True
         return False
 
     def expect(self, character: str, *, hint: str = "") -> None:
-        """Read `character` or fail."""
+        """Read `character`; StrategyError if it is not next."""
         if not self.take(character):
             raise self.error(f"expected {character!r}", hint=hint)
 
     def number(self, *, smallest: int = 0, largest: int = MAX_DEGREE) -> int:
-        """Read a whole number in digits."""
+        """The whole number read from the digits that are next."""
         self.peek()
         start = self.place
         while self.place < len(self.text) and self.text[self.place] in "0123456789":
@@ -102,17 +105,17 @@ class Cursor:
         return int(digits)
 
     def error(self, message: str, *, hint: str = "") -> StrategyError:
-        """An error that shows what comes next."""
-        rest = self.text[self.place : self.place + 20].strip()
+        """StrategyError that shows the text at the cursor."""
+        unread = self.text[self.place : self.place + 20].strip()
         return StrategyError(
-            f"{message}, found {rest!r}" if rest else f"{message} at the end of the line",
+            f"{message}, found {unread!r}" if unread else f"{message} at the end of the line",
             path=self.where,
             hint=hint,
         )
 
 
 def read_split(cursor: Cursor, *, depth: int = 0) -> Split | None:
-    """Read a tree up to the first character that cannot be part of it."""
+    """The split tree read from the cursor up to the first character that is not part of one."""
     if depth > MAX_DEPTH:
         raise cursor.error(f"a tree deeper than {MAX_DEPTH}")
     if cursor.take("."):
@@ -145,7 +148,7 @@ def read_split(cursor: Cursor, *, depth: int = 0) -> Split | None:
 
 
 def _read_weighted(cursor: Cursor, dim: Dim, *, depth: int) -> Split:
-    """Read ``2:1]z{child, child}`` behind ``b[``."""
+    """The cut with weighted parts read from ``2:1]z{child, child}`` behind ``b[``."""
     weights = [cursor.number(smallest=1)]
     while cursor.take(":"):
         weights.append(cursor.number(smallest=1))

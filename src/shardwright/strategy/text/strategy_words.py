@@ -1,12 +1,12 @@
-"""Strategies as people name them, in the grid's notation: ``fsdp``, ``zero-3``, ``no recompute``,
-``more tp``, ``tensor parallel 4``.
+"""Everyday phrases for strategies, translated to the grid's notation: ``fsdp``, ``zero-3``, ``no
+recompute``, ``more tp``, ``tensor parallel 4``.
 
 A phrase is one to five words, hyphens and underscores read as spaces. Words of the notation itself
-stay as they are, and decide where a phrase says the same axis: ``fsdp tp4`` is ``tp4 cp1 pp1
-zero3``. Sources of the phrases: FSDP is full sharding over all devices (Zhao et al. 2023, arXiv
-2304.11277, section 3.2: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD); DDP holds all states on every
-device (Li et al. 2020, arXiv 2006.15704); ZeRO's stages are those of Rajbhandari et al. 2020 (arXiv
-1910.02054, section 3).
+stay unchanged, and win where a phrase sets the same axis: ``fsdp tp4`` is ``tp4 cp1 pp1 zero3``.
+Sources of the phrases: FSDP is full sharding over all devices (Zhao et al. 2023, arXiv 2304.11277,
+section 3.2: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD); DDP holds all states on every device (Li et
+al. 2020, arXiv 2006.15704); ZeRO's stages are those of Rajbhandari et al. 2020 (arXiv 1910.02054,
+section 3).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardwright.strategy.grid.schedules import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import is_word, name_and_value, word_hint
 
 MAX_TEXT: Final = 1000
-LONGEST: Final = 5
+MAX_PHRASE_WORDS: Final = 5
 """Words of the longest phrase."""
 DEGREES: Final[Mapping[str, str]] = {
     "tp": "tp",
@@ -49,12 +49,12 @@ DEGREES: Final[Mapping[str, str]] = {
     "micro batch size": "mbs",
 }
 """Names of the degrees -> the notation's."""
-ALONE: Final = "tp1 cp1 pp1"
+DATA_PARALLEL_ONLY: Final = "tp1 cp1 pp1"
 """No parallelism but data parallelism."""
 PHRASES: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("fsdp", "fsdp2", "full shard", "fully sharded", "fully sharded data parallel"),
-        f"{ALONE} zero3",
+        f"{DATA_PARALLEL_ONLY} zero3",
     ),
     **dict.fromkeys(
         (
@@ -64,10 +64,12 @@ PHRASES: Final[Mapping[str, str]] = {
             "pure data parallel",
             "pure dp",
         ),
-        f"{ALONE} zero0",
+        f"{DATA_PARALLEL_ONLY} zero0",
     ),
-    **dict.fromkeys(("only dp", "dp only", "only data parallel", "data parallel only"), ALONE),
-    "shard grad op": f"{ALONE} zero2",
+    **dict.fromkeys(
+        ("only dp", "dp only", "only data parallel", "data parallel only"), DATA_PARALLEL_ONLY
+    ),
+    "shard grad op": f"{DATA_PARALLEL_ONLY} zero2",
     "zero": "zero1",
     **dict.fromkeys(("distributed optimizer", "zero optimizer"), "zero1"),
     **dict.fromkeys(
@@ -114,8 +116,8 @@ _FILLERS: Final = frozenset(("with", "and", "plus", "use", "using", "+"))
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A strategy in the grid's notation, and how it was read: empty where the text was in the
-    notation already.
+    """A strategy in the grid's notation, and an account of its translation (empty where the text
+    was in the notation already).
     """
 
     text: str
@@ -123,43 +125,47 @@ class Reading:
 
 
 def read_words(text: str, *, of: Grid | None) -> Reading:
-    """What people's words for a strategy are in the grid's notation.
+    """Everyday words for a strategy translated to the grid's notation.
 
     Args:
         of: the grid that ``more tp`` changes; None = there is none.
 
     Raises:
         StrategyError: a word is neither of the notation nor part of a phrase, or asks for a change
-        where there is nothing to change.
+            where there is no grid to change.
     """
     if len(text) > MAX_TEXT or not text.strip() or all(is_word(word) for word in text.split()):
         return Reading(text)
     words = [word for word in re.split(r"[\s,;]+", text.lower()) if word and word not in _FILLERS]
-    said: list[str] = []
-    meant: list[str] = []
-    told: list[str] = []
+    notation_words: list[str] = []
+    translated: list[str] = []
+    accounts: list[str] = []
     while words:
-        count, meaning = _longest(words, of)
+        count, meaning = _longest_phrase(words, of)
         if count:
-            meant += meaning.split()
-            told.append(f'"{" ".join(words[:count])}" as {meaning}')
+            translated += meaning.split()
+            accounts.append(f'"{" ".join(words[:count])}" as {meaning}')
         elif is_word(words[0]):
-            said.append(words[0])
+            notation_words.append(words[0])
         else:
             raise StrategyError(
-                f"unknown word {words[0][:40]!r} in a strategy", hint=_near(words[0])
+                f"unknown word {words[0][:40]!r} in a strategy", hint=_phrase_hint(words[0])
             )
         words = words[max(count, 1) :]
-    named = {name_and_value(word)[0] for word in said}
-    by_name = {name: word for word in meant if (name := name_and_value(word)[0]) not in named}
-    return Reading(" ".join([*by_name.values(), *said]), "; ".join(told))
+    axes_named = {name_and_value(word)[0] for word in notation_words}
+    by_name = {
+        name: word for word in translated if (name := name_and_value(word)[0]) not in axes_named
+    }
+    return Reading(" ".join([*by_name.values(), *notation_words]), "; ".join(accounts))
 
 
-def _longest(words: list[str], of: Grid | None) -> tuple[int, str]:
-    """How many of the first words are a phrase, and what it means; 0 where none are. A word of the
-    notation is one by itself.
+def _longest_phrase(words: list[str], of: Grid | None) -> tuple[int, str]:
+    """(words, notation) of the longest phrase at the start of `words`; (0, "") where no phrase
+    starts.
+
+    A word of the notation is never the whole of a phrase.
     """
-    for count in range(min(LONGEST, len(words)), 0, -1):
+    for count in range(min(MAX_PHRASE_WORDS, len(words)), 0, -1):
         if count == 1 and is_word(words[0]):
             break
         plain = " ".join(" ".join(words[:count]).replace("-", " ").replace("_", " ").split())
@@ -172,28 +178,28 @@ def _longest(words: list[str], of: Grid | None) -> tuple[int, str]:
 
 
 def _meaning(phrase: str, of: Grid | None) -> str:
-    """The notation of a phrase; empty where it is none."""
+    """Notation of a phrase; empty where the phrase is unknown."""
     if phrase in PHRASES:
         return PHRASES[phrase]
-    first, _, rest = phrase.partition(" ")
-    if first in _NONE and DEGREES.get(rest, "dp") not in ("dp", "mbs"):
-        return f"{DEGREES[rest]}1"
-    found = re.fullmatch(r"(.*?)(?: degree| stage| size| of)? ?=? ?([0-9]{1,9})", phrase)
-    if found and (found[1] in DEGREES or found[1] == "zero"):
-        return f"{DEGREES.get(found[1], 'zero')}{found[2]}"
-    if first in (*_UP, *_DOWN):
-        return _moved(rest, first in _UP, of)
+    first_word, _, later_words = phrase.partition(" ")
+    if first_word in _NONE and DEGREES.get(later_words, "dp") not in ("dp", "mbs"):
+        return f"{DEGREES[later_words]}1"
+    match = re.fullmatch(r"(.*?)(?: degree| stage| size| of)? ?=? ?([0-9]{1,9})", phrase)
+    if match and (match[1] in DEGREES or match[1] == "zero"):
+        return f"{DEGREES.get(match[1], 'zero')}{match[2]}"
+    if first_word in (*_UP, *_DOWN):
+        return _stepped(later_words, first_word in _UP, of)
     if phrase in DEGREES:
-        return _moved(phrase, True, of)
+        return _stepped(phrase, True, of)
     return (
-        _moved("vpp", True, of)
+        _stepped("vpp", True, of)
         if phrase in ("interleaved", "interleaving", "interleaved 1f1b", "virtual")
         else ""
     )
 
 
-def _moved(name: str, up: bool, of: Grid | None) -> str:
-    """One step more, or less, of a degree (its double or its half), of ZeRO's stage or of
+def _stepped(name: str, up: bool, of: Grid | None) -> str:
+    """Notation of one step more or less: of a degree (double or half), of the ZeRO stage or of
     recompute.
     """
     degree = DEGREES.get(name, name)
@@ -206,21 +212,23 @@ def _moved(name: str, up: bool, of: Grid | None) -> str:
         )
     if degree in _STEPS:
         return _STEPS[degree](of, up)
-    now = {"mbs": of.microbatch}.get(degree) or getattr(of, degree)
-    if not up and now == 1:
+    degree_now = {"mbs": of.microbatch}.get(degree) or getattr(of, degree)
+    if not up and degree_now == 1:
         raise StrategyError(
             f"less {name[:40]}: the plan has {degree}1", hint="nothing is less than 1"
         )
-    return f"{degree}{now * 2 if up else now // 2}"
+    return f"{degree}{degree_now * 2 if up else degree_now // 2}"
 
 
 def _sharded(of: Grid, up: bool) -> str:
+    """Notation of the next higher or lower ZeRO stage."""
     return f"zero{min(of.zero + 1, 3) if up else max(of.zero - 1, 0)}"
 
 
 def _recomputed(of: Grid, up: bool) -> str:
-    place = _LADDER.index(of.recompute) + (1 if up else -1)
-    return f"recompute={_LADDER[min(max(place, 0), len(_LADDER) - 1)]}"
+    """Notation of the next higher or lower level of recompute."""
+    level = _LADDER.index(of.recompute) + (1 if up else -1)
+    return f"recompute={_LADDER[min(max(level, 0), len(_LADDER) - 1)]}"
 
 
 _STEPS: Final[Mapping[str, Callable[[Grid, bool], str]]] = {
@@ -230,10 +238,11 @@ _STEPS: Final[Mapping[str, Callable[[Grid, bool], str]]] = {
 """What has a step more and a step less, but for degrees."""
 
 
-def _near(word: str) -> str:
-    near = nearest(word, (*PHRASES, *DEGREES))
+def _phrase_hint(word: str) -> str:
+    """Hint with the phrases most like an unknown word."""
+    hint = nearest(word, (*PHRASES, *DEGREES))
     return (
-        near
-        if near.startswith("did you mean")
+        hint
+        if hint.startswith("did you mean")
         else f"{word_hint(word)}; or such as fsdp, no recompute, more tp"
     )

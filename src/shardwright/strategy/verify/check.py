@@ -1,8 +1,8 @@
-"""Structural rules of plans: what must hold before a plan can be lowered. Each broken rule has an
-id, a path and a hint.
+"""Check of a plan's structural rules: conditions that must hold before a plan can be lowered. Each
+violation has a rule id, a path and a hint.
 
-Not here, because they need the lowered plan: deadlock, what gradients cover, whether shard degrees
-divide each sync group.
+Not here, because the check needs the lowered plan: deadlock, coverage of gradients, whether shard
+degrees divide each sync group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.part_sizes import rounded
+from shardwright.strategy.plan.part_sizes import proportional_parts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement
 from shardwright.strategy.plan.tree_shape import depth
@@ -29,12 +29,12 @@ from shardwright.strategy.violation import Violation
 def verify(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
 ) -> tuple[Violation, ...]:
-    """Every structural rule that `plan` breaks for `model` and `global_batch` samples a step; none
+    """Violations of structural rules by `plan`, for `model` and `global_batch` samples a step; none
     = it can be lowered.
 
     Args:
-        seq_len: text tokens of a sample; None = not known, so nobody asks whether slices and parts
-            of the sequence have a token.
+        seq_len: text tokens of a sample; None = not known, and slices and parts of the sequence are
+            not checked for tokens.
     """
     return tuple(_verify(plan, model=model, global_batch=global_batch, seq_len=seq_len))
 
@@ -42,7 +42,7 @@ def verify(
 def require_valid(
     plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
 ) -> None:
-    """Raise the first broken rule of `verify`.
+    """Raise the first violation of `verify`.
 
     Raises:
         StrategyError: with the rule's id and path.
@@ -70,7 +70,7 @@ def _verify(
     yield from _lanes(plan, model=model, global_batch=global_batch, seq_len=seq_len)
     pieces: dict[str, tuple[tuple[Piece, ...], ...]] = {}
     shared: dict[tuple[Placement, ...], tuple[str, dict[str, Operator]]] = {}
-    sound: set[object] = set()
+    checked: set[object] = set()
     for lane in plan.lanes:
         pieces[lane.name], broken = stage_pieces(lane, model=model)
         yield from broken
@@ -83,18 +83,18 @@ def _verify(
             yield from stage_rules(
                 stage, parts, lane=lane, model=model, devices=plan.devices, path=path
             )
-            alike = (
+            stage_key = (
                 lane.name,
                 id(stage.placements),
                 stage.every,
                 tuple((piece.run, piece.operator) for piece in parts),
             )
-            if alike not in sound:
-                empty = tuple(
+            if stage_key not in checked:
+                empty_parts = tuple(
                     part_rules(stage, parts, lane=lane, model=model, seq_len=seq_len, path=path)
                 )
-                sound |= {alike} if not empty else set()
-                yield from empty
+                checked |= {stage_key} if not empty_parts else set()
+                yield from empty_parts
             _, operators = shared.setdefault(stage.placements, (path, {}))
             for piece in parts:
                 for operator in operators_of(piece, model=model):
@@ -144,13 +144,13 @@ def _cuts(lane: Lane) -> Iterator[Violation]:
 
 
 def _slices(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violation]:
-    """A slice has tokens, and needs nothing of the slices behind it."""
+    """Violations of a lane's token slices: each has tokens and reads no later slice."""
     path = f"lane {lane.name}"
     if any(weight < 1 for weight in lane.slices):
         yield Violation(
             rule="lane.slices", message="a slice without tokens", hint="positive weights", path=path
         )
-    elif lane.slices and seq_len is not None and min(rounded(seq_len, lane.slices)) < 1:
+    elif lane.slices and seq_len is not None and min(proportional_parts(seq_len, lane.slices)) < 1:
         yield Violation(
             rule="lane.slices",
             message=f"{seq_len} tokens give a slice none",

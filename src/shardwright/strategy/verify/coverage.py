@@ -1,4 +1,6 @@
-"""Which blocks and operators of a model each stage of a lane runs."""
+"""Blocks and operators of a model that each stage of a lane runs, and the rule that each is run
+once.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +35,21 @@ class Piece:
 
 
 def operators_of(piece: Piece, *, model: Model) -> tuple[Operator, ...]:
-    """The operators of one of its blocks."""
+    """Operators of one of a piece's blocks."""
     operators = model.blocks[model.runs[piece.run].block].operators
     return tuple(o for o in operators if o.name == piece.operator) if piece.operator else operators
 
 
 @dataclass(slots=True)
 class _Taken:
-    """Blocks of each run that earlier items took, in order."""
+    """Number of blocks of each run that earlier items took."""
 
     model: Model
     blocks: list[int]
     layers: list[int]
 
     def next(self, run: int, count: int, *, counted: bool) -> Piece | None:
-        """The next `count` blocks of a run; None if it has not so many left."""
+        """The next `count` blocks of a run; None if fewer are left."""
         first = self.blocks[run]
         if first + count > self.model.runs[run].count:
             return None
@@ -55,21 +57,19 @@ class _Taken:
         return Piece(run=run, first=first, count=count, counted=counted)
 
     def layer(self, count: int) -> list[Piece] | None:
-        """The next `count` layers, whatever runs they are in;
-        None if there are not so many left.
-        """
+        """The next `count` layers, from as many runs as needed; None if fewer are left."""
         pieces: list[Piece] = []
         for run in self.layers:
-            here = min(count, self.model.runs[run].count - self.blocks[run])
-            piece = self.next(run, here, counted=True) if here else None
+            num_taken = min(count, self.model.runs[run].count - self.blocks[run])
+            piece = self.next(run, num_taken, counted=True) if num_taken else None
             if piece:
                 pieces.append(piece)
-                count -= here
+                count -= num_taken
         return pieces if count == 0 else None
 
 
 def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
-    """(run, operator) of a name: a run's, or a run's and an operator's with a dot between."""
+    """(run, operator) of a run's name, or of a run's and an operator's name with a dot between."""
     for i, run in enumerate(runs):
         if name == run.name:
             return i, ""
@@ -82,31 +82,31 @@ def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
 def stage_pieces(
     lane: Lane, *, model: Model
 ) -> tuple[tuple[tuple[Piece, ...], ...], tuple[Violation, ...]]:
-    """(pieces of every stage, broken rules ``stage.item`` and ``stage.coverage``
-    met on the way).
-    """
+    """(pieces of every stage, violations of ``stage.item`` and ``stage.coverage``)."""
     named = {run.name for run in layer_runs(model)}
     taken = _Taken(
         model=model,
         blocks=[0] * len(model.runs),
         layers=[i for i, run in enumerate(model.runs) if run.name in named],
     )
-    result: list[tuple[Piece, ...]] = []
+    stages: list[tuple[Piece, ...]] = []
     broken: list[Violation] = []
     for chunk, stage in enumerate(lane.stages):
         pieces: list[Piece] = []
         for item in stage.items:
-            found = _resolve(item, taken, path=f"lane {lane.name} / stage {chunk}")
-            if isinstance(found, Violation):
-                broken.append(found)
+            item_pieces = _resolve(item, taken, path=f"lane {lane.name} / stage {chunk}")
+            if isinstance(item_pieces, Violation):
+                broken.append(item_pieces)
             else:
-                pieces += found
-        result.append(tuple(pieces))
-    return tuple(result), tuple(broken)
+                pieces += item_pieces
+        stages.append(tuple(pieces))
+    return tuple(stages), tuple(broken)
 
 
 def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation:
-    """The blocks or the operator that an item means."""
+    """The blocks or the operator that an item of a stage means; or the rule that the item
+    breaks.
+    """
     runs = taken.model.runs
     if not item.name:
         layers = taken.layer(item.count)
@@ -117,13 +117,13 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation
                 path=path,
             )
         return layers
-    found = _find(item.name, runs)
-    if found is None:
+    run_and_operator = _find(item.name, runs)
+    if run_and_operator is None:
         hint = nearest(item.name, [run.name for run in runs])
         return Violation(
             rule="stage.item", message=f"the model has no block {item.name!r}", hint=hint, path=path
         )
-    run, operator = found
+    run, operator = run_and_operator
     if operator:
         names = [o.name for o in taken.model.blocks[runs[run].block].operators]
         if operator not in names or runs[run].count != 1 or item.count:
@@ -161,28 +161,30 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation
 def coverage(
     lane: Lane, pieces: tuple[tuple[Piece, ...], ...], *, model: Model
 ) -> Iterator[Violation]:
-    """Every block of the model exactly once (``stage.coverage``), none before what it reads
-    (``stage.topology``).
+    """Violations of two rules: every block of the model is run exactly once (``stage.coverage``),
+    none before its inputs (``stage.topology``).
     """
-    whole: dict[int, int] = {}
-    parts: dict[int, list[str]] = {}
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    blocks_of_run: dict[int, int] = {}
+    operators_of_run: dict[int, list[str]] = {}
+    first_place: dict[int, int] = {}
+    last_place: dict[int, int] = {}
     for place, piece in enumerate(p for chunk in pieces for p in chunk):
-        first.setdefault(piece.run, place)
-        last[piece.run] = place
+        first_place.setdefault(piece.run, place)
+        last_place[piece.run] = place
         if piece.operator:
-            parts.setdefault(piece.run, []).append(piece.operator)
+            operators_of_run.setdefault(piece.run, []).append(piece.operator)
         else:
-            whole[piece.run] = whole.get(piece.run, 0) + piece.count
+            blocks_of_run[piece.run] = blocks_of_run.get(piece.run, 0) + piece.count
     path = f"lane {lane.name}"
     for i, run in enumerate(model.runs):
-        expected = [] if i in whole else [o.name for o in model.blocks[run.block].operators]
-        if whole.get(i, 0) != (0 if i in parts and i not in whole else run.count) or sorted(
-            parts.get(i, [])
-        ) != sorted(expected if i in parts else []):
-            covered = f"{whole.get(i, 0)} of {run.count} blocks" + (
-                f" and operators {', '.join(parts[i])}" if i in parts else ""
+        expected = [] if i in blocks_of_run else [o.name for o in model.blocks[run.block].operators]
+        if blocks_of_run.get(i, 0) != (
+            0 if i in operators_of_run and i not in blocks_of_run else run.count
+        ) or sorted(operators_of_run.get(i, [])) != sorted(
+            expected if i in operators_of_run else []
+        ):
+            covered = f"{blocks_of_run.get(i, 0)} of {run.count} blocks" + (
+                f" and operators {', '.join(operators_of_run[i])}" if i in operators_of_run else ""
             )
             yield Violation(
                 rule="stage.coverage",
@@ -190,10 +192,10 @@ def coverage(
                 hint="every block, or every operator of a cut block, exactly once in each lane",
                 path=path,
             )
-        elif i in parts and parts[i] != expected:
+        elif i in operators_of_run and operators_of_run[i] != expected:
             yield Violation(
                 rule="stage.topology",
-                message=f"{run.name}: operators in order {', '.join(parts[i])}",
+                message=f"{run.name}: operators in order {', '.join(operators_of_run[i])}",
                 hint=", ".join(expected),
                 path=path,
             )
@@ -201,7 +203,7 @@ def coverage(
     for i, run in enumerate(model.runs):
         for name in run.inputs:
             j = position[name]
-            if i in first and j in last and last[j] > first[i]:
+            if i in first_place and j in last_place and last_place[j] > first_place[i]:
                 yield Violation(
                     rule="stage.topology",
                     message=f"{run.name} comes before {name}, which it reads",

@@ -11,7 +11,7 @@ from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.order import Action, Kind, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import devices_of, num_leaves
-from shardwright.strategy.plan.stages import How
+from shardwright.strategy.plan.stages import ActivationPolicy
 from shardwright.strategy.plan.tree_shape import MAX_LISTED
 from shardwright.strategy.verify.coverage import Piece, operators_of
 from shardwright.strategy.violation import Violation
@@ -23,10 +23,10 @@ Row = tuple[Action, ...]
 def order_rules(
     plan: Plan, *, pieces: dict[str, tuple[tuple[Piece, ...], ...]], model: Model
 ) -> Iterator[Violation]:
-    """Rules of all orders of a plan.
+    """Violations of the rules of all orders of a plan.
 
     Args:
-        pieces: by lane, what each of its stages runs.
+        pieces: by lane, the blocks and operators of each stage.
     """
     lanes = {lane.name: lane for lane in plan.lanes}
     times = Counter(name for order in plan.orders for name in order.lanes)
@@ -58,7 +58,7 @@ def order_rules(
 
 
 def stage_devices(lane: Lane, chunk: int) -> frozenset[int]:
-    """Devices that take part in a stage; empty if its trees are too large to list."""
+    """Devices of a stage; empty if its trees are too large to list."""
     stage = lane.stages[chunk]
     if any(num_leaves(p.split) > MAX_LISTED for p in stage.placements):
         return frozenset()
@@ -68,7 +68,7 @@ def stage_devices(lane: Lane, chunk: int) -> frozenset[int]:
 
 
 def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
-    """Lanes that share a device are in one order."""
+    """A violation where two lanes share a device but not an order."""
     owner: dict[int, tuple[int, str]] = {}
     for i, order in enumerate(plan.orders):
         for name in order.lanes:
@@ -76,12 +76,12 @@ def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
             for device in frozenset().union(
                 *(stage_devices(lane, c) for c in range(len(lane.stages)))
             ):
-                other = owner.setdefault(device, (i, name))
-                if other[0] != i:
+                order_index, owner_name = owner.setdefault(device, (i, name))
+                if order_index != i:
                     yield Violation(
                         rule="order.joint",
                         message=(
-                            f"lanes {other[1]} and {name} share device {device} but not an order"
+                            f"lanes {owner_name} and {name} share device {device} but not an order"
                         ),
                         hint="one order for lanes that share devices",
                         path=f"order {i}",
@@ -97,6 +97,7 @@ def _table(
     model: Model,
     path: str,
 ) -> Iterator[Violation]:
+    """Violations of the rules of one order given as a table."""
     takes: dict[int, list[Chunk]] = {}
     for i, lane in enumerate(lanes):
         for chunk in range(len(lane.stages)):
@@ -145,7 +146,9 @@ def _row(
     model: Model,
     path: str,
 ) -> Iterator[Violation]:
-    """A row has each forward once, and for what is trained one backward, whole or in two halves."""
+    """Violations in one row: each forward once, and for trained chunks one backward, whole or in
+    two halves.
+    """
     times = Counter((a.lane, a.chunk, a.microbatch, a.slice, a.kind) for a in row)
     counts = {(i, c): lanes[i].microbatches // max(1, lanes[i].stages[c].every) for i, c in members}
     if sum(counts.values()) > len(row):
@@ -155,16 +158,18 @@ def _row(
             path=path,
         )
         return
-    wanted = {
+    expected_units = {
         (i, c, m, s)
         for (i, c), count in counts.items()
         for m in range(count)
         for s in range(max(1, len(lanes[i].slices)))
     }
-    foreign = next((a for a in row if (a.lane, a.chunk, a.microbatch, a.slice) not in wanted), None)
-    if foreign:
+    action = next(
+        (a for a in row if (a.lane, a.chunk, a.microbatch, a.slice) not in expected_units), None
+    )
+    if action:
         message = (
-            f"chunk {foreign.chunk} microbatch {foreign.microbatch} slice {foreign.slice} is not"
+            f"chunk {action.chunk} microbatch {action.microbatch} slice {action.slice} is not"
             " these devices' work"
         )
         yield Violation(
@@ -174,8 +179,8 @@ def _row(
             path=path,
         )
         return
-    for unit in sorted(wanted):
-        forward, input_grad, weight_grad, both = (
+    for unit in sorted(expected_units):
+        forward, input_grad, weight_grad, full_grad = (
             times[(*unit, kind)] for kind in (Kind.F, Kind.I, Kind.W, Kind.B)
         )
         lane = lanes[unit[0]]
@@ -185,15 +190,15 @@ def _row(
             for o in operators_of(piece, model=model)
             for p in o.parameters
         )
-        halves = input_grad == weight_grad == 1 and not both
-        whole = both == 1 and not input_grad and not weight_grad
-        partial = not trained and max(input_grad, weight_grad, both) <= 1
+        half_backwards = input_grad == weight_grad == 1 and not full_grad
+        full_backward = full_grad == 1 and not input_grad and not weight_grad
+        partial = not trained and max(input_grad, weight_grad, full_grad) <= 1
         # the first chunk that is trained needs no input gradient, so a lone W is a backward too
-        lone = weight_grad == 1 and not both and not input_grad
-        if forward != 1 or not (halves or whole or partial or lone):
+        weight_only = weight_grad == 1 and not full_grad and not input_grad
+        if forward != 1 or not (half_backwards or full_backward or partial or weight_only):
             message = (
                 f"chunk {unit[1]} microbatch {unit[2]} slice {unit[3]}: F {forward}, I"
-                f" {input_grad}, W {weight_grad}, B {both} times"
+                f" {input_grad}, W {weight_grad}, B {full_grad} times"
             )
             yield Violation(
                 rule="order.actions",
@@ -206,15 +211,17 @@ def _row(
 
 
 def _recomputed(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation]:
-    """A recompute that has a place of its own is of a chunk that recomputes, once, between forward
-    and backward.
+    """A violation where a recompute action is not of a chunk that recomputes, or not once between
+    its forward and backward.
     """
     places: dict[tuple[int, int, int, int], str] = {}
     for action in row:
         unit = (action.lane, action.chunk, action.microbatch, action.slice)
         places[unit] = places.get(unit, "") + action.kind.value
     for (lane, chunk, microbatch, part), kinds in places.items():
-        recomputes = any(keep.how is How.RECOMPUTE for keep in lanes[lane].stages[chunk].keeps)
+        recomputes = any(
+            keep.how is ActivationPolicy.RECOMPUTE for keep in lanes[lane].stages[chunk].keeps
+        )
         if "R" in kinds and (not recomputes or not kinds.startswith("FR") or kinds.count("R") > 1):
             yield Violation(
                 rule="order.recompute",
@@ -228,20 +235,22 @@ def _recomputed(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation
 def _rendezvous(
     rows: dict[int, Row], chunks: dict[int, frozenset[Chunk]], *, path: str
 ) -> Iterator[Violation]:
-    """Two classes that share stages run the actions of these in the same order."""
+    """Violations where two classes of devices run the actions of their common stages in different
+    orders.
+    """
     devices = sorted(rows)
-    for i, one in enumerate(devices):
-        for other in devices[i + 1 :]:
-            common = chunks[one] & chunks[other]
+    for i, row in enumerate(devices):
+        for peer in devices[i + 1 :]:
+            common = chunks[row] & chunks[peer]
             if not common:
                 continue
-            here, there = (
-                [a for a in rows[d] if (a.lane, a.chunk) in common] for d in (one, other)
+            actions, other_actions = (
+                [a for a in rows[d] if (a.lane, a.chunk) in common] for d in (row, peer)
             )
-            if here != there:
+            if actions != other_actions:
                 yield Violation(
                     rule="order.rendezvous",
-                    message=f"rows {one} and {other} run their common stages in different orders",
+                    message=f"rows {row} and {peer} run their common stages in different orders",
                     hint="the members of a collective must meet",
                     path=path,
                 )

@@ -1,4 +1,4 @@
-"""Rules that count: whether every part of what is cut has something in it (`verify` calls them)."""
+"""Rules of part sizes: no part of a cut may be empty (`verify` calls them)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.part_sizes import empty_dims, rounded
+from shardwright.strategy.plan.part_sizes import empty_dims, proportional_parts
 from shardwright.strategy.plan.split import Split
 from shardwright.strategy.plan.stages import Stage
 from shardwright.strategy.verify.coverage import Piece, operators_of
@@ -25,7 +25,8 @@ def part_rules(
     seq_len: int | None,
     path: str,
 ) -> Iterator[Violation]:
-    """Every device of a tree has a sample, a token and a run of each width that the tree cuts.
+    """Violations where a device of a tree gets no sample, no token or nothing of a width that the
+    tree cuts.
 
     A width is that of the selected operator with the most runs: coarser operators beside it are
     copied (key heads under query heads).
@@ -41,14 +42,18 @@ def part_rules(
     samples = lane.samples * stage.every // lane.microbatches
     operators = [o for piece in pieces for o in operators_of(piece, model=model)]
     texts = any(model.blocks[model.runs[piece.run].block].sequence == TEXT for piece in pieces)
-    tokens = min(rounded(seq_len, lane.slices or (1,))) if seq_len is not None and texts else 0
-    seen: set[tuple[Split | None, tuple[str, ...]]] = set()
+    tokens = (
+        min(proportional_parts(seq_len, lane.slices or (1,)))
+        if seq_len is not None and texts
+        else 0
+    )
+    checked: set[tuple[Split | None, tuple[str, ...]]] = set()
     for placement in stage.placements:
-        named = placement.select.classes
-        if (placement.split, named) in seen:
+        class_names = placement.select.classes
+        if (placement.split, class_names) in checked:
             continue
-        seen.add((placement.split, named))
-        chosen = [o for o in operators if not named or o.klass.value in named]
+        checked.add((placement.split, class_names))
+        chosen = [o for o in operators if not class_names or o.klass.value in class_names]
         counts = widths(chosen) | {Dim.BATCH: samples}
         if tokens:  # not known, or the lane's fault (`lane.slices`), not the tree's
             counts |= {Dim.SEQUENCE: tokens, Dim.CONTEXT: tokens}
@@ -64,21 +69,21 @@ def part_rules(
                 hint="fewer microbatches or parts"
                 if dim is Dim.BATCH
                 else "fewer parts, or weights nearer each other",
-                path=f"{path} / {','.join(named) or 'all'}",
+                path=f"{path} / {','.join(class_names) or 'all'}",
             )
 
 
 def widths(operators: list[Operator]) -> dict[Dim, int]:
-    """Most runs of each dim of these operators that a cut can fall between; a cut of `t` has those
-    of the widest own width.
+    """By dim, the most runs of these operators that a cut can fall between; a cut of `t` has those
+    of the widest operator's width dim.
     """
-    found: dict[Dim, int] = {}
+    most_runs: dict[Dim, int] = {}
     for operator in operators:
-        own = operator.width()
+        width_dim = operator.width()
         for extent in (*operator.reads, *operator.writes):
-            found[extent.dim] = max(found.get(extent.dim, 0), extent.runs)
-            if extent.dim is own:
-                found[Dim.WIDTH] = max(found.get(Dim.WIDTH, 0), extent.runs)
+            most_runs[extent.dim] = max(most_runs.get(extent.dim, 0), extent.runs)
+            if extent.dim is width_dim:
+                most_runs[Dim.WIDTH] = max(most_runs.get(Dim.WIDTH, 0), extent.runs)
         if operator.experts is not None:
-            found[Dim.EXPERTS] = max(found.get(Dim.EXPERTS, 0), operator.experts.experts)
-    return found
+            most_runs[Dim.EXPERTS] = max(most_runs.get(Dim.EXPERTS, 0), operator.experts.experts)
+    return most_runs

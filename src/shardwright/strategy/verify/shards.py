@@ -1,4 +1,4 @@
-"""Structural rules of shards: which degrees, classes and lanes a plan's ZeRO rules may name."""
+"""Rules of a plan's ZeRO rules: allowed degrees, parameter classes and lanes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwright.strategy.violation import Violation
 
 
 def shard_violations(plan: Plan, *, model: Model) -> Iterator[Violation]:
-    """Every rule of shards that `plan` breaks."""
+    """Violations by a plan's ZeRO rules."""
     for rule in plan.shards:
         yield from _shards(rule, model=model, devices=plan.devices)
         yield from _lanes(rule, plan)
@@ -29,7 +29,7 @@ def _path(rule: Shards) -> str:
 
 
 def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
-    """Lanes that a rule names are there, and have their devices to themselves."""
+    """Violations where a lane named by a rule is missing, or shares a device with another lane."""
     names = [lane.name for lane in plan.lanes]
     for name in rule.lanes:
         if name not in names:
@@ -40,13 +40,14 @@ def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
                 path=_path(rule),
             )
     for lane in (lane for lane in plan.lanes if lane.name in rule.lanes):
-        own = _devices(lane)
-        other = next((o for o in plan.lanes if o is not lane and own & _devices(o)), None)
-        if other is not None:
+        devices = _devices(lane)
+        neighbour = next((o for o in plan.lanes if o is not lane and devices & _devices(o)), None)
+        if neighbour is not None:
             yield Violation(
                 rule="shards.lanes",
                 message=(
-                    f"lanes {lane.name} and {other.name} share device {min(own & _devices(other))}"
+                    f"lanes {lane.name} and {neighbour.name} share device"
+                    f" {min(devices & _devices(neighbour))}"
                 ),
                 hint="a lane of shards of its own has its devices to itself: name no lanes",
                 path=_path(rule),
@@ -58,20 +59,22 @@ def _devices(lane: Lane) -> frozenset[int]:
 
 
 def _optimizers(plan: Plan) -> Iterator[Violation]:
-    """Optimizer states are shared over all lanes, so they have one degree in all of them."""
+    """A violation where optimizer states, which all lanes share, have different degrees in two
+    lanes.
+    """
     trained = [lane.name for lane in plan.lanes if lane.role is Role.TRAIN]
     for klass in ParameterClass:
-        found: dict[int, str] = {}
+        lane_of_degree: dict[int, str] = {}
         for name in trained:
             rule = last_rule(plan.shards, klass.value, lane=name)
-            found.setdefault(1 if rule is None else rule.optimizer, name)
-        if len(found) > 1:
-            (one, first), (two, second), *_ = found.items()
+            lane_of_degree.setdefault(1 if rule is None else rule.optimizer, name)
+        if len(lane_of_degree) > 1:
+            (degree, lane_a), (degree_b, lane_b), *_ = lane_of_degree.items()
             yield Violation(
                 rule="shards.lanes",
                 message=(
-                    f"optimizer states of {klass.value} parameters: {one or 'all'} in lane {first},"
-                    f" {two or 'all'} in lane {second}"
+                    f"optimizer states of {klass.value} parameters: {degree or 'all'} in lane"
+                    f" {lane_a}, {degree_b or 'all'} in lane {lane_b}"
                 ),
                 hint="lanes share them, so the first degree is the same in all",
                 path="zero",
@@ -80,19 +83,21 @@ def _optimizers(plan: Plan) -> Iterator[Violation]:
 
 
 def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
-    known = [klass.value for klass in ParameterClass]
+    class_names = [klass.value for klass in ParameterClass]
     path = _path(rule)
-    held = {p.klass.value for block in model.blocks for o in block.operators for p in o.parameters}
+    model_classes = {
+        p.klass.value for block in model.blocks for o in block.operators for p in o.parameters
+    }
     for klass in rule.parameters:
-        if klass not in known:
+        if klass not in class_names:
             yield Violation(
                 rule="shards.class",
                 message=f"unknown class {klass!r}",
-                hint=nearest(klass, known),
+                hint=nearest(klass, class_names),
                 path=path,
             )
-        elif klass not in held:
-            hint = f"it has {', '.join(sorted(held))}"
+        elif klass not in model_classes:
+            hint = f"it has {', '.join(sorted(model_classes))}"
             yield Violation(
                 rule="shards.class",
                 message=f"the model has no parameters of class {klass}",
@@ -107,7 +112,10 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
         if rule.lanes and rule.optimizer != 1
         else chain
     )
-    divides = all(one == ALL or (two != ALL and one % two == 0) for one, two in pairwise(steps))
+    divides = all(
+        one == ALL or (next_degree != ALL and one % next_degree == 0)
+        for one, next_degree in pairwise(steps)
+    )
     if _frozen(rule, model=model) and any(degree != 1 for degree in chain[:2]):
         yield Violation(
             rule="shards.frozen",
@@ -140,7 +148,7 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
 
 
 def _frozen(rule: Shards, *, model: Model) -> bool:
-    """All parameters it names are frozen: they have no gradient and no optimizer state, so only the
+    """True if all parameters of a rule are frozen: without gradient and optimizer state, only the
     last degree counts.
     """
     chosen = [

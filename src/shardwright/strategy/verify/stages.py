@@ -1,4 +1,4 @@
-"""Rules of a lane's stages: placements, trees and keeps (`verify` calls them)."""
+"""Rules of a lane's stages: placements, split trees and activation policy (`verify` calls them)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.split import Split, num_leaves
-from shardwright.strategy.plan.stages import How, Keep, Placement, Stage
-from shardwright.strategy.plan.token_pieces import regions
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep, Placement, Stage
+from shardwright.strategy.plan.token_pieces import device_tokens
 from shardwright.strategy.plan.tree_shape import MAX_LISTED, nodes, overlaps, span
 from shardwright.strategy.verify.coverage import Piece, operators_of
 from shardwright.strategy.violation import Violation
@@ -20,20 +20,20 @@ _CLASSES = frozenset(klass.value for klass in OperatorClass)
 _SIZED = {Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB}
 
 
-def placed(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The placement that rules blocks of a class outside all block ranges: the last one that
-    selects it.
+def last_placement(placements: tuple[Placement, ...], klass: str) -> Placement | None:
+    """The placement of a class's operators outside all block ranges: the last one that selects the
+    class.
     """
-    found = [
+    selecting = [
         p
         for p in placements
         if p.select.blocks is None and (not p.select.classes or klass in p.select.classes)
     ]
-    return found[-1] if found else None
+    return selecting[-1] if selecting else None
 
 
 def has_dim(operator: Operator, dim: Dim) -> bool:
-    """Whether a cut of `dim` cuts anything of the operator."""
+    """True if a cut of `dim` cuts anything of the operator."""
     if dim in (Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE):
         return True
     if dim is Dim.CONTEXT:
@@ -49,16 +49,16 @@ def has_dim(operator: Operator, dim: Dim) -> bool:
 def placement_rules(
     placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, model: Model, path: str
 ) -> Iterator[Violation]:
-    """Rules of one tuple of placements for all stages that share it.
+    """Violations by one tuple of placements, for all stages that share the tuple.
 
     Args:
-        operators: all that these stages run.
+        operators: all operators of these stages.
     """
-    known = {o.klass.value for block in model.blocks for o in block.operators}
+    model_classes = {o.klass.value for block in model.blocks for o in block.operators}
     for placement in placements:
-        named = placement.select.classes
-        where = f"{path} / {','.join(named) or 'all'}"
-        for klass in named:
+        class_names = placement.select.classes
+        where = f"{path} / {','.join(class_names) or 'all'}"
+        for klass in class_names:
             if klass not in _CLASSES:
                 yield Violation(
                     rule="placement.class",
@@ -66,21 +66,21 @@ def placement_rules(
                     hint=nearest(klass, _CLASSES),
                     path=where,
                 )
-        if named and set(named) <= _CLASSES and not set(named) & known:
+        if class_names and set(class_names) <= _CLASSES and not set(class_names) & model_classes:
             yield Violation(
                 rule="placement.unused",
                 message="the model has no such operators",
-                hint=f"it has {', '.join(sorted(known))}",
+                hint=f"it has {', '.join(sorted(model_classes))}",
                 path=where,
             )
         yield from _tree_rules(
             placement.split,
-            [o for o in operators if not named or o.klass.value in named],
+            [o for o in operators if not class_names or o.klass.value in class_names],
             path=where,
         )
         cuts = {node.dim for node in nodes(placement.split)}
         if placement.exchange and (
-            not cuts & {Dim.SEQUENCE, Dim.CONTEXT} or (named and "core" not in named)
+            not cuts & {Dim.SEQUENCE, Dim.CONTEXT} or (class_names and "core" not in class_names)
         ):
             yield Violation(
                 rule="core.exchange",
@@ -91,7 +91,7 @@ def placement_rules(
         cores = [o for o in operators if o.klass is OperatorClass.CORE and o.attention is not None]
         if (
             cores
-            and (not named or "core" in named)
+            and (not class_names or "core" in class_names)
             and Dim.SEQUENCE in cuts
             and not placement.exchange
             and _rules_core(placement, placements)
@@ -106,7 +106,7 @@ def placement_rules(
 
 
 def _rules_core(placement: Placement, placements: tuple[Placement, ...]) -> bool:
-    """Nothing later takes the core of the same blocks away."""
+    """True if no later placement overrides this one for the attention core of the same blocks."""
     later = placements[placements.index(placement) + 1 :]
     return not any(
         (not p.select.classes or "core" in p.select.classes)
@@ -118,6 +118,7 @@ def _rules_core(placement: Placement, placements: tuple[Placement, ...]) -> bool
 def _tree_rules(
     split: Split | None, operators: list[Operator], *, path: str
 ) -> Iterator[Violation]:
+    """Violations by one split tree: unused dims, misplaced zigzag, devices used twice."""
     for dim in dict.fromkeys(node.dim for node in nodes(split)):
         if operators and not any(has_dim(o, dim) for o in operators):
             yield Violation(
@@ -145,10 +146,10 @@ def _tree_rules(
 def _coset(
     placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, path: str
 ) -> Iterator[Violation]:
-    """The tokens of a set of expert copies are those of its own devices, else the all-to-all would
-    be between all.
+    """A violation where the tokens of a set of expert copies are not those of the set's devices:
+    the all-to-all would cross sets.
     """
-    expert, dense = placed(placements, "experts"), placed(placements, "router")
+    expert, dense = last_placement(placements, "experts"), last_placement(placements, "router")
     if (
         expert is None
         or dense is None
@@ -158,8 +159,8 @@ def _coset(
         return
     if max(num_leaves(expert.split), num_leaves(dense.split)) > MAX_LISTED:
         return
-    owned = dict(regions(dense.split, base=dense.offset))
-    served = dict(regions(expert.split, base=expert.offset))
+    owned = dict(device_tokens(dense.split, base=dense.offset))
+    served = dict(device_tokens(expert.split, base=expert.offset))
     if owned.keys() == served.keys() and not all(
         owned[device].inside(served[device]) for device in owned
     ):
@@ -179,13 +180,13 @@ def _coset(
 def stage_rules(
     stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: Model, devices: int, path: str
 ) -> Iterator[Violation]:
-    """Rules of one stage that depend on its blocks, its base and its lane."""
+    """Violations of one stage that depend on its blocks, its base and its lane."""
     blocks = sum(piece.count for piece in pieces if piece.counted)
     yield from _ranges(stage, blocks=blocks, model=model, path=path)
     for klass in dict.fromkeys(
         o.klass.value for piece in pieces for o in operators_of(piece, model=model)
     ):
-        if placed(stage.placements, klass) is None and not _ranges_cover(
+        if last_placement(stage.placements, klass) is None and not _ranges_cover(
             stage, pieces, klass, blocks=blocks, model=model
         ):
             yield Violation(
@@ -214,7 +215,9 @@ def stage_rules(
 
 
 def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[Violation]:
-    """Block ranges lie in the chunk; what is kept has a name."""
+    """Violations by block ranges outside the chunk, unknown operator names and overlapping keep
+    lines.
+    """
     for placement in stage.placements:
         chosen = placement.select.blocks
         if chosen is not None and not 0 <= chosen[0] <= chosen[1] < blocks:
@@ -224,7 +227,7 @@ def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[V
                 hint="counted from 0",
                 path=path,
             )
-    seen: set[tuple[int, str]] = set()
+    marked: set[tuple[int, str]] = set()
     names = _keep_names(model) if stage.keeps else frozenset()
     for keep in stage.keeps:
         if not 0 <= keep.blocks[0] <= keep.blocks[1] < blocks:
@@ -243,7 +246,7 @@ def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[V
                     hint=nearest(name, names),
                     path=path,
                 )
-        moved = keep.how is not How.RECOMPUTE
+        moved = keep.how is not ActivationPolicy.RECOMPUTE
         if (
             keep.unit < 1
             or not 1 <= keep.percent <= 100
@@ -261,18 +264,18 @@ def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[V
             for block in range(keep.blocks[0], keep.blocks[1] + 1)
             for name in _kept_operators(keep, model=model)
         }
-        if marks & seen:
+        if marks & marked:
             yield Violation(
                 rule="keep.overlap",
                 message="one operator of one block is kept in two ways",
                 hint="one line each",
                 path=path,
             )
-        seen |= marks
+        marked |= marks
 
 
 def _kept_operators(keep: Keep, *, model: Model) -> frozenset[str]:
-    """Operators that a keep line means, as class.operator."""
+    """Operators that a keep line selects, as class.operator."""
     return frozenset(
         f"{o.klass.value}.{o.name}"
         for block in model.blocks
@@ -297,7 +300,7 @@ def _keep_names(model: Model) -> frozenset[str]:
 def _ranges_cover(
     stage: Stage, pieces: tuple[Piece, ...], klass: str, *, blocks: int, model: Model
 ) -> bool:
-    """Block ranges alone place all operators of a class."""
+    """True if placements with block ranges place all operators of a class."""
     for piece in pieces:
         if not piece.counted and any(
             o.klass.value == klass for o in operators_of(piece, model=model)
@@ -308,4 +311,4 @@ def _ranges_cover(
         for p in stage.placements
         if p.select.blocks and (not p.select.classes or klass in p.select.classes)
     ]
-    return all(any(first <= block <= last for first, last in chosen) for block in range(blocks))
+    return all(any(start <= block <= end for start, end in chosen) for block in range(blocks))

@@ -19,9 +19,9 @@ from shardwright.search.mixed.stages.stage_tables import StageTable
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, Shards
-from shardwright.strategy.plan.stages import How, Keep, Stage
+from shardwright.strategy.plan.stages import ActivationPolicy, Keep, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> P
     return Plan(
         devices=last,
         lanes=tuple(lanes),
-        orders=tuple(Named(schedule="1f1b", lanes=(lane.name,)) for lane in lanes),
+        orders=tuple(NamedOrder(schedule="1f1b", lanes=(lane.name,)) for lane in lanes),
         shards=_shards(table, plan),
         options=options,
     )
@@ -245,7 +245,7 @@ def _keeps(
         for a, b, what in ((0, full, FULL), (full, full + selective, "core"))
     )
     return tuple(
-        Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,))
+        Keep(blocks=(a, b - 1), how=ActivationPolicy.RECOMPUTE, operators=(what,))
         for a, b, what in ranges
         if a < b
     )
@@ -263,7 +263,7 @@ def moved(plan: Plan, problem: Problem, pool: Pool) -> Plan:
     orders = tuple(
         (
             order
-            if isinstance(order, Named)
+            if isinstance(order, NamedOrder)
             else replace(
                 order, rows=tuple((device + pool.first, row) for device, row in order.rows)
             )

@@ -20,7 +20,7 @@ from shardwright.search.mixed.stages.stage_tables import StageTable
 from shardwright.simulator.simulate import lane_edges
 from shardwright.strategy.grid.expand import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Stage
 
@@ -96,7 +96,7 @@ def _pair_seconds(
     plan = Plan(
         devices=problem.cluster.num_devices,
         lanes=(lane,),
-        orders=(Named(schedule="1f1b", lanes=(MAIN,)),),
+        orders=(NamedOrder(schedule="1f1b", lanes=(MAIN,)),),
     )
     placed = plan_stages(plan, model=problem.model)
     edges = lane_edges(problem, placed[0])
