@@ -18,14 +18,13 @@ from shardwright.api.joint import plan_joint, unsearched_of_joint
 from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
 from shardwright.api.problems import Method, problem_of
 from shardwright.api.robust import plan_robust
-from shardwright.cli import fit, interrupt, screen
-from shardwright.cli import light_typer as typer
+from shardwright.cli import interrupt, screen, verdict
 from shardwright.cli.beside import Beside
+from shardwright.cli.flags import AnswerForm
 from shardwright.cli.frameworks import frameworks_of
 from shardwright.errors import UsageError
 from shardwright.files.faces import filed
 from shardwright.files.stored import document_of, file_text
-from shardwright.files.text import to_text
 from shardwright.report.screens.joint_search_screen import render_general
 from shardwright.search.answer import Unsearched
 from shardwright.search.engine.protocol import Engine
@@ -33,8 +32,7 @@ from shardwright.search.joint.find import JointAnswer
 from shardwright.search.limit import STOP
 from shardwright.search.mixed.find_fastest import MixedAnswer
 from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation, strategy_text
-from shardwright.search.summary import answer_line, misfit_text
+from shardwright.search.simulation import Simulation
 
 SEARCHES: Final[Mapping[Method, Callable[..., GeneralAnswer]]] = {
     Method.JOINT: plan_joint,
@@ -52,50 +50,48 @@ def plan(
     engine: Engine,
     cost: Callable[[Simulation], Beside] | None,
     output: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Search the space of general plans that the request names."""
+    form: AnswerForm,
+) -> int:
+    """Search the space of general plans that the request names and print the answer; returns the
+    exit code.
+    """
     if method is Method.ROBUST and isfinite(time_limit):
         raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
-    # What several searches have shown when they are stopped cannot be made again.
+    # The best plan so far of several searches together cannot be recomputed: they are not stopped.
     stopping = nullcontext() if method is Method.ROBUST else interrupt.stopping()
-    with stopping, screen.progress(quiet=quiet or as_json) as report:
-        given: dict[str, Any] = {} if method is Method.EXACT else {"engine": engine}
-        given |= {} if method is Method.ROBUST else {"time_limit_s": time_limit}
-        answer = SEARCHES[method](request, progress=report, **given)
+    with stopping, screen.progress(form) as report:
+        settings: dict[str, Any] = {} if method is Method.EXACT else {"engine": engine}
+        settings |= {} if method is Method.ROBUST else {"time_limit_s": time_limit}
+        answer = SEARCHES[method](request, progress=report, **settings)
     interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
-    document = document_of(stored)
-    left = _unsearched(answer) if (as_json or not quiet) and not STOP.is_set() else None
+    is_line = form.quiet and not form.as_json
+    left = None if is_line or STOP.is_set() else _unsearched(answer)
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
-    if as_json:
-        searched = {} if left is None else {"unsearched": filed(left, names={})}
-        screen.write(
-            to_text(
-                {**document, "search_time_s": answer.search_time_s, **searched, **beside.document}
-            )
-        )
-    elif quiet:
-        misfit = misfit_text(stored.prediction, classes=stored.classes)
-        screen.write(
-            answer_line(
-                strategy_text(stored.simulation), step_time_s=answer.step_time_s, misfit=misfit
-            )
-        )
-    else:
-        model = problem_of(request).model
-        shown = render_general(
-            stored.simulation,
-            stored.certificate,
-            model=model,
-            search_time_s=answer.search_time_s,
-            left=left,
-        )
-        screen.show(Group(shown, *beside.sections))
-    raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))
+    searched = {} if left is None else {"unsearched": filed(left, names={})}
+    screen.print_answer(
+        form,
+        document=lambda: {
+            **document_of(stored),
+            "search_time_s": answer.search_time_s,
+            **searched,
+            **beside.document,
+        },
+        line=lambda: verdict.simulation_line(stored.simulation),
+        picture=lambda: Group(
+            render_general(
+                stored.simulation,
+                stored.certificate,
+                model=problem_of(request).model,
+                search_time_s=answer.search_time_s,
+                left=left,
+            ),
+            *beside.sections,
+        ),
+    )
+    return interrupt.code() or verdict.exit_code(stored.prediction)
 
 
 def _unsearched(answer: GeneralAnswer) -> Unsearched | None:
