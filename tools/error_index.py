@@ -141,11 +141,12 @@ def _collect(node: ast.AST, scope: Scope, found: Source) -> None:
 
 
 def _called(call: ast.Call) -> str:
+    function = call.func.value if isinstance(call.func, ast.Subscript) else call.func
     return (
-        call.func.id
-        if isinstance(call.func, ast.Name)
-        else call.func.attr
-        if isinstance(call.func, ast.Attribute)
+        function.id
+        if isinstance(function, ast.Name)
+        else function.attr
+        if isinstance(function, ast.Attribute)
         else ""
     )
 
@@ -172,7 +173,20 @@ def index(source: Source) -> list[Found]:
                     and not message.startswith(":")
                 ):
                     found.add(Found(error, rule, message, where))
+    found.update(_missed(call, scope) for call, scope in source.calls["Registry"])
     return sorted(found)
+
+
+def _missed(call: ast.Call, scope: Scope) -> Found:
+    """The error of a name that is not in a `shardwright.registry.Registry`."""
+    kind, error = _argument(call, "kind", 0), _argument(call, "error")
+    rule = ""
+    if isinstance(error, ast.Call):
+        rule = ast.literal_eval(_argument(error, "rule") or ast.Constant(""))
+        error = error.args[0]
+    name = error.id if isinstance(error, ast.Name) else "UsageError"
+    assert isinstance(kind, ast.Constant)
+    assert isinstance(kind, ast.Constant) and isinstance(kind.value, str)
 
 
 def _argument(call: ast.Call, name: str, place: int = -1) -> ast.expr | None:

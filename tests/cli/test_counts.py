@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cli.counts import read_batch, read_count
-from shardwright.cli.flags import read_choices, read_request
+from shardwright.cli.flags import JobFlags, PlatformFlags, read_choices, read_request
 from shardwright.errors import ClusterError, UsageError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.catalog.catalog import load_model
@@ -77,14 +77,8 @@ def test_a_batch_is_said_once(text: str, tokens: str) -> None:
 
 
 def test_flags_become_the_counts_of_a_request() -> None:
-    given = {
-        "model": "m",
-        "cluster": "c",
-        "seq_len": "8k",
-        "global_batch": "",
-        "global_batch_tokens": "4M",
-    }
-    request = read_request(given)
+    job = JobFlags(seq_len="8k", global_batch_tokens="4M")
+    request = read_request("m", "c", job=job, platform=PlatformFlags())
     assert (request.seq_len, request.global_batch) == (8192, 512)
 
 

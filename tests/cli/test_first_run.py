@@ -98,7 +98,6 @@ def test_a_first_run_says_that_it_compiles_and_a_second_one_does_not(
 def test_work_that_reports_once_is_shown_when_it_takes_long() -> None:
     file = StringIO()
     with progress(
-        quiet=False,
         doing="compile kernels",
         console=Console(file=file, force_terminal=True, width=80),
     ):

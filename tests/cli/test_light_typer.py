@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cli import light_typer, typer_command
+from shardwright.cli import flags, light_typer, typer_command
+from shardwright.cli.engine_flags import EngineFlags
 from shardwright.cli.light_typer import read_words
 from shardwright.errors import UsageError
 from tests.tiers import examples
@@ -21,7 +21,7 @@ VERBS = {
     name: import_module(f"shardwright.cli.{name}")
     for name in ("plan", "simulate", "serve_simulate", "why", "validate")
 }
-FUNCTIONS: dict[str, Callable[..., None]] = {
+FUNCTIONS: dict[str, light_typer.Verb] = {
     "plan": VERBS["plan"].plan,
     "simulate": VERBS["simulate"].simulate,
     "serve_simulate": VERBS["serve_simulate"].serve_simulate,
@@ -30,14 +30,20 @@ FUNCTIONS: dict[str, Callable[..., None]] = {
 }
 
 
-def by_typer(function: Callable[..., None], words: list[str]) -> dict[str, Any] | None:
-    """What typer calls the function with; None where it refuses or prints help."""
+def noting(function: light_typer.Verb) -> tuple[light_typer.Verb, list[dict[str, Any]]]:
+    """A verb with the parameters of `function`, and the arguments that it was called with."""
     seen: list[dict[str, Any]] = []
 
     @functools.wraps(function)
     def note(**named: Any) -> None:
         seen.append(named)
 
+    return note, seen
+
+
+def by_typer(function: light_typer.Verb, words: list[str]) -> dict[str, Any] | None:
+    """What typer calls the function with; None where it refuses or prints help."""
+    note, seen = noting(function)
     try:
         typer_command.run(note, "verb", words)
     except UsageError:
@@ -45,7 +51,14 @@ def by_typer(function: Callable[..., None], words: list[str]) -> dict[str, Any] 
     return seen[0] if seen else None
 
 
-def names_of(function: Callable[..., None]) -> list[str]:
+def by_reader(function: light_typer.Verb, values: dict[str, Any]) -> dict[str, Any]:
+    """What the verb is called with where its words were read without typer."""
+    note, seen = noting(function)
+    assert light_typer.call(note, values) == 0
+    return seen[0]
+
+
+def names_of(function: light_typer.Verb) -> list[str]:
     return [name for one in light_typer.parameters_of(function) for name in one.declared.names]
 
 
@@ -99,7 +112,7 @@ def test_what_is_read_here_is_what_typer_reads(line: tuple[str, list[str]]) -> N
         said = by_typer(FUNCTIONS[verb], words)
         assert said is not None
         # As text, since nan is not itself.
-        assert repr(sorted(found.items())) == repr(sorted(said.items()))
+        assert repr(sorted(by_reader(FUNCTIONS[verb], found).items())) == repr(sorted(said.items()))
 
 
 JOB = ["llama-2-7b", "h100-sxm:8", "--seq-len", "4096", "--global-batch", "32"]
@@ -139,7 +152,7 @@ def test_ordinary_command_lines_need_no_typer(
     found = read_words(FUNCTIONS[verb], words)
     assert found is not None
     assert {name: found[name] for name in some} == some
-    assert found == by_typer(FUNCTIONS[verb], words)
+    assert by_reader(FUNCTIONS[verb], found) == by_typer(FUNCTIONS[verb], words)
 
 
 @pytest.mark.parametrize(
@@ -158,3 +171,28 @@ def test_ordinary_command_lines_need_no_typer(
 )
 def test_all_else_is_typers(words: list[str]) -> None:
     assert read_words(FUNCTIONS["plan"], words) is None
+
+
+def test_the_options_of_a_group_reach_the_verb_together() -> None:
+    found = read_words(FUNCTIONS["plan"], [*JOB, "--engine", "serial", "--pin", "tp=2"])
+    assert found is not None
+    arguments = by_reader(FUNCTIONS["plan"], found)
+    assert arguments["processes"] == EngineFlags(engine="serial")
+    assert arguments["pins"] == flags.PinFlags(pin=["tp=2"])
+    assert light_typer.by_flag(arguments["job"])["seq-len"] == "4096"
+
+
+def test_help_shows_each_option_under_the_title_of_its_group(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert typer_command.run(FUNCTIONS["plan"], "plan", ["--help"]) == 0
+    panels = capsys.readouterr().out.split("╭─ ")[1:]
+    by_title = {panel.split(" ─")[0]: panel for panel in panels}
+    assert "Options" not in by_title
+    for title, option in {
+        "What to train": "--seq-len",
+        "Limits": "--time-limit",
+        "Search": "--space",
+        "Output": "--help",
+    }.items():
+        assert [name for name, panel in by_title.items() if f" {option} " in panel] == [title]

@@ -389,7 +389,6 @@ def test_progress_shows_only_long_work() -> None:
     for times, shown in (([0.0, 0.2, 0.9], False), ([0.0, 0.2, 1.5], True)):
         file = StringIO()
         with progress(
-            quiet=False,
             console=Console(file=file, force_terminal=True, width=80),
             clock=_clock(times),
         ) as report:
@@ -397,5 +396,5 @@ def test_progress_shows_only_long_work() -> None:
             report("simulate", 1, 4)
             report("simulate", 2, 4)
         assert ("simulate" in file.getvalue()) is shown
-    with progress(quiet=True) as report:
+    with progress(flags.AnswerForm(quiet=True)) as report:
         assert report is None

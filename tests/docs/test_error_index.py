@@ -75,3 +75,14 @@ def test_messages_and_rules_that_a_function_is_handed_are_found_at_its_callers(
         Found("StrategyError", "order.ranks", "… needs more", "two.legal"),
         Found("StrategyError", "order.ranks", "… needs … ranks", "two.legal"),
     ]
+
+
+def test_unknown_names_of_a_registry_are_found_where_the_registry_is_made(tmp_path: Path) -> None:
+    (tmp_path / "one.py").write_text(
+        'VERBS: Final = Registry[object]("verb", {})\n'
+        'FRUIT = Registry("fruit", {}, error=partial(StrategyError, rule="order.fruit"))\n'
+    )
+    assert index(read(parsed(tmp_path))) == [
+        Found("StrategyError", "order.fruit", "unknown fruit …", "one.FRUIT"),
+        Found("UsageError", "", "unknown verb …", "one.VERBS"),
+    ]

@@ -16,11 +16,12 @@ from shardwright.hardware.catalog.catalog import (
 )
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.hardware.catalog.generation import generation_of
-from shardwright.hardware.catalog.nodes import ROWS, node_of
+from shardwright.hardware.catalog.node_rows import ROWS, NodeRow
+from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.device import Accelerator, Evidence, GemmRates
 from shardwright.hardware.files.yaml_cluster import load_cluster
 from shardwright.runtime.runtime import AttentionKernel
-from shardwright.units import GIB
+from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions
 
 EVERY = pytest.mark.parametrize("device", ACCELERATORS, ids=lambda a: a.name)
@@ -163,3 +164,17 @@ def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
         " {bf16: 800}}}\nnodes: [{accelerator: chip, count: 1}]"
     )
     assert {rates.generation for rates in own.node.accelerator.attention} == {"fused", "unfused"}
+
+
+def test_rows_name_their_values() -> None:
+    values = (8, 8, ROWS["h100-sxm"].scale_up, 400, 5, 2048)
+    with pytest.raises(TypeError):
+        NodeRow(*values)  # type: ignore[misc,arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_the_cards_of_a_node_carry_the_rate_of_all_its_devices(name: str) -> None:
+    row, node = ROWS[name], node_of(accelerator(name))
+    total = node.nics * node.nic.bandwidth * BITS_PER_BYTE / GIGA
+    assert total == pytest.approx(row.device_gbit_per_s * row.devices)
+    assert node.nics == (row.cards or row.devices)

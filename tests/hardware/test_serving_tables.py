@@ -13,8 +13,12 @@ import shardwright.hardware.tables
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.nodes import node_of
-from shardwright.hardware.catalog.octaves import OctaveGrid
-from shardwright.hardware.catalog.serving_tables import SERVED, engine_curves, serving_tables
+from shardwright.hardware.catalog.serving_tables import (
+    SERVED,
+    OctaveGrid,
+    engine_curves,
+    serving_tables,
+)
 
 TABLES = [serving_tables(name) for name in SERVED]
 

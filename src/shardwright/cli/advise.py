@@ -7,11 +7,10 @@ from typing import Annotated
 from shardwright.api import advice as api
 from shardwright.api.problems import load_cluster
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.cli.counts import read_batch, read_count
+from shardwright.cli.light_typer import Argument, Option
 from shardwright.errors import UsageError
-from shardwright.files.text import to_text
 from shardwright.frameworks.registry import READERS
 from shardwright.report.screens.advice_screen import advice_document, advice_line, render_advice
 from shardwright.search.request import Request
@@ -20,7 +19,7 @@ from shardwright.search.request import Request
 def advise(
     files: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="FILE... MODEL CLUSTER",
             help=(
                 "Launch scripts and configuration files, then the model and the cluster as `plan`"
@@ -31,7 +30,7 @@ def advise(
     *,
     framework: Annotated[
         str,
-        typer.Option(
+        Option(
             "--from",
             metavar="FRAMEWORK",
             help=f"Of the files: {', '.join(READERS)}.",
@@ -40,24 +39,16 @@ def advise(
     ] = "",
     values: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="Value of a variable of a script. Repeatable."
-        ),
+        Option("--set", metavar="NAME=VALUE", help="Value of a variable of a script. Repeatable."),
     ] = None,
     seq_len: Annotated[
         str,
-        typer.Option(
-            "--seq-len", metavar="N", help="Tokens of a sample, where the files do not say it."
-        ),
+        Option("--seq-len", metavar="N", help="Tokens of a sample, where the files do not say it."),
     ] = "",
     global_batch: flags.GlobalBatch = "",
-    runtime: flags.RuntimeName = "",
     precision: flags.Precision = "",
-    profile: flags.ProfileFile = "",
-    memory_reserve: flags.MemoryReserve = "0",
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    platform: flags.PlatformFlags,
+    form: flags.AnswerForm,
 ) -> None:
     """Say what a launch of MODEL on CLUSTER takes in time and memory, what limits it, and which of
     its settings would gain most.
@@ -69,15 +60,15 @@ def advise(
         )
     *paths, model, cluster = files
     length = read_count(seq_len, flag="--seq-len") if seq_len else 0
-    reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
+    reserve_bytes, reserve_fraction = flags.read_reserve(platform.memory_reserve)
     request = Request(
         model=model,
         cluster=cluster,
         seq_len=length,
         global_batch=read_batch(global_batch, "", seq_len=length or 1) if global_batch else 0,
-        runtime=runtime,
+        runtime=platform.runtime,
         precision=precision,
-        profile=profile,
+        profile=platform.profile,
         reserve_bytes=reserve_bytes,
         reserve_fraction=reserve_fraction,
     )
@@ -85,14 +76,14 @@ def advise(
     launch, request = api.read_request(
         paths, request, cluster=load_cluster(cluster), framework=framework, given=given
     )
-    with screen.progress(quiet=quiet or as_json) as report:
+    with screen.progress(form) as report:
         advice = api.advise(launch, request, progress=report)
-    if as_json:
-        screen.write(to_text(advice_document(launch, advice)))
-    elif quiet:
-        screen.write(advice_line(launch, advice))
-    else:
-        screen.show(render_advice(launch, advice))
+    screen.print_answer(
+        form,
+        document=lambda: advice_document(launch, advice),
+        line=lambda: advice_line(launch, advice),
+        picture=lambda: render_advice(launch, advice),
+    )
 
 
 def _value(pair: str) -> tuple[str, str]:

@@ -6,11 +6,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
 
+from rich.console import Group
+
 from shardwright.calibrate import request as calibration
 from shardwright.calibrate.settings import Calibration
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Option
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
 from shardwright.files.profile_file import profile_document
@@ -22,13 +24,11 @@ def calibrate(
     *,
     device: Annotated[
         str,
-        typer.Option(
-            "--device", help="Device type, cpu or cuda; by default cuda if torch finds one."
-        ),
+        Option("--device", help="Device type, cpu or cuda; by default cuda if torch finds one."),
     ] = "",
     ranks: Annotated[
         int,
-        typer.Option(
+        Option(
             "--ranks",
             min=0,
             help="Ranks of the largest collective; 0 means all GPUs, or 2 on a CPU.",
@@ -36,23 +36,23 @@ def calibrate(
     ] = 0,
     dtype: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--dtype",
             help="Data type of the GEMMs to measure: bf16, fp16, tf32 or fp32. Repeatable.",
         ),
     ] = None,
     collectives_only: Annotated[
-        bool, typer.Option("--collectives-only", help="Measure only collectives.")
+        bool, Option("--collectives-only", help="Measure only collectives.")
     ] = False,
     from_nccl_tests: Annotated[
         list[Path] | None,
-        typer.Option(
+        Option(
             "--from-nccl-tests", metavar="FILE", help="Output of nccl-tests to import. Repeatable."
         ),
     ] = None,
     from_kineto: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--from-kineto",
             metavar="FILE",
             help="PyTorch profiler (Kineto) trace to import, .json or .json.gz.",
@@ -60,24 +60,24 @@ def calibrate(
     ] = None,
     measure: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--measure/--no-measure",
             help="Measure this machine; by default only if nothing is imported.",
         ),
     ] = None,
     name: Annotated[
         str,
-        typer.Option(
+        Option(
             "--name", help="Accelerator name in the profile; by default this device's catalog name."
         ),
     ] = "",
     day: Annotated[
         str,
-        typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the profile; by default today."),
+        Option("--date", metavar="YYYY-MM-DD", help="Date in the profile; by default today."),
     ] = "",
     repetitions: Annotated[
         int,
-        typer.Option(
+        Option(
             "--repetitions",
             min=1,
             max=1000,
@@ -86,7 +86,7 @@ def calibrate(
     ] = 5,
     sustained: Annotated[
         float,
-        typer.Option(
+        Option(
             "--sustained",
             min=0.0,
             max=3600.0,
@@ -98,26 +98,18 @@ def calibrate(
     ] = 5.0,
     timeout: Annotated[
         float,
-        typer.Option(
-            "--timeout", min=1.0, help="Seconds after which an unresponsive rank is given up."
-        ),
+        Option("--timeout", min=1.0, help="Seconds after which an unresponsive rank is given up."),
     ] = 60.0,
     tiny: Annotated[
         bool,
-        typer.Option(
-            "--tiny", help="Only the smallest shapes: for trying it out, not for planning."
-        ),
+        Option("--tiny", help="Only the smallest shapes: for trying it out, not for planning."),
     ] = False,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check", help="Afterwards, predict and measure training steps on one device."
-        ),
+        Option("--check", help="Afterwards, predict and measure training steps on one device."),
     ] = False,
     output: flags.Output = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Measure this machine with torch, or import measurements,
     into a device profile to plan with.
@@ -143,23 +135,22 @@ def calibrate(
             "--check needs the kernels of this machine",
             hint="calibrate without --collectives-only and imports, or add --measure",
         )
-    with screen.progress(quiet=quiet or as_json) as report:
+    with screen.progress(form) as report:
         profile = calibration.calibrate(request, progress=report)
         rows = calibration.check_calibration(profile, request, progress=report) if check else ()
     document = profile_document(profile)
     if output is not None:
         screen.save(output, to_text(document))
-    if as_json:
-        screen.write(
-            to_text({"profile": document, "check": check_document(rows)} if check else document)
-        )
-    elif quiet:
-        screen.write(f"{profile.reference}\n")
-    else:
-        screen.show(render_profile(profile))
-        if check:
-            screen.write("\n")
-            screen.show(render_check(rows))
+    screen.print_answer(
+        form,
+        document=lambda: (
+            {"profile": document, "check": check_document(rows)} if check else document
+        ),
+        line=lambda: f"{profile.reference}\n",
+        picture=lambda: Group(
+            render_profile(profile), *(["", render_check(rows)] if check else [])
+        ),
+    )
 
 
 def _day(text: str) -> str:

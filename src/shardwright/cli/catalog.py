@@ -10,11 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Argument
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
-from shardwright.files.text import to_text
 from shardwright.hardware.catalog.catalog import ACCELERATORS
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.published import published_names
@@ -343,12 +342,10 @@ ALL: Final = Kind("the kinds", KIND, KINDS.items, note="`shardwright catalog KIN
 
 def catalog(
     kind: Annotated[
-        str, typer.Argument(metavar="[KIND]", help=f"{', '.join(KINDS)}; without one, the kinds.")
+        str, Argument(metavar="[KIND]", help=f"{', '.join(KINDS)}; without one, the kinds.")
     ] = "",
     *,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """List what is known by name; --quiet prints the names alone."""
     if kind and kind not in KINDS:
@@ -357,12 +354,12 @@ def catalog(
     rows = [
         {column.key: column.of(entry) for column in chosen.columns} for entry in chosen.entries()
     ]
-    if as_json:
-        screen.write(to_text({kind or "kinds": rows}))
-    elif quiet:
-        screen.write("".join(f"{row['name']}\n" for row in rows))
-    else:
-        screen.show(_table(chosen, rows))
+    screen.print_answer(
+        form,
+        document=lambda: {kind or "kinds": rows},
+        line=lambda: "".join(f"{row['name']}\n" for row in rows),
+        picture=lambda: _table(chosen, rows),
+    )
 
 
 def _table(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> RenderableType:

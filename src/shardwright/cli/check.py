@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from rich.console import Group
+
 from shardwright.api import checks, execution
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.engine_flags import EngineFlags
+from shardwright.cli.light_typer import Option
 from shardwright.files.plan_file import read_saved
-from shardwright.files.text import to_text
 from shardwright.report.screens.check_screen import (
     checked_document,
     checked_line,
@@ -17,7 +19,7 @@ from shardwright.report.screens.check_screen import (
     render_checked,
     render_proof,
 )
-from shardwright.search.engine.choose import PROCESSES, engine_of
+from shardwright.search.engine.choose import engine_of
 
 
 def check(
@@ -25,40 +27,33 @@ def check(
     *,
     execute: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--execute",
             help=(
-                "Also run a small model under the plan and compare its loss and gradients with"
+                "Also run a small model under the plan, and compare its loss and gradients with"
                 " those of the unsplit model."
             ),
         ),
     ] = False,
-    engine: flags.EngineName = PROCESSES,
-    workers: flags.Workers = 0,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    processes: EngineFlags,
+    form: flags.AnswerForm,
 ) -> None:
     """Recompute every number of a plan file and the search behind it, and compare."""
     saved = read_saved(path)
     with (
-        engine_of(engine, workers=workers) as working,
-        screen.progress(quiet=quiet or as_json) as report,
+        engine_of(processes.engine, workers=processes.workers) as engine,
+        screen.progress(form) as report,
     ):
-        found = checks.check_file(saved, engine=working, progress=report)
+        found = checks.check_file(saved, engine=engine, progress=report)
         proof = execution.execution(saved, progress=report) if execute else None
-    if as_json:
-        screen.write(
-            to_text(
-                checked_document(found) | ({"execution": proof_document(proof)} if proof else {})
-            )
-        )
-    elif quiet:
-        screen.write(f"{checked_line(found)}\n")
-    else:
-        screen.show(render_checked(found))
-        if proof:
-            screen.show(render_proof(proof))
+    screen.print_answer(
+        form,
+        document=lambda: (
+            checked_document(found) | ({"execution": proof_document(proof)} if proof else {})
+        ),
+        line=lambda: f"{checked_line(found)}\n",
+        picture=lambda: Group(render_checked(found), *([render_proof(proof)] if proof else [])),
+    )
 
 
 main = verb(check, name="check")

@@ -9,10 +9,9 @@ from typing import Annotated
 
 from shardwright.api.clusters import ALL_FORMATS, read_cluster, show_cluster
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verbs
+from shardwright.cli.light_typer import Argument, Option
 from shardwright.errors import UsageError
-from shardwright.files.text import to_text
 from shardwright.report.pictures.cluster_picture import cluster_document
 from shardwright.report.pictures.cluster_svg import cluster_page, cluster_svg
 from shardwright.report.pictures.cluster_text import ClusterText
@@ -24,7 +23,7 @@ _DRAWN = {".svg": cluster_svg, ".html": cluster_page}
 def read(
     files: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             metavar="FILE...",
             help=f"Files of one cluster: {', '.join(one.name for one in ALL_FORMATS)}.",
         ),
@@ -32,7 +31,7 @@ def read(
     *,
     nodes: Annotated[
         int,
-        typer.Option(
+        Option(
             "--nodes",
             metavar="N",
             min=0,
@@ -41,7 +40,7 @@ def read(
     ] = 0,
     accelerator: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--accelerator",
             metavar="NAME",
             help=(
@@ -52,7 +51,7 @@ def read(
     ] = None,
     link: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--link",
             metavar="A~B=GBPS/MS",
             help="Link of two zones, e.g. east~west=25gbps/60ms. Repeatable.",
@@ -60,7 +59,7 @@ def read(
     ] = None,
     all_nodes: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--all-nodes",
             help=(
                 "Count nodes too that are down, drained, cordoned or not ready; they are left out"
@@ -70,18 +69,16 @@ def read(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Cluster file (YAML) to write."),
+        Option("--output", "-o", metavar="FILE", help="Cluster file (YAML) to write."),
     ] = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Read a cluster from what other programs say of it, as a cluster file to plan with: what was
     found, where it stands, and what had to be assumed. Several files complement each other; where
     they contradict each other, nothing is read.
     """
     screen.check_writable(output)
-    with screen.progress(quiet=quiet or as_json, doing="read"):
+    with screen.progress(form, doing="read"):
         found = read_cluster(
             files,
             accelerators=accelerator or (),
@@ -91,14 +88,14 @@ def read(
         )
     if output is not None:
         screen.save(output, found.text)
-    if as_json:
-        screen.write(to_text(read_document(found)))
-    elif quiet:
-        screen.write(f"{found.cluster.described()}\n")
-    else:
-        screen.show(render_read(found))
-        if output is None:
-            screen.note("-o cluster.yaml writes the cluster file that this comes to")
+    screen.print_answer(
+        form,
+        document=lambda: read_document(found),
+        line=lambda: f"{found.cluster.described()}\n",
+        picture=lambda: render_read(found),
+    )
+    if output is None and not (form.as_json or form.quiet):
+        screen.note("-o cluster.yaml writes the cluster file that this comes to")
 
 
 def show(
@@ -106,11 +103,9 @@ def show(
     *,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Picture to write: .svg or .html."),
+        Option("--output", "-o", metavar="FILE", help="Picture to write: .svg or .html."),
     ] = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Draw CLUSTER as the planner sees it: tiers of switches, nodes, scale-up islands, links and
     what they carry.
@@ -124,12 +119,12 @@ def show(
     picture = show_cluster(cluster)
     if output is not None and drawn is not None:
         screen.save(output, drawn(picture))
-    if as_json:
-        screen.write(to_text(cluster_document(picture)))
-    elif quiet:
-        screen.write(f"{picture.cluster.described()}\n")
-    elif output is None:
-        screen.show(ClusterText(picture=picture))
+    screen.print_answer(
+        form,
+        document=lambda: cluster_document(picture),
+        line=lambda: f"{picture.cluster.described()}\n",
+        picture=lambda: ClusterText(picture=picture) if output is None else None,
+    )
 
 
 main = verbs(

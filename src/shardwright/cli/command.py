@@ -1,6 +1,4 @@
-"""A function with declared parameters as a verb: words in, exit code out, bad words as
-`UsageError`.
-"""
+"""Functions with declared parameters as verbs: words of a command line in, exit code out."""
 
 from __future__ import annotations
 
@@ -8,41 +6,33 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from shardwright.cli.light_typer import Exit, read_words
+from shardwright.cli.light_typer import Verb, call, read_words
 
 
-def verb(function: Callable[..., None], *, name: str) -> Callable[[Sequence[str]], int]:
+def verb(function: Verb, *, name: str) -> Callable[[Sequence[str]], int]:
     """The verb `name` whose arguments, options and help are those of `function`."""
 
     def main(words: Sequence[str]) -> int:
-        given = read_words(function, words)
-        return _typer().run(function, name, words) if given is None else _exit_code(function, given)
+        values = read_words(function, words)
+        return _typer().run(function, name, words) if values is None else call(function, values)
 
     return main
 
 
 def verbs(
-    functions: Mapping[str, Callable[..., None]], *, name: str, about: str
+    functions: Mapping[str, Verb], *, name: str, about: str
 ) -> Callable[[Sequence[str]], int]:
-    """The verb `name` whose second word says which function it is; `about` is its help."""
+    """The verb `name` whose second word chooses one of the functions; `about` is its help."""
 
     def main(words: Sequence[str]) -> int:
         function = functions.get(words[0]) if words else None
-        given = None if function is None else read_words(function, words[1:])
-        if function is None or given is None:
+        values = None if function is None else read_words(function, words[1:])
+        if function is None or values is None:
             code: int = _typer().run_one_of(functions, name, about, words)
             return code
-        return _exit_code(function, given)
+        return call(function, values)
 
     return main
-
-
-def _exit_code(function: Callable[..., None], given: dict[str, Any]) -> int:
-    try:
-        function(**given)
-    except Exit as done:
-        return done.exit_code
-    return 0
 
 
 def _typer() -> Any:

@@ -15,6 +15,8 @@ from shardwright.errors import UsageError
 MANY: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _COUNT: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmg]?)\s*(tok|tokens?)?")
 MAX_LETTERS: Final = 40
+AUTO: Final = "auto"
+"""Text with which a ``--global-batch`` begins that `plan` chooses."""
 IN_TOKENS: Final = ("--seq-len", "--critical-batch")
 
 
@@ -49,7 +51,7 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
             f"--global-batch and --global-batch-tokens {said}",
             hint="give one of them: --global-batch 512, or --global-batch-tokens 4M",
         )
-    if text.strip().startswith("auto"):
+    if text.strip().startswith(AUTO):
         raise UsageError(
             f"--global-batch {text[:MAX_LETTERS]}: only `plan` chooses a batch",
             hint="give a number of sequences, or plan first",

@@ -8,10 +8,10 @@ from typing import Annotated
 from shardwright.api.exports import export_plan, write_export
 from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Argument, Option
 from shardwright.files.plan_file import read_saved
-from shardwright.files.text import read_text, to_text
+from shardwright.files.text import read_text
 from shardwright.frameworks.export.hosts import parse_hosts
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import TARGETS
@@ -21,23 +21,23 @@ from shardwright.search.summary import misfit_text
 def export(
     path: Annotated[
         Path,
-        typer.Argument(metavar="PLAN", help="Plan file that `plan -o` or `simulate -o` wrote."),
+        Argument(metavar="PLAN", help="Plan file that `plan -o` or `simulate -o` wrote."),
     ],
     *,
     to: Annotated[
         str,
-        typer.Option(
+        Option(
             "--to",
             metavar="TARGET",
             help="; ".join(f"{t.name} {t.version}: {t.summary}" for t in TARGETS.values()),
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write the files to.")
+        Path, Option("--output", "-o", metavar="FOLDER", help="Folder to write the files to.")
     ],
     launcher: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--launcher",
             metavar="NAME",
             help=f"{'; '.join(f'{a.name}: {a.summary}' for a in LAUNCHERS.values())}. Repeatable.",
@@ -45,7 +45,7 @@ def export(
     ] = None,
     hosts: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--hosts",
             metavar="FILE",
             help="Hosts of the cluster's nodes in their order, a name a line.",
@@ -53,7 +53,7 @@ def export(
     ] = None,
     image: Annotated[
         str,
-        typer.Option(
+        Option(
             "--image",
             metavar="NAME",
             help="Image of the launcher's containers.",
@@ -62,14 +62,12 @@ def export(
     ] = "",
     allow_lossy: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--allow-lossy",
             help="Export also what the target does otherwise than the plan, and list it.",
         ),
     ] = False,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Write PLAN as a framework's own configuration, with a map of its ranks. What the framework
     cannot say is refused by name.
@@ -91,24 +89,19 @@ def export(
     written = write_export(found, output)
     if not saved.prediction.fits:
         screen.note(f"note: the plan {misfit_text(saved.prediction, classes=saved.classes)}")
-    if as_json:
-        screen.write(
-            to_text(
-                {
-                    "target": found.target.name,
-                    "version": found.target.version,
-                    "files": [str(one) for one in written],
-                    "losses": [{"what": one.what, "instead": one.instead} for one in found.losses],
-                }
-            )
-        )
-        return
-    if quiet:
-        screen.write(f"{output}\n")
-        return
-    screen.write("".join(f"{one}\n" for one in written))
-    for one in found.losses:
-        screen.note(f"otherwise than planned: {one.what}; instead: {one.instead}")
+    screen.print_lines(
+        form,
+        document={
+            "target": found.target.name,
+            "version": found.target.version,
+            "files": [str(one) for one in written],
+            "losses": [{"what": one.what, "instead": one.instead} for one in found.losses],
+        },
+        text=f"{output}\n" if form.quiet else "".join(f"{one}\n" for one in written),
+    )
+    if not (form.as_json or form.quiet):
+        for loss in found.losses:
+            screen.note(f"otherwise than planned: {loss.what}; instead: {loss.instead}")
 
 
 main = verb(export, name="export")

@@ -1,331 +1,288 @@
-"""Arguments and options that several verbs share, and what is read from their text.
+"""Arguments and options that several verbs share, and readers of their text.
 
-Keys carry the unit; it is converted here, once.
+Options are declared in groups. A verb takes a group as one parameter, and its help shows the group
+under a title. Options carry their unit, which is converted here, once.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Final
 
-from shardwright.cli import light_typer as typer
 from shardwright.cli.counts import read_batch, read_count
+from shardwright.cli.light_typer import Argument, Option, group
 from shardwright.errors import UsageError
 from shardwright.hardware.catalog.prices import price_name
 from shardwright.search.request import Choices, Request
 from shardwright.strategy.text.grid_notation import name_and_value
 from shardwright.units import GIB, parse_count
 
+OUTPUT: Final = "Output"
+"""Title of the options that say what is printed and written."""
+SEARCH: Final = "Search"
+LIMITS: Final = "Limits"
+
 Model = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Catalog name, or path of a Hugging Face config.json."),
+    Argument(
+        metavar="MODEL",
+        help="Catalog name (llama-3.1-70b), or path of a Hugging Face config.json.",
+    ),
 ]
 Cluster = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="CLUSTER",
         help="Expression such as h100-sxm:16384, or path of a YAML file (docs/clusters.md).",
     ),
 ]
 PlanFile = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         metavar="PLAN",
         help="Plan file written by `shardwright plan -o` or `shardwright simulate -o`.",
     ),
 ]
-SeqLen = Annotated[
-    str, typer.Option("--seq-len", metavar="N", help="Sequence length in tokens: 8192 or 8k.")
-]
 GlobalBatch = Annotated[
     str,
-    typer.Option(
+    Option(
         "--global-batch",
         metavar="N",
         help=(
-            'Global batch size in sequences per step; or "4M tokens". `plan` also takes auto, or'
-            " auto:256..4096: it plans for these batches and takes the best one."
+            'Global batch size in sequences per step (2048), or in tokens ("4M tokens"). `plan`'
+            " also takes auto or auto:256..4096: it plans for each of these batch sizes and takes"
+            " the best one."
         ),
         show_default=False,
-    ),
-]
-GlobalBatchTokens = Annotated[
-    str,
-    typer.Option(
-        "--global-batch-tokens",
-        metavar="N",
-        help="Global batch size in tokens: 4M (M = 1024 x 1024).",
-        show_default=False,
-    ),
-]
-RuntimeName = Annotated[
-    str,
-    typer.Option(
-        "--runtime",
-        help="Training framework and version; `shardwright catalog runtimes` lists them.",
-        show_default="the usual one of the devices",
     ),
 ]
 Precision = Annotated[
     str,
-    typer.Option(
+    Option(
         "--precision",
-        help="Precision of the GEMMs: bf16, fp16, fp8, ...",
+        help="Number format of the GEMMs: bf16, fp16, fp8, ...",
         show_default="bf16, or fp16 on devices without bf16",
     ),
 ]
-EncoderLen = Annotated[
-    int,
-    typer.Option(
-        "--encoder-len",
-        metavar="N",
-        min=0,
-        help="Encoder sequence length in tokens, for encoder-decoder models.",
-    ),
-]
-ImageTokens = Annotated[
-    int,
-    typer.Option(
-        "--image-tokens",
-        metavar="N",
-        min=0,
-        help="Image tokens per sample, for vision-language models.",
-    ),
-]
-ExpertImbalance = Annotated[
-    float,
-    typer.Option(
-        "--expert-imbalance",
-        metavar="X",
-        help="Tokens of the device with the busiest experts over the mean.",
-    ),
-]
-Dropout = Annotated[
-    bool,
-    typer.Option(
-        "--dropout", help="Train with attention and hidden dropout; their masks are kept."
-    ),
-]
-GradientWire = Annotated[
-    str,
-    typer.Option(
-        "--gradient-wire",
-        metavar="DTYPE",
-        help="Dtype of gradients on the network; as the runtime adds them up.",
-    ),
-]
-MemoryReserve = Annotated[
-    str,
-    typer.Option(
-        "--memory-reserve",
-        metavar="GIB|PERCENT",
-        help="Memory to keep free on every device, in GiB (4) or percent (5%).",
-    ),
-]
-Headroom = Annotated[
-    str,
-    typer.Option(
-        "--headroom",
-        metavar="PERCENT",
-        help="Share of each device's memory that plans leave free: predictions are a few % off.",
-    ),
-]
-SearchMemory = Annotated[
-    str,
-    typer.Option(
-        "--search-memory",
-        metavar="GIB",
-        help="Memory that the search may take; a larger space is searched in parts.",
-    ),
-]
-UseAll = Annotated[
-    bool, typer.Option("--use-all", help="Leave no device idle, even where that is slower.")
-]
-MaxDevices = Annotated[
-    int,
-    typer.Option(
-        "--max-devices", metavar="N", min=0, help="Use at most this many devices; 0 means all."
-    ),
-]
-Pins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--pin", metavar="AXIS=V[,V]", help="Fix an axis, e.g. tp=8 or pp=4,8. Repeatable."
-    ),
-]
-Excludes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--exclude",
-        metavar="AXIS=V[,V]",
-        help="Exclude values of an axis, e.g. zero=3. Repeatable.",
-    ),
-]
-Top = Annotated[
-    int,
-    typer.Option(
-        "--top",
-        metavar="N",
-        min=0,
-        max=1000,
-        help="Number of runners-up to certify and show; joint and exact searches have none.",
-    ),
-]
-Strategy = Annotated[
-    str,
-    typer.Option(
-        "--strategy",
-        help=(
-            'Such as "tp8 pp16 vpp8 dp128 zero1"; or a file in plan notation or written by -o; or -'
-            " for standard input."
-        ),
-    ),
-]
-Train = Annotated[
-    str,
-    typer.Option(
-        "--train",
-        metavar="WHAT",
-        help="What is trained: all, lora:r16, lora:r16:attn,mlp, frozen:embed, without:mtp.",
-        show_default="all",
-    ),
-]
-Teacher = Annotated[
-    str,
-    typer.Option(
-        "--teacher",
-        metavar="MODEL",
-        help="Frozen model that runs forward beside MODEL, whose logits the loss reads.",
-    ),
-]
-ProfileFile = Annotated[
-    str,
-    typer.Option(
-        "--profile",
-        metavar="FILE",
-        help="Profile of measured rates, written by `shardwright calibrate -o`.",
-    ),
-]
-EngineName = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        metavar="NAME",
-        help=(
-            "Where joint and mixed searches run: serial, processes (of this machine, once there are"
-            " seconds of work) or ray. One answer."
-        ),
-    ),
-]
-Workers = Annotated[
-    int,
-    typer.Option(
-        "--workers",
-        metavar="N",
-        min=0,
-        help="Processes of a joint or mixed search; 0 means one a core.",
-        show_default=False,
-    ),
-]
-Objective = Annotated[
-    str,
-    typer.Option(
-        "--objective",
-        metavar="NAME",
-        help=(
-            "What the plan is best in: time, cost (dollars a step), energy (joules a step), or"
-            " pareto (the front of time and cost)."
-        ),
-    ),
-]
-Budget = Annotated[
-    str,
-    typer.Option(
-        "--budget",
-        metavar="USD",
-        help="Dollars an hour that the nodes of a plan may cost at most.",
-        show_default=False,
-    ),
-]
-Scenarios = Annotated[
-    str,
-    typer.Option(
-        "--scenarios",
-        metavar="FILE",
-        help="States in which the cluster is met, with weights (YAML): one plan for all.",
-        show_default=False,
-    ),
-]
-Tail = Annotated[
-    float,
-    typer.Option(
-        "--tail",
-        metavar="LEVEL",
-        min=0.0,
-        max=1.0,
-        help=(
-            "Judge plans for scenarios by the slowest part of the time: 0 is all of it, 0.9 the"
-            " slowest tenth, 1 the slowest scenario."
-        ),
-    ),
-]
-CriticalBatch = Annotated[
-    str,
-    typer.Option(
-        "--critical-batch",
-        metavar="TOKENS",
-        help="Critical batch size in tokens a step, for --global-batch auto: 4M.",
-        show_default="by a published law of model size and --tokens",
-    ),
-]
-ScaledDevices = Annotated[
-    str,
-    typer.Option(
-        "--devices",
-        metavar="A..B",
-        help=(
-            "Plan on the first A, 2A, 4A .. B devices of CLUSTER instead, and show how step and"
-            " efficiency scale: 8..512, or 8,24,64."
-        ),
-        show_default=False,
-    ),
-]
-Tokens = Annotated[
-    str,
-    typer.Option(
-        "--tokens",
-        metavar="N",
-        help="Tokens to train on, such as 15T: shows days and cost.",
-        show_default=False,
-    ),
-]
-Prices = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--price",
-        metavar="[NAME=]USD",
-        help=(
-            "Dollars a device-hour for the cost of --tokens, of all devices or of an accelerator or"
-            " instance. Repeatable."
-        ),
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "--quiet",
-        help="Print one line, such as a step's seconds, a tab and the strategy; no progress.",
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Print the traceback if something fails.")]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Also write the result to this file.")
+    Path | None,
+    Option("--output", "-o", help="Also write the result to this file.", rich_help_panel=OUTPUT),
 ]
+
+
+@group("What to train")
+class JobFlags:
+    """The training job."""
+
+    seq_len: Annotated[
+        str, Option("--seq-len", metavar="N", help="Sequence length in tokens: 8192 or 8k.")
+    ]
+    global_batch: GlobalBatch = ""
+    global_batch_tokens: Annotated[
+        str,
+        Option(
+            "--global-batch-tokens",
+            metavar="N",
+            help="Global batch size in tokens: 4M (M = 1024 x 1024).",
+            show_default=False,
+        ),
+    ] = ""
+    train: Annotated[
+        str,
+        Option(
+            "--train",
+            metavar="WHAT",
+            help=(
+                "Parameters to train: all, lora:r16, lora:r16:attn,mlp, frozen:embed or"
+                " without:mtp."
+            ),
+            show_default="all",
+        ),
+    ] = ""
+    teacher: Annotated[
+        str,
+        Option(
+            "--teacher",
+            metavar="MODEL",
+            help="Frozen model that runs forward beside MODEL; the loss reads its logits.",
+        ),
+    ] = ""
+    precision: Precision = ""
+    dropout: Annotated[
+        bool,
+        Option("--dropout", help="Train with attention and hidden dropout, and keep their masks."),
+    ] = False
+    gradient_wire: Annotated[
+        str,
+        Option(
+            "--gradient-wire",
+            metavar="DTYPE",
+            help="Number format of gradients on the network: bf16, fp32.",
+            show_default="the one in which the runtime adds gradients up",
+        ),
+    ] = ""
+    expert_imbalance: Annotated[
+        float,
+        Option(
+            "--expert-imbalance",
+            metavar="X",
+            help="Tokens of the device with the busiest experts, divided by the mean: 1.2.",
+        ),
+    ] = 1.0
+    encoder_len: Annotated[
+        int,
+        Option(
+            "--encoder-len",
+            metavar="N",
+            min=0,
+            help="Encoder sequence length in tokens, for encoder-decoder models: 512.",
+        ),
+    ] = 0
+    image_tokens: Annotated[
+        int,
+        Option(
+            "--image-tokens",
+            metavar="N",
+            min=0,
+            help="Image tokens per sample, for vision-language models: 1024.",
+        ),
+    ] = 0
+
+
+@group("Framework and devices")
+class PlatformFlags:
+    """The training framework, and the rates and memory of the devices."""
+
+    runtime: Annotated[
+        str,
+        Option(
+            "--runtime",
+            help="Training framework and version; `shardwright catalog runtimes` lists them.",
+            show_default="the usual one of the devices",
+        ),
+    ] = ""
+    profile: Annotated[
+        str,
+        Option(
+            "--profile",
+            metavar="FILE",
+            help="Profile of measured rates, written by `shardwright calibrate -o`.",
+        ),
+    ] = ""
+    memory_reserve: Annotated[
+        str,
+        Option(
+            "--memory-reserve",
+            metavar="GIB|PERCENT",
+            help="Memory that other programs use on every device, in GiB (4) or percent (5%).",
+        ),
+    ] = "0"
+
+
+@group(SEARCH)
+class PinFlags:
+    """Values of the axes of a searched space."""
+
+    pin: Annotated[
+        list[str] | None,
+        Option("--pin", metavar="AXIS=V[,V]", help="Fix an axis: tp=8, or pp=4,8. Repeatable."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        Option(
+            "--exclude",
+            metavar="AXIS=V[,V]",
+            help="Exclude values of an axis: zero=3. Repeatable.",
+        ),
+    ] = None
+
+
+@group("Days and cost of training")
+class CostFlags:
+    """Training length and prices."""
+
+    tokens: Annotated[
+        str,
+        Option(
+            "--tokens",
+            metavar="N",
+            help="Tokens to train on, such as 15T: also show days and dollars.",
+            show_default=False,
+        ),
+    ] = ""
+    price: Annotated[
+        list[str] | None,
+        Option(
+            "--price",
+            metavar="[NAME=]USD",
+            help=(
+                "Dollars per device-hour for the cost of --tokens, of all devices (2.5) or of an"
+                " accelerator or instance (h100-sxm=2.5). Repeatable."
+            ),
+        ),
+    ] = None
+
+
+@group(OUTPUT)
+class AnswerForm:
+    """Form of the printed answer: a screen, JSON or one line."""
+
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of text.")] = False
+    quiet: Annotated[
+        bool,
+        Option(
+            "--quiet",
+            help=(
+                "Print one line, such as the seconds of a step, a tab and the strategy, and no"
+                " progress."
+            ),
+        ),
+    ] = False
+    debug: Annotated[bool, Option("--debug", help="Print the traceback if something fails.")] = (
+        False
+    )
+
+
+def read_request(
+    model: str,
+    cluster: str,
+    *,
+    job: JobFlags,
+    platform: PlatformFlags,
+    pins: PinFlags | None = None,
+) -> Request:
+    """Read the request that MODEL, CLUSTER and the options of a training job make.
+
+    Raises:
+        UsageError: the text of an option has no such meaning.
+    """
+    seq_len = read_count(job.seq_len, flag="--seq-len")
+    batch = read_batch(job.global_batch, job.global_batch_tokens, seq_len=seq_len)
+    reserve_bytes, reserve_fraction = read_reserve(platform.memory_reserve)
+    pins = pins or PinFlags()
+    return Request(
+        model=model,
+        cluster=cluster,
+        seq_len=seq_len,
+        global_batch=batch,
+        train=job.train,
+        teacher=job.teacher,
+        precision=job.precision,
+        dropout=job.dropout,
+        gradient_wire=job.gradient_wire,
+        expert_imbalance=job.expert_imbalance,
+        encoder_len=job.encoder_len,
+        image_tokens=job.image_tokens,
+        runtime=platform.runtime,
+        profile=platform.profile,
+        reserve_bytes=reserve_bytes,
+        reserve_fraction=reserve_fraction,
+        pins=read_choices(pins.pin, flag="--pin"),
+        excludes=read_choices(pins.exclude, flag="--exclude"),
+    )
 
 
 def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:
@@ -451,30 +408,3 @@ def read_budget(text: str) -> float:
             hint="dollars an hour for all nodes together: 40, or 12.5",
         )
     return float(word)
-
-
-def read_request(given: Mapping[str, Any]) -> Request:
-    """The request that the flags of a verb say, each by its name; flags of other things are left
-    out. Raises as what reads their text.
-    """
-    seq_len = read_count(given["seq_len"], flag="--seq-len")
-    batch = read_batch(given["global_batch"], given["global_batch_tokens"], seq_len=seq_len)
-    read = {**given, "seq_len": seq_len, "global_batch": batch}
-    named = {field.name: read[field.name] for field in fields(Request) if field.name in read}
-    reserve_bytes, reserve_fraction = read_reserve(given.get("memory_reserve", "0"))
-    if "search_memory" in given:
-        named["search_memory"] = read_search_memory(given["search_memory"])
-    if "budget" in given:
-        named["budget"] = read_budget(given["budget"])
-    if "headroom" in given:
-        named["headroom"] = read_headroom(given["headroom"])
-    pins, excludes = (
-        read_choices(given.get(name), flag=f"--{name}") for name in ("pin", "exclude")
-    )
-    return Request(
-        **named,
-        pins=pins,
-        excludes=excludes,
-        reserve_bytes=reserve_bytes,
-        reserve_fraction=reserve_fraction,
-    )

@@ -10,22 +10,30 @@ same declarations. So a command line means the same whichever of the two reads i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
 from inspect import Parameter as Written
 from inspect import signature
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from shardwright.lazy_dataclass import dataclass
 
-
-class Exit(Exception):  # noqa: N818  # typer's name
-    """Leave the verb with an exit code."""
-
-    def __init__(self, code: int = 0) -> None:
-        super().__init__(code)
-        self.exit_code = code
+Verb = Callable[..., int | None]
+"""A function that runs one verb and returns its exit code; None is 0."""
+T = TypeVar("T")
+_PANELS: dict[Any, str] = {}
+"""Each group of options, and the title above them in the help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +55,64 @@ def Option(*names: str, **settings: Any) -> Any:  # typer's name
 def Argument(**settings: Any) -> Any:  # typer's name
     """Declare an argument, as `typer.Argument` does."""
     return Declared(names=(), settings=settings, is_option=False)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def group(panel: str) -> Callable[[type[T]], type[T]]:
+    """Decorate a class of options that verbs share, which becomes a frozen dataclass. A verb takes
+    them together as one parameter of that class; its help shows them under the title `panel`.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        made: type[T] = dataclass(frozen=True, slots=True, kw_only=True)(cls)
+        _PANELS[made] = panel
+        return made
+
+    return decorate
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and hint in _PANELS
+
+
+def signature_of(function: Verb) -> Iterator[Written]:
+    """The parameters of a verb with their types and declarations, each group as its options."""
+    hints = get_type_hints(function, include_extras=True)
+    for parameter in signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if _is_group(hint):
+            yield from _options_of(hint)
+        else:
+            yield parameter.replace(annotation=hint)
+
+
+def _options_of(group_class: Any) -> Iterator[Written]:
+    hints = get_type_hints(group_class, include_extras=True)
+    for field in fields(group_class):
+        kind, declared = get_args(hints[field.name])
+        settings = {"rich_help_panel": _PANELS[group_class], **declared.settings}
+        yield Written(
+            field.name,
+            Written.KEYWORD_ONLY,
+            default=Written.empty if field.default is MISSING else field.default,
+            annotation=Annotated[kind, replace(declared, settings=settings)],
+        )
+
+
+def by_flag(options: Any) -> dict[str, Any]:
+    """The value of each option of a group, by its name on the command line without dashes."""
+    names = {one.name: get_args(one.annotation)[1].names[0] for one in _options_of(type(options))}
+    return {flag.removeprefix("--"): getattr(options, name) for name, flag in names.items()}
+
+
+def call(function: Verb, values: Mapping[str, Any]) -> int:
+    """Run a verb with the value of each option and argument; returns its exit code."""
+    hints, arguments = get_type_hints(function), dict(values)
+    for name in signature(function).parameters:
+        if _is_group(hints[name]):
+            options = {one.name: arguments.pop(one.name) for one in fields(hints[name])}
+            arguments[name] = hints[name](**options)
+    return function(**arguments) or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,21 +140,20 @@ class _Unusual(Exception):  # noqa: N818  # no error: typer reads the command li
     pass
 
 
-def read_words(function: Callable[..., None], words: Sequence[str]) -> dict[str, Any] | None:
-    """The arguments that `words` give the function; None where they need typer."""
+def read_words(function: Verb, words: Sequence[str]) -> dict[str, Any] | None:
+    """The value of each option and argument of the verb; None where `words` need typer."""
     try:
         return _read(list(parameters_of(function)), words)
     except _Unusual:
         return None
 
 
-def parameters_of(function: Callable[..., None]) -> Iterator[Parameter]:
+def parameters_of(function: Verb) -> Iterator[Parameter]:
     """The parameters of a verb's function, in order. Raises _Unusual where one is not declared with
     this module.
     """
-    hints = get_type_hints(function, include_extras=True)
-    for name, parameter in signature(function).parameters.items():
-        hint = hints[name]
+    for parameter in signature_of(function):
+        hint = parameter.annotation
         declared = get_args(hint)[1] if get_origin(hint) is Annotated else None
         if not isinstance(declared, Declared):
             raise _Unusual
@@ -96,7 +161,7 @@ def parameters_of(function: Callable[..., None]) -> Iterator[Parameter]:
         if any("/" in one for one in declared.names) or (kind is bool and is_list):
             raise _Unusual
         yield Parameter(
-            name=name,
+            name=parameter.name,
             declared=declared,
             is_flag=kind is bool,
             is_list=is_list,
@@ -120,7 +185,7 @@ def _kind(hint: Any) -> tuple[Any, bool]:
 
 
 def _reader(kind: Any, settings: dict[str, Any]) -> Callable[[str], Any]:
-    if settings.keys() - {"help", "metavar", "show_default", "min", "max"}:
+    if settings.keys() - {"help", "metavar", "show_default", "min", "max", "rich_help_panel"}:
         raise _Unusual
     least, most = settings.get("min"), settings.get("max")
 

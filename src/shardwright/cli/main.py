@@ -13,7 +13,7 @@ from typing import Final
 
 from shardwright import __version__
 from shardwright.cli import interrupt, output
-from shardwright.cli.verbs import VERBS, find_verb
+from shardwright.cli.verbs import SUMMARIES, VERBS
 from shardwright.errors import ResourceError, ShardwrightError, StrategyError, UsageError
 
 _HEAD: Final = """\
@@ -128,7 +128,7 @@ def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
             f"the first word must be a verb, not {words[0][:40]}",
             hint="shardwright --help lists the verbs",
         )
-    verb = find_verb(words[0]).load()
+    verb = VERBS.load(words[0])
     when_loaded()
     with _compiling_told(seen=sys.stderr.isatty() and not {"--json", "--quiet"} & set(words)):
         return verb(words[1:])
@@ -149,6 +149,6 @@ def _compiling_told(*, seen: bool) -> Iterator[None]:
 
 def help_text() -> str:
     """What ``shardwright --help`` prints."""
-    width = max(map(len, VERBS))
-    lines = [f"  {name:<{width}}  {verb.summary}\n" for name, verb in VERBS.items()]
+    width = max(map(len, SUMMARIES))
+    lines = [f"  {name:<{width}}  {summary}\n" for name, summary in SUMMARIES.items()]
     return _HEAD + "".join(lines) + _FOOT

@@ -1,21 +1,23 @@
-"""``shardwright plan``: the best training plan of a space, and the proof."""
+"""``shardwright plan``: the best training plan of a search space, and its proof."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated
 
 from shardwright.api import grids, problems
-from shardwright.cli import fit, flags, interrupt, screen
-from shardwright.cli import light_typer as typer
+from shardwright.cli import flags, interrupt, screen, verdict
 from shardwright.cli.command import verb
+from shardwright.cli.counts import AUTO
+from shardwright.cli.engine_flags import EngineFlags
+from shardwright.cli.light_typer import Option, group
 from shardwright.errors import UsageError
-from shardwright.search.engine.choose import PROCESSES, engine_of, require_engine
-from shardwright.search.request import HEADROOM, SEARCH_MEMORY, Request
+from shardwright.search.engine.choose import engine_of, require_engine
+from shardwright.search.request import HEADROOM, SEARCH_MEMORY, TOP, Request
 from shardwright.search.summary import answer_line, misfit_text
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
@@ -24,98 +26,263 @@ if TYPE_CHECKING:
     from shardwright.cli.beside import Beside
     from shardwright.search.simulation import Simulation
 
-AUTO: Final = "auto"
 Cost = Callable[["Simulation"], "Beside"]
-"""What is shown beside an answer."""
-SPACE_HELP = (
-    "What is searched. standard: grids of the usual values; exhaustive: grids of every legal value;"
-    " joint: layers of each stage, its splits, recomputation and pipeline schedule together;"
-    " joint-named: the same with only 1F1B and interleaved 1F1B; exact: every plan of a few layers."
-)
+"""Sections that are shown beside an answer."""
+
+
+@group(flags.LIMITS)
+class LimitFlags:
+    """Limits of the plan, and of the search in time and memory."""
+
+    max_devices: Annotated[
+        int,
+        Option("--max-devices", metavar="N", min=0, help="Most devices of a plan; 0 means all."),
+    ] = 0
+    use_all: Annotated[
+        bool, Option("--use-all", help="Leave no device idle, even where that is slower.")
+    ] = False
+    headroom: Annotated[
+        str,
+        Option(
+            "--headroom",
+            metavar="PERCENT",
+            help=(
+                "Share of each device's memory that plans leave free, because predictions of"
+                " memory are off by a few percent."
+            ),
+        ),
+    ] = f"{HEADROOM:.0%}"
+    budget: Annotated[
+        str,
+        Option(
+            "--budget",
+            metavar="USD",
+            help="Most dollars per hour that all nodes of a plan cost together: 40.",
+            show_default=False,
+        ),
+    ] = ""
+    time_limit: Annotated[
+        float,
+        Option(
+            "--time-limit",
+            metavar="SECONDS",
+            min=0.0,
+            help="Stop searching after this many seconds; the answer then has a gap.",
+        ),
+    ] = inf
+    search_memory: Annotated[
+        str,
+        Option(
+            "--search-memory",
+            metavar="GIB",
+            help="Memory that the search may use, in GiB; it searches a larger space in parts.",
+        ),
+    ] = f"{SEARCH_MEMORY // GIB}GiB"
+
+
+@group(flags.SEARCH)
+class SearchFlags:
+    """The search space, and what the best plan is best in."""
+
+    space: Annotated[
+        str,
+        Option(
+            "--space",
+            help=(
+                "Plans to search. standard: grids of the usual values; exhaustive: grids of every"
+                " legal value; joint: layers of each stage, its splits, recomputation and pipeline"
+                " schedule together; joint-named: the same with only 1F1B and interleaved 1F1B;"
+                " exact: every plan of a few layers."
+            ),
+        ),
+    ] = "standard"
+    lanes: Annotated[
+        int,
+        Option(
+            "--lanes",
+            metavar="N",
+            min=1,
+            help=(
+                "Most lanes of a plan of --space exact. A lane is a group of devices that trains a"
+                " share of the batch."
+            ),
+        ),
+    ] = 1
+    objective: Annotated[
+        str,
+        Option(
+            "--objective",
+            metavar="NAME",
+            help=(
+                "Quantity to minimise: time (seconds per step), cost (dollars per step), energy"
+                " (joules per step), or pareto (the front of time and cost)."
+            ),
+        ),
+    ] = "time"
+    top: Annotated[
+        int,
+        Option(
+            "--top",
+            metavar="N",
+            min=0,
+            max=1000,
+            help="Number of runners-up to certify and show; joint and exact searches have none.",
+        ),
+    ] = TOP
+    scenarios: Annotated[
+        str,
+        Option(
+            "--scenarios",
+            metavar="FILE",
+            help=(
+                "YAML file of cluster conditions (busy network, slow nodes) with probabilities:"
+                " find one plan for all of them."
+            ),
+            show_default=False,
+        ),
+    ] = ""
+    tail: Annotated[
+        float,
+        Option(
+            "--tail",
+            metavar="LEVEL",
+            min=0.0,
+            max=1.0,
+            help=(
+                "Judge a plan for --scenarios by the mean over the slowest part of the time: 0 is"
+                " all of it, 0.9 the slowest tenth, 1 the slowest scenario."
+            ),
+        ),
+    ] = 0.0
+    devices: Annotated[
+        str,
+        Option(
+            "--devices",
+            metavar="A..B",
+            help=(
+                "Plan on the first A, 2A, 4A .. B devices of CLUSTER instead, and show how step"
+                " time and efficiency scale: 8..512, or 8,24,64."
+            ),
+            show_default=False,
+        ),
+    ] = ""
+    critical_batch: Annotated[
+        str,
+        Option(
+            "--critical-batch",
+            metavar="TOKENS",
+            help="Critical batch size in tokens per step, for --global-batch auto: 4M.",
+            show_default="by a published law of model size and --tokens",
+        ),
+    ] = ""
 
 
 def plan(
     model: flags.Model,
     cluster: flags.Cluster,
     *,
-    seq_len: flags.SeqLen,
-    global_batch: flags.GlobalBatch = "",
-    global_batch_tokens: flags.GlobalBatchTokens = "",
-    pin: flags.Pins = None,
-    exclude: flags.Excludes = None,
-    max_devices: flags.MaxDevices = 0,
-    use_all: flags.UseAll = False,
-    memory_reserve: flags.MemoryReserve = "0",
-    headroom: flags.Headroom = f"{HEADROOM:.0%}",
-    search_memory: flags.SearchMemory = f"{SEARCH_MEMORY // GIB}GiB",
-    top: flags.Top = 3,
-    runtime: flags.RuntimeName = "",
-    precision: flags.Precision = "",
-    encoder_len: flags.EncoderLen = 0,
-    image_tokens: flags.ImageTokens = 0,
-    expert_imbalance: flags.ExpertImbalance = 1.0,
-    dropout: flags.Dropout = False,
-    gradient_wire: flags.GradientWire = "",
-    train: flags.Train = "",
-    teacher: flags.Teacher = "",
-    profile: flags.ProfileFile = "",
-    objective: flags.Objective = "time",
-    budget: flags.Budget = "",
-    scenarios: flags.Scenarios = "",
-    tail: flags.Tail = 0.0,
-    space: Annotated[str, typer.Option("--space", help=SPACE_HELP)] = "standard",
-    lanes: Annotated[
-        int,
-        typer.Option(
-            "--lanes",
-            metavar="N",
-            min=1,
-            help="Most lanes of a plan of --space exact: groups of devices that share the batch.",
-        ),
-    ] = 1,
-    devices: flags.ScaledDevices = "",
-    critical_batch: flags.CriticalBatch = "",
-    tokens: flags.Tokens = "",
-    price: flags.Prices = None,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=0.0,
-            help="Stop searching after this many seconds; the answer then has a gap.",
-        ),
-    ] = inf,
-    engine: flags.EngineName = PROCESSES,
-    workers: flags.Workers = 0,
+    job: flags.JobFlags,
+    platform: flags.PlatformFlags,
+    limits: LimitFlags,
+    search: SearchFlags,
+    pins: flags.PinFlags,
+    processes: EngineFlags,
+    training_cost: flags.CostFlags,
     output: flags.Output = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
-) -> None:
+    form: flags.AnswerForm,
+) -> int:
     """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the
     search space is faster.
     """
     screen.check_writable(output)
-    require_engine(engine)
-    if lanes > 1 and space != "exact":
+    require_engine(processes.engine)
+    automatic = job.global_batch.startswith(AUTO)
+    _refuse_unused_options(search, automatic=automatic, output=output)
+    tokens, prices = flags.read_tokens(training_cost.tokens), flags.read_prices(training_cost.price)
+    if prices and not (tokens or search.devices):
         raise UsageError(
-            f"--lanes {lanes} is for --space exact",
+            "--price is for the cost of --tokens",
+            hint="--tokens 15T; a search for cost takes the prices of the cluster",
+        )
+    request = _with_limits(
+        flags.read_request(
+            model,
+            cluster,
+            job=replace(job, global_batch="1") if automatic else job,
+            platform=platform,
+            pins=pins,
+        ),
+        limits,
+        search,
+    )
+    if search.devices:
+        trials = import_module("shardwright.cli.trials")
+        trials.show_scaling(request, search.devices, tokens=tokens, prices=prices, form=form)
+        return 0
+    cost: Cost | None = None
+    if automatic or tokens:
+        request, cost = import_module("shardwright.cli.trials").batch_and_cost(
+            request,
+            job.global_batch,
+            critical=search.critical_batch,
+            tokens=tokens,
+            prices=prices,
+            form=form,
+        )
+    method = problems.method_of(request)
+    if method is problems.Method.GRID:
+        return _plan_grids(
+            request, time_limit=limits.time_limit, cost=cost, output=output, form=form
+        )
+    with engine_of(processes.engine, workers=processes.workers) as engine:
+        code: int = import_module("shardwright.cli.plan_general").plan(
+            request,
+            method,
+            time_limit=limits.time_limit,
+            engine=engine,
+            cost=cost,
+            output=output,
+            form=form,
+        )
+        return code
+
+
+def _refuse_unused_options(search: SearchFlags, *, automatic: bool, output: Path | None) -> None:
+    """Refuse options that the chosen search does not read. Raises UsageError."""
+    if search.lanes > 1 and search.space != "exact":
+        raise UsageError(
+            f"--lanes {search.lanes} is for --space exact",
             hint="drop it: other spaces have as many lanes as they need",
         )
-    given = locals()
-    if devices:
-        _scale(given)
-        return
-    request, cost = _asked(given)
-    method = problems.method_of(request)
-    shown: dict[str, Any] = {"cost": cost, "output": output, "as_json": as_json, "quiet": quiet}
-    if method is problems.Method.GRID:
-        _plan_grids(request, time_limit=time_limit, **shown)
-    with engine_of(engine, workers=workers) as working:
-        import_module("shardwright.cli.plan_general").plan(
-            request, method, time_limit=time_limit, engine=working, **shown
+    if search.devices and output is not None:
+        raise UsageError(
+            "--devices shows several plans, and -o writes one",
+            hint="plan once more with --max-devices N -o FILE",
         )
+    if search.devices and automatic:
+        raise UsageError("--devices compares plans of one batch", hint="--global-batch N")
+    if search.critical_batch and not (automatic or search.devices):
+        raise UsageError(
+            "--critical-batch is for --global-batch auto", hint="drop it, or --global-batch auto"
+        )
+
+
+def _with_limits(request: Request, limits: LimitFlags, search: SearchFlags) -> Request:
+    """The request with the limits and the space of its search."""
+    return replace(
+        request,
+        max_devices=limits.max_devices,
+        use_all=limits.use_all,
+        headroom=flags.read_headroom(limits.headroom),
+        budget=flags.read_budget(limits.budget),
+        search_memory=flags.read_search_memory(limits.search_memory),
+        space=search.space,
+        lanes=search.lanes,
+        objective=search.objective,
+        top=search.top,
+        scenarios=search.scenarios,
+        tail=search.tail,
+    )
 
 
 def _plan_grids(
@@ -124,79 +291,28 @@ def _plan_grids(
     time_limit: float,
     cost: Cost | None,
     output: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Search a space of grids, show the answer, and end the program with its exit code."""
-    with interrupt.stopping(), screen.progress(quiet=quiet or as_json) as report:
-        shown = output is not None or as_json or not quiet
-        answer = grids.plan(request, time_limit_s=time_limit, progress=report, sensitive=shown)
+    form: flags.AnswerForm,
+) -> int:
+    """Search a space of grids and print the answer; returns the exit code."""
+    is_line = form.quiet and not form.as_json
+    with interrupt.stopping(), screen.progress(form) as report:
+        answer = grids.plan(
+            request,
+            time_limit_s=time_limit,
+            progress=report,
+            sensitive=output is not None or not is_line,
+        )
     interrupt.note(waited=answer.waited)
-    if shown:
+    if output is not None or not is_line:
         import_module("shardwright.cli.plan_screen").show(
-            answer, cost=cost, output=output, as_json=as_json, quiet=quiet
+            answer, cost=cost, output=output, form=form
         )
-    found = answer.prediction
-    if quiet and not as_json:
-        screen.write(
-            answer_line(
-                print_grid(answer.grid), step_time_s=found.step_time_s, misfit=misfit_text(found)
-            )
-        )
-    raise typer.Exit(interrupt.code() or fit.exit_code(found))
-
-
-def _scale(given: Mapping[str, Any]) -> None:
-    """``plan --devices A..B``: a table, and no plan file."""
-    if given["output"] is not None:
-        raise UsageError(
-            "--devices shows several plans, and -o writes one",
-            hint="plan once more with --max-devices N -o FILE",
-        )
-    if given["global_batch"].startswith(AUTO):
-        raise UsageError("--devices compares plans of one batch", hint="--global-batch N")
-    trials = import_module("shardwright.cli.trials")
-    tokens, prices = flags.read_tokens(given["tokens"]), flags.read_prices(given["price"])
-    shown = {name: given[name] for name in ("as_json", "quiet")}
-    trials.show_scaling(
-        flags.read_request(given), given["devices"], tokens=tokens, prices=prices, **shown
-    )
-
-
-def _asked(given: Mapping[str, Any]) -> tuple[Request, Cost | None]:
-    """The request with its batch chosen, and what is shown beside the answer: how the batch was
-    chosen, what training costs.
-    """
-    tokens, prices, text = (
-        flags.read_tokens(given["tokens"]),
-        flags.read_prices(given["price"]),
-        given["global_batch"],
-    )
-    if prices and not tokens:
-        raise UsageError(
-            "--price is for the cost of --tokens",
-            hint="--tokens 15T; a search for cost takes the prices of the cluster",
-        )
-    automatic = text.startswith(AUTO)
-    if given["critical_batch"] and not automatic:
-        raise UsageError(
-            "--critical-batch is for --global-batch auto", hint="drop it, or --global-batch auto"
-        )
-    if not (automatic or tokens):
-        return flags.read_request(given), None
-    trials = import_module("shardwright.cli.trials")
-    request = flags.read_request({**given, "global_batch": "1"} if automatic else given)
-    chosen = trials.NOTHING
-    if automatic:
-        silent = given["quiet"] or given["as_json"]
-        batch, chosen = trials.choose_batch(
-            request, text, critical=given["critical_batch"], tokens=tokens, quiet=silent
-        )
-        request = replace(request, global_batch=batch)
-    return (
-        request,
-        lambda simulation: chosen + trials.training_cost(simulation, tokens=tokens, prices=prices),
-    )
+    prediction = answer.prediction
+    if is_line:
+        # Not `verdict.simulation_line`: its simulation is not made for a line.
+        strategy, misfit = print_grid(answer.grid), misfit_text(prediction)
+        screen.write(answer_line(strategy, step_time_s=prediction.step_time_s, misfit=misfit))
+    return interrupt.code() or verdict.exit_code(prediction)
 
 
 main = verb(plan, name="plan")

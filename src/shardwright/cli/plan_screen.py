@@ -12,6 +12,7 @@ from rich.console import Group
 from shardwright.api import unsearched
 from shardwright.cli import screen
 from shardwright.cli.beside import Beside
+from shardwright.cli.flags import AnswerForm
 from shardwright.files.faces import filed
 from shardwright.files.stored import file_text, plan_document, stored_answer
 from shardwright.files.text import to_text
@@ -26,8 +27,7 @@ def show(
     *,
     cost: Callable[[Simulation], Beside] | None,
     output: Path | None,
-    as_json: bool,
-    quiet: bool,
+    form: AnswerForm,
 ) -> None:
     """Save the answer to `output`, if there is one, and print it as JSON or as a screen.
 
@@ -35,12 +35,16 @@ def show(
         cost: what is shown beside the answer; None = nothing.
     """
     stored = stored_answer(answer)
-    left = None if (quiet and not as_json) or STOP.is_set() else unsearched.unsearched_of(answer)
+    left = (
+        None
+        if (form.quiet and not form.as_json) or STOP.is_set()
+        else unsearched.unsearched_of(answer)
+    )
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = Beside() if cost is None else cost(stored.simulation)
-    if as_json:
+    if form.as_json:
         searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left, names={})}
         screen.write(to_text({**plan_document(answer), **searched, **beside.document}))
-    elif not quiet:
+    elif not form.quiet:
         screen.show(Group(render_answer(answer, left=left), *beside.sections))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,7 @@ from shardwright.api import execution
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Option, by_flag, group
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError, UsageError
 from shardwright.execute.launch.end_with_launcher import end_with_launcher
@@ -47,7 +48,7 @@ from shardwright.execute.state.remembered_options import changed, recalled, reme
 from shardwright.execute.training.learning_rate import CURVES
 from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.files.plan_file import read_saved
-from shardwright.files.text import to_text
+from shardwright.files.stored import StoredSimulation
 from shardwright.files.trace_file import trace_text
 from shardwright.report.screens.run_screen import (
     evaluation_text,
@@ -57,134 +58,139 @@ from shardwright.report.screens.run_screen import (
 )
 from shardwright.search.summary import answer_line
 
-DataFiles = Annotated[
-    list[str],
-    typer.Option(
-        "--data", metavar="[SEQUENCE=]FILE", help="Token file, as `shardwright tokenise` writes."
-    ),
-]
-Steps = Annotated[
-    int,
-    typer.Option(
-        "--steps", min=1, help="Total number of steps, including those a checkpoint already has."
-    ),
-]
-Weights = Annotated[
-    Path | None,
-    typer.Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to start from."),
-]
-Checkpoints = Annotated[
-    Path | None,
-    typer.Option(
-        "--checkpoints",
-        metavar="FOLDER",
-        help="Save checkpoints here, and resume from the newest, whatever plan wrote it.",
-    ),
-]
-Every = Annotated[
-    int, typer.Option("--every", min=0, help="Steps between checkpoints; 0 means one at the end.")
-]
+_DATA: Final = "Data"
+_CHECKPOINTS: Final = "Parameters and checkpoints"
 
 
-def run(
-    context: typer.Context,
-    path: flags.PlanFile,
-    *,
-    data: DataFiles,
-    steps: Steps,
-    weights: Weights = None,
-    checkpoints: Checkpoints = None,
-    every: Every = 0,
-    rate: Annotated[float, typer.Option("--rate", min=0.0, help="AdamW learning rate.")] = 1e-3,
-    decay: Annotated[float, typer.Option("--decay", min=0.0, help="AdamW weight decay.")] = 0.1,
+def _choices(sentence: str, meanings: Mapping[str, str]) -> str:
+    """The help of an option: a sentence, and its values with the meaning of each."""
+    values = "; ".join(f"{value}: {meaning}" for value, meaning in meanings.items())
+    return f"{sentence} {values}"
+
+
+@group(_DATA)
+class EvaluationFlags:
+    """Evaluation data, and the order of samples."""
+
+    eval_data: Annotated[
+        list[str] | None,
+        Option(
+            "--eval-data",
+            metavar="[SEQUENCE=]FILE",
+            help="Token file to evaluate on, and not to train on, after the last step. Repeatable.",
+        ),
+    ] = None
+    eval_every: Annotated[
+        int,
+        Option(
+            "--eval-every",
+            min=0,
+            help="Steps between evaluations; 0 means only after the last step.",
+        ),
+    ] = 0
+    eval_batches: Annotated[
+        int,
+        Option(
+            "--eval-batches", min=0, help="Batches of an evaluation; 0 means all of --eval-data."
+        ),
+    ] = 0
+    shuffle: Annotated[
+        bool, Option("--shuffle", help="Shuffle the samples anew in every epoch.")
+    ] = False
+
+
+@group("Optimizer")
+class OptimizerFlags:
+    """AdamW and the learning rate."""
+
+    steps: Annotated[
+        int,
+        Option(
+            "--steps",
+            min=1,
+            help="Total number of steps, including those a checkpoint already has: 1000.",
+        ),
+    ]
+    rate: Annotated[float, Option("--rate", min=0.0, help="AdamW learning rate.")] = 1e-3
+    decay: Annotated[float, Option("--decay", min=0.0, help="AdamW weight decay.")] = 0.1
     no_decay: Annotated[
         str,
-        typer.Option(
+        Option(
             "--no-decay",
             metavar="KIND,..",
-            help="; ".join(f"{name}: {what}" for name, what in SPARED.items()),
+            help=_choices("Parameters without weight decay.", SPARED),
         ),
-    ] = "",
-    betas: Annotated[
-        str, typer.Option("--betas", metavar="B1,B2", help="AdamW betas.")
-    ] = "0.9,0.95",
-    eps: Annotated[float, typer.Option("--eps", min=0.0, help="AdamW epsilon.")] = 1e-8,
+    ] = ""
+    betas: Annotated[str, Option("--betas", metavar="B1,B2", help="AdamW betas.")] = "0.9,0.95"
+    eps: Annotated[float, Option("--eps", min=0.0, help="AdamW epsilon.")] = 1e-8
+    clip: Annotated[
+        float, Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")
+    ] = 1.0
     curve: Annotated[
-        str, typer.Option("--curve", help=f"Learning rate behind the warm-up: {', '.join(CURVES)}.")
-    ] = "constant",
+        str, Option("--curve", help=f"Learning rate after the warm-up: {', '.join(CURVES)}.")
+    ] = "constant"
     curve_steps: Annotated[
         int,
-        typer.Option(
+        Option(
             "--curve-steps",
             min=0,
             help="Steps that --curve is made for; 0 means --steps of the run's first command.",
         ),
-    ] = 0,
+    ] = 0
     warmup: Annotated[
         int,
-        typer.Option("--warmup", min=0, help="Steps in which the learning rate grows to --rate."),
-    ] = 0,
+        Option("--warmup", min=0, help="Steps in which the learning rate grows to --rate: 100."),
+    ] = 0
     least: Annotated[
         float,
-        typer.Option("--least", min=0.0, max=1.0, help="Share of --rate that the last step has."),
-    ] = 0.0,
-    keep: Annotated[
-        int, typer.Option("--keep", min=0, help="Checkpoints to keep, the newest; 0 means all.")
-    ] = 0,
-    metrics: Annotated[
+        Option("--least", min=0.0, max=1.0, help="Share of --rate that the last step has: 0.1."),
+    ] = 0.0
+
+
+@group(_CHECKPOINTS)
+class CheckpointFlags:
+    """Initial parameters, and the checkpoints to save and resume from."""
+
+    weights: Annotated[
         Path | None,
-        typer.Option(
-            "--metrics", metavar="FILE", help="Add a line of JSON for every step to this file."
-        ),
-    ] = None,
-    eval_data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--eval-data",
-            metavar="[SEQUENCE=]FILE",
-            help="Token file to evaluate, not to learn, after the last step.",
-        ),
-    ] = None,
-    eval_every: Annotated[
-        int,
-        typer.Option(
-            "--eval-every", min=0, help="Steps between evaluations; 0 means after the last alone."
-        ),
-    ] = 0,
-    eval_batches: Annotated[
-        int,
-        typer.Option(
-            "--eval-batches", min=0, help="Batches of an evaluation; 0 means all of --eval-data."
-        ),
-    ] = 0,
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(
-            "--tensorboard",
-            metavar="FOLDER",
-            help="Write event files of every step to this folder.",
-        ),
-    ] = None,
-    clip: Annotated[
-        float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")
-    ] = 1.0,
+        Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to start from."),
+    ] = None
     seed: Annotated[
-        int,
-        typer.Option("--seed", help="Random seed of the initial parameters, without --weights."),
-    ] = 0,
+        int, Option("--seed", help="Random seed of the initial parameters, without --weights.")
+    ] = 0
+    checkpoints: Annotated[
+        Path | None,
+        Option(
+            "--checkpoints",
+            metavar="FOLDER",
+            help="Save checkpoints here, and resume from the newest, whatever plan wrote it.",
+        ),
+    ] = None
+    every: Annotated[
+        int, Option("--every", min=0, help="Steps between checkpoints; 0 means one at the end.")
+    ] = 0
+    keep: Annotated[
+        int, Option("--keep", min=0, help="Number of newest checkpoints to keep; 0 means all.")
+    ] = 0
+
+
+@group("Experts")
+class RouterFlags:
+    """Load balance of experts."""
+
     load_balancing: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--load-balancing",
             min=0.0,
             help=(
                 "Coefficient of the load-balancing loss of experts; by default as config.json says."
             ),
         ),
-    ] = None,
+    ] = None
     router_bias_update: Annotated[
         float | None,
-        typer.Option(
+        Option(
             "--router-bias-update",
             min=0.0,
             metavar="RATE",
@@ -195,219 +201,222 @@ def run(
                 " DeepSeek-V3. By default, biases are not updated."
             ),
         ),
-    ] = None,
+    ] = None
     router_noise: Annotated[
-        str,
-        typer.Option(
-            "--router-noise",
-            help="Noise on routers: "
-            + "; ".join(f"{name}: {what}" for name, what in NOISES.items()),
-        ),
-    ] = CONFIGURED,
+        str, Option("--router-noise", help=_choices("Noise on the inputs of routers.", NOISES))
+    ] = CONFIGURED
+
+
+@group("Execution")
+class ExecutionFlags:
+    """Devices, number formats and communication."""
+
     on: Annotated[
         str,
-        typer.Option(
-            "--on", help="Device type, cpu or cuda; by default an accelerator if there is one."
-        ),
-    ] = "",
+        Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one."),
+    ] = ""
     backend: Annotated[
-        str,
-        typer.Option(
-            "--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items())
-        ),
-    ] = OWN,
+        str, Option("--backend", help=_choices("Program that trains.", BACKENDS))
+    ] = OWN
     transport: Annotated[
-        str,
-        typer.Option(
-            "--transport", help="; ".join(f"{name}: {what}" for name, what in TRANSPORTS.items())
+        str, Option("--transport", help=_choices("Communication between ranks.", TRANSPORTS))
+    ] = AUTO
+    formats: Annotated[str, Option("--formats", help=_choices("Number formats.", FORMATS))] = "job"
+    timeout: Annotated[
+        float,
+        Option("--timeout", min=1.0, help="Seconds to wait for another rank before giving up."),
+    ] = 300.0
+    profile: Annotated[
+        Path | None,
+        Option(
+            "--profile",
+            metavar="FILE",
+            help="Compare with the prediction for the machine that this profile was measured on.",
         ),
-    ] = AUTO,
-    formats: Annotated[
-        str,
-        typer.Option(
-            "--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+    ] = None
+
+
+@group(flags.OUTPUT)
+class RecordFlags:
+    """Files that record the steps."""
+
+    metrics: Annotated[
+        Path | None,
+        Option("--metrics", metavar="FILE", help="Add a line of JSON for every step to this file."),
+    ] = None
+    tensorboard: Annotated[
+        Path | None,
+        Option(
+            "--tensorboard",
+            metavar="FOLDER",
+            help="Write TensorBoard event files of every step to this folder.",
         ),
-    ] = "job",
+    ] = None
     trace: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--trace",
             metavar="FILE",
             help="Write a trace of the last step to this file, for ui.perfetto.dev.",
         ),
-    ] = None,
-    profile: Annotated[
-        Path | None,
-        typer.Option(
-            "--profile",
-            metavar="FILE",
-            help="Compare with the prediction for the machine that was calibrated so.",
+    ] = None
+
+
+def run(
+    context: typer.Context,
+    path: flags.PlanFile,
+    *,
+    data: Annotated[
+        list[str],
+        Option(
+            "--data",
+            metavar="[SEQUENCE=]FILE",
+            help="Token file, as `shardwright tokenise` writes. Repeatable.",
+            rich_help_panel=_DATA,
         ),
-    ] = None,
-    shuffle: Annotated[
-        bool, typer.Option("--shuffle", help="Shuffle the samples anew in every epoch.")
-    ] = False,
+    ],
+    evaluation: EvaluationFlags,
+    optimizer: OptimizerFlags,
+    checkpointing: CheckpointFlags,
     accept: Annotated[
         str,
-        typer.Option(
+        Option(
             "--accept",
             metavar="WORD,..",
-            help="What may differ from the checkpoints' run: "
-            + "; ".join(f"{w}: {what}" for w, what in WORDS.items()),
+            help=_choices("Differences from the run of --checkpoints to accept.", WORDS),
+            rich_help_panel=_CHECKPOINTS,
         ),
     ] = "",
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", min=1.0, help="Seconds to wait for another rank before giving up."
-        ),
-    ] = 300.0,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
-) -> None:
+    routers: RouterFlags,
+    execution_flags: ExecutionFlags,
+    records: RecordFlags,
+    form: flags.AnswerForm,
+) -> int:
     """Train under PLAN, one rank per device, launched here unless torchrun did. Ctrl-C stops after
     the current step, with a checkpoint.
     """
-    screen.check_writable(trace)
+    screen.check_writable(records.trace)
     saved = read_saved(path)
-    stored = stored_plan(saved)
-    given: dict[str, Any] = {
-        "steps": steps,
-        "weights": _whole(weights),
-        "checkpoints": checkpoints,
-        "every": every,
-        "rate": rate,
-        "decay": decay,
-        "no-decay": no_decay,
-        "betas": betas,
-        "eps": eps,
-        "clip": clip,
-        "curve": curve,
-        "curve-steps": curve_steps or steps,
-        "warmup": warmup,
-        "least": least,
-        "keep": keep,
-        "metrics": metrics,
-        "tensorboard": tensorboard,
-        "eval-data": [_whole_word(word) for word in eval_data or ()],
-        "eval-every": eval_every,
-        "eval-batches": eval_batches,
-        "shuffle": shuffle,
-        "seed": seed,
-        "load-balancing": load_balancing,
-        "router-bias-update": router_bias_update,
-        "router-noise": router_noise,
-        "on": on,
-        "backend": backend,
-        "transport": transport,
-        "formats": formats,
-        "trace": trace,
-        "timeout": timeout,
-        "profile": _whole(profile),
+    stored, checkpoints = stored_plan(saved), checkpointing.checkpoints
+    groups = (evaluation, optimizer, checkpointing, routers, execution_flags, records)
+    given = {name: value for one in groups for name, value in by_flag(one).items()} | {
+        "curve-steps": optimizer.curve_steps or optimizer.steps,
+        "weights": _absolute(checkpointing.weights),
+        "profile": _absolute(execution_flags.profile),
+        "eval-data": [_absolute_file(word) for word in evaluation.eval_data or ()],
     }
-    before = (
-        remembered(checkpoints)
-        if checkpoints is not None and latest(checkpoints) is not None
-        else {}
-    )
+    is_resumed = checkpoints is not None and latest(checkpoints) is not None
+    before = remembered(checkpoints) if is_resumed else {}
     options = recalled(given, before, given=_on_the_command_line(context, given))
     asked = _asked(options, data=data)
-    changes = changed(options, before)
     facts = _going_on(
         stored,
         asked,
         before=before,
         accepted=read_kinds(accept),
-        lines=changes,
-        quiet=quiet or as_json,
+        lines=changed(options, before),
+        quiet=form.quiet or form.as_json,
     )
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
-        files = [word for one in data for word in ("--data", one)]
-        switches = [
-            flag
-            for flag, is_on in (("--json", as_json), ("--quiet", quiet), ("--debug", debug))
-            if is_on
-        ]
         require_runnable(stored.problem, asked)
+        words = [
+            *("run", str(path)),
+            *(word for file in data for word in ("--data", file)),
+            *_words(options),
+            *_words({"json": form.as_json, "quiet": form.quiet, "debug": form.debug}),
+        ]
         with held(checkpoints) if checkpoints is not None else nullcontext():
             if checkpoints is not None:
                 remember(checkpoints, options, facts=facts)
-            raise typer.Exit(
-                launch(["run", str(path), *files, *_words(options), *switches], ranks=ranks)
-            )
+            return launch(words, ranks=ranks)
     if FOLDER in os.environ:
         end_with_launcher(os.environ)
-    first = os.environ.get("RANK", "0") == "0"
-    tokens = stored.problem.job.tokens_per_step
+    try:
+        return _train(saved, asked, options=options, facts=facts, form=form)
+    except ShardwrightError as error:
+        if write_error(error, os.environ):
+            return error.exit_code
+        raise
+    except Exception as error:
+        rank, kind = os.environ.get("RANK", "0"), type(error).__name__
+        text = " ".join(f"rank {rank}: unexpected {kind}: {error}".split())
+        hint = "this is a bug; run again with --debug for the traceback"
+        write_error(ShardwrightError(text[:400], hint=hint), os.environ)
+        raise
 
+
+def _train(
+    saved: StoredSimulation,
+    asked: RunOptions,
+    *,
+    options: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    form: flags.AnswerForm,
+) -> int:
+    """Train as one rank; the first rank prints the answer. Returns the exit code."""
+    stored, is_first = stored_plan(saved), os.environ.get("RANK", "0") == "0"
+    profile = options["profile"] if is_first else None
+    predicted = (
+        execution.predicted_here(saved, Path(profile), formats=asked.formats)
+        if profile is not None
+        else None
+    )
+    report = execution.run(
+        stored,
+        asked,
+        predicted=predicted,
+        watch=_watcher(asked, tokens=stored.problem.job.tokens_per_step, form=form),
+        begun=lambda: _remember(asked.checkpoints, options, facts),
+    )
+    if is_first:
+        if options["trace"] is not None and report.trace is not None:
+            screen.save(options["trace"], trace_text(report.trace))
+        compute = stored.problem.job.compute
+        dtype = compute.value if asked.formats == "job" and compute is not Dtype.FP32 else ""
+        screen.print_answer(
+            form,
+            document=lambda: run_document(report),
+            line=lambda: (
+                answer_line(f"loss {report.steps[-1].loss:.6f}", step_time_s=report.step_s)
+                if report.steps
+                else ""
+            ),
+            picture=lambda: render_run(
+                report,
+                cluster=predicted.cluster if predicted is not None else stored.cluster,
+                measured=predicted is not None,
+                dtype=dtype,
+            ),
+        )
+    return INTERRUPTED if report.stopped else 0
+
+
+def _watcher(
+    asked: RunOptions, *, tokens: int, form: flags.AnswerForm
+) -> Callable[[RunStep | RunEvaluation], None]:
+    """A function that records and prints each step and evaluation.
+
+    Args:
+        tokens: of a step.
+    """
     events: list[Write] = []
 
     def watch(one: RunStep | RunEvaluation) -> None:
         line = line_of(one, tokens=tokens, rate=asked.rate * asked.rates.share(one.step))
-        if metrics is not None:
-            add_line(metrics, line)
-        if tensorboard is not None:
-            events[:] = events or [writer(tensorboard)]
+        if asked.metrics is not None:
+            add_line(asked.metrics, line)
+        if asked.tensorboard is not None:
+            events[:] = events or [writer(asked.tensorboard)]
             events[0](line)
-        if not quiet and not as_json:
-            text = (
-                evaluation_text(one, steps=steps)
+        if not form.quiet and not form.as_json:
+            screen.note(
+                evaluation_text(one, steps=asked.steps)
                 if isinstance(one, RunEvaluation)
-                else step_text(one, steps=steps, tokens=tokens)
+                else step_text(one, steps=asked.steps, tokens=tokens)
             )
-            screen.note(text)
 
-    try:
-        known = options["profile"] if first else None
-        predicted = (
-            execution.predicted_here(saved, Path(known), formats=formats)
-            if known is not None
-            else None
-        )
-        report = execution.run(
-            stored,
-            asked,
-            predicted=predicted,
-            watch=watch,
-            begun=lambda: _remember(checkpoints, options, facts),
-        )
-    except ShardwrightError as error:
-        if write_error(error, os.environ):
-            raise typer.Exit(error.exit_code) from error
-        raise
-    except Exception as error:
-        text = " ".join(
-            (
-                f"rank {os.environ.get('RANK', '0')}: unexpected {type(error).__name__}: {error}"
-            ).split()
-        )
-        write_error(
-            ShardwrightError(
-                text[:400], hint="this is a bug; run again with --debug for the traceback"
-            ),
-            os.environ,
-        )
-        raise
-    if first and trace is not None and report.trace is not None:
-        screen.save(trace, trace_text(report.trace))
-    if first:
-        if as_json:
-            screen.write(to_text(run_document(report)))
-        elif quiet:
-            screen.write(
-                answer_line(f"loss {report.steps[-1].loss:.6f}", step_time_s=report.step_s)
-                if report.steps
-                else ""
-            )
-        else:
-            compute = stored.problem.job.compute
-            shown = predicted.cluster if predicted is not None else stored.cluster
-            dtype = compute.value if formats == "job" and compute is not Dtype.FP32 else ""
-            screen.show(render_run(report, cluster=shown, measured=known is not None, dtype=dtype))
-    if report.stopped:
-        raise typer.Exit(INTERRUPTED)
+    return watch
 
 
 def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
@@ -469,11 +478,11 @@ def _on_the_command_line(context: typer.Context, options: Mapping[str, Any]) -> 
     )
 
 
-def _whole(path: Path | None) -> str | None:
+def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.absolute())
 
 
-def _whole_word(word: str) -> str:
+def _absolute_file(word: str) -> str:
     """``SEQUENCE=FILE`` with the file's whole path."""
     ((sequence, path),) = read_data([word])
     return f"{sequence}={path.absolute()}"

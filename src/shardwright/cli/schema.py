@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Annotated
 
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Argument
 from shardwright.files.schemas import schema_of
 from shardwright.files.text import to_text
 
-Kind = Annotated[str, typer.Argument(metavar="KIND", help="plan, simulation, profile or trace.")]
+Kind = Annotated[str, Argument(metavar="KIND", help="plan, simulation, profile or trace.")]
 
 
 def schema(
     kind: Kind = "plan",
     *,
     output: flags.Output = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Print the JSON Schema that files of a KIND are checked against."""
     screen.check_writable(output)

@@ -8,18 +8,21 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Lock, Timer
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from shardwright.cli import output
 from shardwright.errors import UsageError
+from shardwright.files.text import to_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from shardwright.cli.flags import AnswerForm
 
 Report = Callable[[str, int, int], None]
 """Called with the phase, how much of it is done, and how much there is (0 = not known)."""
@@ -27,6 +30,29 @@ Report = Callable[[str, int, int], None]
 WIDTH: Final = 118
 SILENT_SECONDS: Final = 1.0
 SIMULATING: Final = "simulate (the first run compiles kernels)"
+
+
+def print_answer(
+    form: AnswerForm,
+    *,
+    document: Callable[[], Mapping[str, Any]],
+    line: Callable[[], str],
+    picture: Callable[[], RenderableType | None],
+) -> None:
+    """Print an answer as JSON, as the text of ``--quiet`` or on the screen; only what is printed is
+    made. A `picture` of None is not shown.
+    """
+    if form.as_json:
+        write(to_text(document()))
+    elif form.quiet:
+        write(line())
+    elif (renderable := picture()) is not None:
+        show(renderable)
+
+
+def print_lines(form: AnswerForm, *, document: Mapping[str, Any], text: str) -> None:
+    """Print an answer of a few words: as JSON, or as `text` in every other form."""
+    write(to_text(document) if form.as_json else text)
 
 
 def show(renderable: RenderableType) -> None:
@@ -161,19 +187,19 @@ def _replaced(target: Path, text: str) -> bool:
 
 @contextmanager
 def progress(
+    form: AnswerForm | None = None,
     *,
-    quiet: bool,
     doing: str = "",
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report | None]:
-    """A report function whose bar appears once the work has taken longer than a second, reported or
-    not; None when `quiet`.
+    """Give the work a function that reports its progress: a bar appears once the work has taken
+    longer than a second. The function is None with --json and --quiet.
 
     Args:
-        doing: the phase that it begins with.
+        doing: the phase that the bar begins with.
     """
-    if quiet:
+    if form is not None and (form.quiet or form.as_json):
         yield None
         return
     start, lock = clock(), Lock()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from rich.console import Group
+
 from shardwright.api import serving
 from shardwright.api.serving_execution import served_execution
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Option, group
 from shardwright.files.text import to_text
 from shardwright.report.serving.deployment_screen import (
     estimate_document,
@@ -19,181 +21,198 @@ from shardwright.report.serving.deployment_screen import (
 from shardwright.report.serving.executed_deployment_screen import render_served, served_document
 from shardwright.report.serving.serving_sources_screen import render_sources, sources_document
 from shardwright.serving.serving_request import ServingRequest
+from shardwright.serving.simulation.serving_answer import ServingAnswer
 from shardwright.units import format_seconds
 
-Deployment = Annotated[
-    str,
-    typer.Option(
-        "--deployment",
-        help='Such as "tp8", "agg 4x(tp2 seqs256)" or "prefill 3x(tp4) decode 2x(dpa8 ep8 mtp1)".',
-        show_default="one worker on all devices",
-    ),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        help=(
-            "vllm, sglang or tensorrt-llm, with a version and options: 'vllm-0.12"
-            " token_budget=16384'."
+
+@group("Deployment")
+class DeploymentFlags:
+    """Workers, engine and number formats."""
+
+    deployment: Annotated[
+        str,
+        Option(
+            "--deployment",
+            help=(
+                'Workers, such as "tp8", "agg 4x(tp2 seqs256)" or'
+                ' "prefill 3x(tp4) decode 2x(dpa8 ep8 mtp1)"; - reads standard input.'
+            ),
+            show_default="one worker on all devices",
         ),
-        show_default="the newest vLLM",
-    ),
-]
-Isl = Annotated[
-    str,
-    typer.Option(
-        "--isl",
-        metavar="N",
-        help="Tokens of a prompt: 1024, 8k, or a range such as 819-1024.",
-        show_default=False,
-    ),
-]
-Osl = Annotated[
-    str,
-    typer.Option("--osl", metavar="N", help="Tokens of an answer, likewise.", show_default=False),
-]
-Concurrency = Annotated[
-    int,
-    typer.Option(
-        "--concurrency",
-        metavar="N",
-        min=0,
-        help="Requests in flight (a closed loop).",
-        show_default=False,
-    ),
-]
-Arrivals = Annotated[
-    str,
-    typer.Option(
-        "--arrivals",
-        metavar="STREAM",
-        help="A stream instead: poisson:12/s, or diurnal:12/s,0.5,24h.",
-        show_default=False,
-    ),
-]
-Trace = Annotated[
-    str,
-    typer.Option(
-        "--trace",
-        metavar="FILE",
-        help="A file of requests instead (docs/serving.md).",
-        show_default=False,
-    ),
-]
-Requests = Annotated[
-    int,
-    typer.Option(
-        "--requests",
-        metavar="N",
-        min=0,
-        help="Requests in all.",
-        show_default="10 for each in flight, or 1,000",
-    ),
-]
-Formats = Annotated[
-    str,
-    typer.Option(
-        "--precision",
-        help=(
-            "Number format of all matrix multiplications (fp8), or by class: 'attention=bf16"
-            " experts=nvfp4 kv=fp8'."
+    ] = ""
+    engine: Annotated[
+        str,
+        Option(
+            "--engine",
+            help=(
+                "Serving engine: vllm, sglang or tensorrt-llm, with a version and options:"
+                " 'vllm-0.12 token_budget=16384'."
+            ),
+            show_default="the newest vLLM",
         ),
-        show_default="as the checkpoint stores the weights",
-    ),
-]
-Prefix = Annotated[
-    str,
-    typer.Option(
-        "--prefix",
-        metavar="TOKENSxTEXTS",
-        help="Prompts begin with one of so many shared texts: 2000x4.",
-        show_default=False,
-    ),
-]
-Slo = Annotated[
-    str,
-    typer.Option(
-        "--slo", help="What is promised: ttft=500ms,tpot=30ms,share=0.99.", show_default=False
-    ),
-]
-Acceptance = Annotated[
-    str,
-    typer.Option(
-        "--acceptance",
-        metavar="SHARE",
-        help="Share of guesses (mtpN) that are right, those before them being so.",
-        show_default=False,
-    ),
-]
-Skew = Annotated[
-    float,
-    typer.Option(
-        "--expert-skew",
-        metavar="X",
-        help="Tokens of the device with the busiest experts over the mean.",
-    ),
-]
-Execute = Annotated[
-    bool,
-    typer.Option(
-        "--execute",
-        help=(
-            "Also serve a small model on one worker, as the engine schedules, and compare its"
-            " logits with the unsplit model's."
+    ] = ""
+    precision: Annotated[
+        str,
+        Option(
+            "--precision",
+            help=(
+                "Number format of all matrix multiplications (fp8), or by class: 'attention=bf16"
+                " experts=nvfp4 kv=fp8'."
+            ),
+            show_default="as the checkpoint stores the weights",
         ),
-    ),
-]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn: lengths and arrivals."),
-]
+    ] = ""
+    acceptance: Annotated[
+        str,
+        Option(
+            "--acceptance",
+            metavar="SHARE",
+            help=(
+                "Probability that a draft token (mtpN) is accepted, given that the draft tokens"
+                " before it were: 0.8."
+            ),
+            show_default=False,
+        ),
+    ] = ""
+    expert_skew: Annotated[
+        float,
+        Option(
+            "--expert-skew",
+            metavar="X",
+            help="Tokens of the device with the busiest experts, divided by the mean: 1.2.",
+        ),
+    ] = 1.0
 
 
-Explain = Annotated[
-    bool,
-    typer.Option(
-        "--explain", help="Say what the answer rests on: each fact of the engine with its link."
-    ),
-]
+@group("Traffic")
+class TrafficFlags:
+    """Requests and their latency objectives."""
 
-
-Estimate = Annotated[
-    bool,
-    typer.Option(
-        "--estimate",
-        help=(
-            "A closed form in the mean instead, in milliseconds: no percentiles, no queue is"
-            " simulated."
+    isl: Annotated[
+        str,
+        Option(
+            "--isl",
+            metavar="N",
+            help="Input sequence length: tokens of a prompt, 1024, 8k or a range such as 819-1024.",
+            show_default=False,
         ),
-    ),
-]
+    ] = ""
+    osl: Annotated[
+        str,
+        Option(
+            "--osl",
+            metavar="N",
+            help="Output sequence length: tokens of an answer, 256 or a range such as 200-300.",
+            show_default=False,
+        ),
+    ] = ""
+    concurrency: Annotated[
+        int,
+        Option(
+            "--concurrency",
+            metavar="N",
+            min=0,
+            help="Requests in flight at any time (a closed loop): 64.",
+            show_default=False,
+        ),
+    ] = 0
+    arrivals: Annotated[
+        str,
+        Option(
+            "--arrivals",
+            metavar="STREAM",
+            help=(
+                "Arrivals of requests (an open loop) instead of --concurrency: poisson:12/s, or"
+                " diurnal:12/s,0.5,24h."
+            ),
+            show_default=False,
+        ),
+    ] = ""
+    trace: Annotated[
+        str,
+        Option(
+            "--trace",
+            metavar="FILE",
+            help="File of requests instead of lengths and arrivals (docs/serving.md).",
+            show_default=False,
+        ),
+    ] = ""
+    requests: Annotated[
+        int,
+        Option(
+            "--requests",
+            metavar="N",
+            min=0,
+            help="Number of requests to simulate.",
+            show_default="10 for each in flight, or 1,000",
+        ),
+    ] = 0
+    prefix: Annotated[
+        str,
+        Option(
+            "--prefix",
+            metavar="TOKENSxTEXTS",
+            help="Length in tokens and number of the texts that prompts begin with: 2000x4.",
+            show_default=False,
+        ),
+    ] = ""
+    slo: Annotated[
+        str,
+        Option(
+            "--slo",
+            help="Latency objectives and the share of requests: ttft=500ms,tpot=30ms,share=0.99.",
+            show_default=False,
+        ),
+    ] = ""
+    seed: Annotated[
+        int,
+        Option(
+            "--seed", metavar="N", min=0, help="Random seed for request lengths and arrival times."
+        ),
+    ] = 0
+
+
+@group("Method")
+class MethodFlags:
+    """Kind of the prediction, and what is shown beside it."""
+
+    estimate: Annotated[
+        bool,
+        Option(
+            "--estimate",
+            help=(
+                "Compute mean latencies by a closed form, in milliseconds, instead of simulating:"
+                " no percentiles and no queue."
+            ),
+        ),
+    ] = False
+    execute: Annotated[
+        bool,
+        Option(
+            "--execute",
+            help=(
+                "Also serve a small model on one worker, as the engine schedules, and compare its"
+                " logits with the unsplit model's."
+            ),
+        ),
+    ] = False
+    explain: Annotated[
+        bool,
+        Option(
+            "--explain",
+            help="Also list each fact of the engine that the answer rests on, with its link.",
+        ),
+    ] = False
 
 
 def serve_simulate(
     model: flags.Model,
     cluster: flags.Cluster,
     *,
-    deployment: Deployment = "",
-    engine: Engine = "",
-    isl: Isl = "",
-    osl: Osl = "",
-    concurrency: Concurrency = 0,
-    arrivals: Arrivals = "",
-    trace: Trace = "",
-    requests: Requests = 0,
-    precision: Formats = "",
-    prefix: Prefix = "",
-    slo: Slo = "",
-    acceptance: Acceptance = "",
-    expert_skew: Skew = 1.0,
-    seed: Seed = 0,
-    estimate: Estimate = False,
-    execute: Execute = False,
-    explain: Explain = False,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    workers: DeploymentFlags,
+    traffic: TrafficFlags,
+    method: MethodFlags,
+    form: flags.AnswerForm,
 ) -> None:
     """Predict time to first token, time per token, throughput and memory of serving MODEL on
     CLUSTER.
@@ -201,52 +220,54 @@ def serve_simulate(
     request = ServingRequest(
         model=model,
         cluster=cluster,
-        deployment=screen.given(deployment),
-        engine=engine,
-        isl=isl,
-        osl=osl,
-        concurrency=concurrency,
-        arrivals=arrivals,
-        trace=trace,
-        requests=requests,
-        precision=precision,
-        prefix=prefix,
-        slo=slo,
-        acceptance=acceptance,
-        expert_skew=expert_skew,
-        seed=seed,
+        deployment=screen.given(workers.deployment),
+        engine=workers.engine,
+        isl=traffic.isl,
+        osl=traffic.osl,
+        concurrency=traffic.concurrency,
+        arrivals=traffic.arrivals,
+        trace=traffic.trace,
+        requests=traffic.requests,
+        precision=workers.precision,
+        prefix=traffic.prefix,
+        slo=traffic.slo,
+        acceptance=workers.acceptance,
+        expert_skew=workers.expert_skew,
+        seed=traffic.seed,
     )
-    if estimate:
-        _show_estimate(request, as_json=as_json)
+    if method.estimate:
+        found = serving.serve_estimate(request)
+        if form.as_json:
+            screen.write(to_text(estimate_document(found)))
+        else:
+            screen.show(render_estimate(found))
         return
-    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING) as report:
+    with screen.progress(form, doing=screen.SIMULATING) as report:
         answer = serving.serve_simulate(request)
-        proof = served_execution(request, progress=report) if execute else None
-    if as_json:
-        more = ({"sources": sources_document(answer)} if explain else {}) | (
-            {"execution": served_document(proof)} if proof else {}
-        )
-        screen.write(to_text(serving_document(answer) | more))
-    elif quiet:
-        seen = answer.metrics
-        screen.write(
-            f"{seen.tokens_per_second:.4g} tokens/s, TTFT {format_seconds(seen.ttft.mean)}, TPOT"
-            f" {format_seconds(seen.tpot.mean)}\n"
-        )
-    else:
-        screen.show(render_serving(answer))
-        if explain:
-            screen.show(render_sources(answer))
-        if proof:
-            screen.show(render_served(proof))
+        proof = served_execution(request, progress=report) if method.execute else None
+    screen.print_answer(
+        form,
+        document=lambda: {
+            **serving_document(answer),
+            **({"sources": sources_document(answer)} if method.explain else {}),
+            **({"execution": served_document(proof)} if proof else {}),
+        },
+        line=lambda: _line(answer),
+        picture=lambda: Group(
+            render_serving(answer),
+            *([render_sources(answer)] if method.explain else []),
+            *([render_served(proof)] if proof else []),
+        ),
+    )
 
 
-def _show_estimate(request: ServingRequest, *, as_json: bool) -> None:
-    found = serving.serve_estimate(request)
-    if as_json:
-        screen.write(to_text(estimate_document(found)))
-    else:
-        screen.show(render_estimate(found))
+def _line(answer: ServingAnswer) -> str:
+    """The line of ``--quiet``: throughput and mean latencies."""
+    metrics = answer.metrics
+    return (
+        f"{metrics.tokens_per_second:.4g} tokens/s, TTFT {format_seconds(metrics.ttft.mean)}, TPOT"
+        f" {format_seconds(metrics.tpot.mean)}\n"
+    )
 
 
 main = verb(serve_simulate, name="serve-simulate")

@@ -3,74 +3,64 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Annotated
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 
 from shardwright.api import simulations
-from shardwright.cli import fit, flags, screen
-from shardwright.cli import light_typer as typer
+from shardwright.cli import flags, screen, verdict
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Option
 from shardwright.files.stored import file_text, prediction_document, stored_simulation
-from shardwright.files.text import to_text
 from shardwright.report.screens.plan_screen import render_simulation
-from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import answer_line, misfit_text
+from shardwright.search.simulation import Simulation
 
 
 def simulate(
     model: flags.Model,
     cluster: flags.Cluster,
     *,
-    strategy: flags.Strategy,
-    seq_len: flags.SeqLen,
-    global_batch: flags.GlobalBatch = "",
-    global_batch_tokens: flags.GlobalBatchTokens = "",
-    runtime: flags.RuntimeName = "",
-    precision: flags.Precision = "",
-    encoder_len: flags.EncoderLen = 0,
-    image_tokens: flags.ImageTokens = 0,
-    expert_imbalance: flags.ExpertImbalance = 1.0,
-    dropout: flags.Dropout = False,
-    gradient_wire: flags.GradientWire = "",
-    train: flags.Train = "",
-    teacher: flags.Teacher = "",
-    profile: flags.ProfileFile = "",
-    memory_reserve: flags.MemoryReserve = "0",
+    strategy: Annotated[
+        str,
+        Option(
+            "--strategy",
+            help=(
+                'Grid such as "tp8 pp16 vpp8 dp128 zero1", file in plan notation, file written by'
+                " -o, or - for standard input."
+            ),
+        ),
+    ],
+    job: flags.JobFlags,
+    platform: flags.PlatformFlags,
     output: flags.Output = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
-) -> None:
+    form: flags.AnswerForm,
+) -> int:
     """Predict the step time and memory of MODEL on CLUSTER under one strategy; exit code 6 if it
     does not fit.
     """
     screen.check_writable(output)
-    request = flags.read_request(locals())
+    request = flags.read_request(model, cluster, job=job, platform=platform)
     text = screen.given(strategy)
-    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
+    with screen.progress(form, doing=screen.SIMULATING):
         found = simulations.simulation(request, strategy=text)
     if output is not None:
         screen.save(output, file_text(stored_simulation(found), output))
-    if as_json:
-        screen.write(to_text(prediction_document(found.prediction)))
-    elif quiet:
-        misfit = misfit_text(found.prediction, classes=found.classes)
-        screen.write(
-            answer_line(
-                strategy_text(found), step_time_s=found.prediction.step_time_s, misfit=misfit
-            )
-        )
-    else:
-        shown = render_simulation(found, picture=simulations.small_picture(found))
-        runs = (
-            import_module("shardwright.cli.frameworks")
-            .frameworks_of(stored_simulation(found))
-            .sections
-            if found.grid is None
-            else ()
-        )
-        screen.show(Group(shown, *runs))
-    raise typer.Exit(fit.exit_code(found.prediction))
+    screen.print_answer(
+        form,
+        document=lambda: prediction_document(found.prediction),
+        line=lambda: verdict.simulation_line(found),
+        picture=lambda: _picture(found),
+    )
+    return verdict.exit_code(found.prediction)
+
+
+def _picture(found: Simulation) -> RenderableType:
+    """The screen of a simulation; of a general plan with the frameworks that run it."""
+    shown = render_simulation(found, picture=simulations.small_picture(found))
+    if found.grid is not None:
+        return shown
+    frameworks = import_module("shardwright.cli.frameworks")
+    return Group(shown, *frameworks.frameworks_of(stored_simulation(found)).sections)
 
 
 main = verb(simulate, name="simulate")

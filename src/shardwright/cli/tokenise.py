@@ -7,35 +7,33 @@ from typing import Annotated
 
 from shardwright.api.execution import tokenise as made
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
-from shardwright.files.text import to_text
+from shardwright.cli.light_typer import Argument, Option
 from shardwright.units import format_count
 
 
 def tokenise(
     texts: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[TEXT]...", help="Text files; without any, a short sample text."),
+        Argument(metavar="[TEXT]...", help="Text files; without any, a short sample text."),
     ] = None,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Token file to write.")],
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    output: Annotated[Path, Option("--output", "-o", help="Token file to write.")],
+    form: flags.AnswerForm,
 ) -> None:
     """Turn text into a token file for `shardwright run`, one token per byte. With another
     tokenizer, save its token ids by numpy.save.
     """
     screen.check_writable(output)
     count, vocabulary = made(tuple(texts or ()), output)
-    if as_json:
-        screen.write(to_text({"file": str(output), "tokens": count, "vocabulary": vocabulary}))
-    else:
-        screen.write(
+    screen.print_lines(
+        form,
+        document={"file": str(output), "tokens": count, "vocabulary": vocabulary},
+        text=(
             f"{output}: {format_count(count)} tokens, for models with a vocabulary of {vocabulary}"
             " or more\n"
-        )
+        ),
+    )
 
 
 main = verb(tokenise, name="tokenise")

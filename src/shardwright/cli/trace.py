@@ -10,11 +10,10 @@ from typing import Annotated, Final
 from shardwright.api import traces as api
 from shardwright.api.stored import stored_plan
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Option
 from shardwright.errors import UsageError
 from shardwright.files.plan_file import read_saved
-from shardwright.files.text import to_text
 from shardwright.files.trace_file import read_measured, trace_text
 from shardwright.program.step_trace import StepTrace
 from shardwright.report.screens.trace_screen import (
@@ -34,23 +33,21 @@ def trace(
     *,
     devices: Annotated[
         str,
-        typer.Option(
+        Option(
             "--devices", metavar="0,8-15", help="Devices to trace; by default one of each class."
         ),
     ] = "",
     compare: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--compare", metavar="TRACE", help="Measured trace of the same plan, to compare with."
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the trace to this file, for ui.perfetto.dev."),
+        Option("--output", "-o", help="Write the trace to this file, for ui.perfetto.dev."),
     ] = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Simulate one step of a plan file and show how each device spends it, next to a measured step
     with --compare.
@@ -73,14 +70,14 @@ def trace(
         document, shown = trace_document(simulated), render_trace(simulated)
     if output is not None:
         screen.save(output, trace_text(*traces))
-    if as_json:
-        screen.write(to_text(document))
-    elif quiet:
-        screen.write(
-            "".join(answer_line(one.origin.value, step_time_s=one.step_s) for one in traces)
-        )
-    else:
-        screen.show(shown)
+    screen.print_answer(
+        form,
+        document=lambda: document,
+        line=lambda: "".join(
+            answer_line(one.origin.value, step_time_s=one.step_s) for one in traces
+        ),
+        picture=lambda: shown,
+    )
 
 
 def read_devices(text: str) -> tuple[int, ...]:

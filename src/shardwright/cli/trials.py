@@ -5,17 +5,18 @@ in one call, and what training costs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from shardwright.api.training import training
 from shardwright.api.trials import batches, doubled, progress_rate, scaling
 from shardwright.cli import screen
 from shardwright.cli.beside import Beside
-from shardwright.cli.counts import read_batch, read_count
-from shardwright.cli.plan import AUTO
+from shardwright.cli.counts import AUTO, read_batch, read_count
+from shardwright.cli.flags import AnswerForm
+from shardwright.cli.verdict import simulation_line
 from shardwright.errors import UsageError
-from shardwright.files.text import to_text
 from shardwright.report.screens.comparison_screen import render_training, training_document
 from shardwright.report.screens.scaling_screen import (
     batches_document,
@@ -24,13 +25,10 @@ from shardwright.report.screens.scaling_screen import (
     scaling_document,
 )
 from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation, strategy_text
-from shardwright.search.summary import answer_line, misfit_text
+from shardwright.search.simulation import Simulation
+from shardwright.search.trial import Scaling
 
 _RANGE: Final = re.compile(r"\s*(.+?)\s*(?:\.\.|:)\s*(.+?)\s*")
-
-NOTHING = Beside()
-"""Nothing beside an answer."""
 
 
 def read_devices(text: str) -> tuple[int, ...]:
@@ -78,48 +76,63 @@ def show_scaling(
     *,
     tokens: float,
     prices: Mapping[str, float],
-    as_json: bool,
-    quiet: bool,
+    form: AnswerForm,
 ) -> None:
-    """The scaling table of a request; with `tokens`, days and dollars too."""
+    """Plan on growing numbers of devices and print the scaling table; with `tokens`, days and
+    dollars too.
+    """
     numbers = read_devices(devices)
-    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING) as report:
+    with screen.progress(form, doing=screen.SIMULATING) as report:
         found = scaling(request, devices=numbers, progress=report)
-    done = [trial.simulation for trial in found.trials if trial.simulation is not None]
-    costs = [training(one, tokens=tokens, prices=prices) for one in done] if tokens else []
-    if as_json:
-        screen.write(to_text(scaling_document(found, costs)))
-    elif quiet:
-        knee = next(trial.simulation for trial in found.trials if trial.devices == found.knee)
-        assert knee is not None
-        said = f"{found.knee} devices: {strategy_text(knee)}"
-        screen.write(
-            answer_line(
-                said,
-                step_time_s=knee.prediction.step_time_s,
-                misfit=misfit_text(knee.prediction, classes=knee.classes),
-            )
-        )
-    else:
-        screen.show(render_scaling(found, costs))
-
-
-def choose_batch(
-    request: Request, text: str, *, critical: str, tokens: float, quiet: bool
-) -> tuple[int, Beside]:
-    """The batch that ``--global-batch auto`` comes to, and how that is shown."""
-    sizes = read_batches(text, seq_len=request.seq_len)
-    stated = float(read_count(critical, flag="--critical-batch")) if critical else 0.0
-    with screen.progress(quiet=quiet, doing=screen.SIMULATING) as report:
-        found = batches(request, sizes=sizes, critical=stated, tokens=tokens, progress=report)
-    rates = [
-        progress_rate(trial, seq_len=found.seq_len, critical=found.critical)
-        for trial in found.trials
-    ]
-    return found.chosen, Beside(
-        sections=(render_batches(found, rates),),
-        document={"batches": batches_document(found, rates)},
+    simulations = [trial.simulation for trial in found.trials if trial.simulation is not None]
+    costs = [training(one, tokens=tokens, prices=prices) for one in simulations] if tokens else []
+    screen.print_answer(
+        form,
+        document=lambda: scaling_document(found, costs),
+        line=lambda: _knee_line(found),
+        picture=lambda: render_scaling(found, costs),
     )
+
+
+def _knee_line(found: Scaling) -> str:
+    """The line of ``--quiet``: the number of devices at the knee, and their plan."""
+    knee = next(trial.simulation for trial in found.trials if trial.devices == found.knee)
+    assert knee is not None
+    return simulation_line(knee, prefix=f"{found.knee} devices: ")
+
+
+def batch_and_cost(
+    request: Request,
+    batch: str,
+    *,
+    critical: str,
+    tokens: float,
+    prices: Mapping[str, float],
+    form: AnswerForm,
+) -> tuple[Request, Callable[[Simulation], Beside]]:
+    """The request with the batch size that ``--global-batch auto`` chooses, and a function that
+    shows how it was chosen and what training on `tokens` costs.
+
+    Args:
+        batch: text of ``--global-batch``.
+        critical: text of ``--critical-batch``.
+    """
+    notes = Beside()
+    if batch.startswith(AUTO):
+        sizes = read_batches(batch, seq_len=request.seq_len)
+        stated = float(read_count(critical, flag="--critical-batch")) if critical else 0.0
+        with screen.progress(form, doing=screen.SIMULATING) as report:
+            found = batches(request, sizes=sizes, critical=stated, tokens=tokens, progress=report)
+        rates = [
+            progress_rate(trial, seq_len=found.seq_len, critical=found.critical)
+            for trial in found.trials
+        ]
+        request = replace(request, global_batch=found.chosen)
+        notes = Beside(
+            sections=(render_batches(found, rates),),
+            document={"batches": batches_document(found, rates)},
+        )
+    return request, lambda one: notes + training_cost(one, tokens=tokens, prices=prices)
 
 
 def training_cost(simulation: Simulation, *, tokens: float, prices: Mapping[str, float]) -> Beside:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Argument, Option
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text
 from shardwright.report.pictures.scatter_plot import scatter_svg
@@ -35,14 +35,14 @@ SERVING: Final = "serving"
 
 Measurements = Annotated[
     list[Path] | None,
-    typer.Argument(
+    Argument(
         metavar="MEASUREMENTS.csv...",
         help="CSV tables of measured runs, of training or of serving.",
     ),
 ]
 Fold = Annotated[
     str,
-    typer.Option(
+    Option(
         "--fold",
         help=(
             "Hold out of the fit, for each row, the rows of the same model, source or accelerator"
@@ -52,7 +52,7 @@ Fold = Annotated[
 ]
 FactsFolder = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--facts",
         metavar="FOLDER",
         help="Folder of facts about the tables (.toml); by default the folder facts beside each.",
@@ -60,13 +60,13 @@ FactsFolder = Annotated[
 ]
 RuntimeName = Annotated[
     str,
-    typer.Option(
+    Option(
         "--runtime", help="Runtime, or serving engine, of rows whose table and facts name none."
     ),
 ]
 Folds = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--folds",
         metavar="FILE",
         help="Use the constants that --save-folds wrote instead of fitting.",
@@ -74,7 +74,7 @@ Folds = Annotated[
 ]
 Template = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--template",
         help=(
             "Print a table to fill in: the columns, and two rows; with --json what each means."
@@ -84,9 +84,7 @@ Template = Annotated[
 ]
 SaveFolds = Annotated[
     Path | None,
-    typer.Option(
-        "--save-folds", help="Write the constants fitted for each fold to this JSON file."
-    ),
+    Option("--save-folds", help="Write the constants fitted for each fold to this JSON file."),
 ]
 
 
@@ -100,9 +98,7 @@ def validate(
     save_folds: SaveFolds = None,
     template: Template = False,
     output: flags.Output = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Predict every measured run that is fully described, and show the prediction errors.
 
@@ -114,7 +110,8 @@ def validate(
         columns, text = (
             (SERVING_COLUMNS, serving_template()) if of_serving else (COLUMNS, template_text())
         )
-        screen.write(to_text({name: about for name, about, _ in columns}) if as_json else text)
+        meanings = {name: meaning for name, meaning, _ in columns}
+        screen.print_lines(form, document=meanings, text=text)
         return
     if not paths:
         raise UsageError(
@@ -143,8 +140,7 @@ def validate(
             fitted=save_folds is not None,
             output=output,
             paged=paged,
-            as_json=as_json,
-            quiet=quiet,
+            form=form,
         )
         if save_folds is not None and found.slopes is not None:
             screen.save(save_folds, slopes_text(found.slopes))
@@ -152,7 +148,7 @@ def validate(
     kinds = FOLDS if save_folds is not None or paged else (fold,)
     known = read_folds(folds) if folds is not None else None
     described = facts_of(*paths, folder=facts)
-    with screen.progress(quiet=quiet) as report:
+    with screen.progress(form) as report:
         study = accuracy(
             *paths, facts=described, folds=kinds, known=known, runtime=runtime, progress=report
         )
@@ -163,12 +159,12 @@ def validate(
         _save_page(output, study, facts=described)
     elif output is not None:
         screen.save(output, to_text(validation_json(validation)))
-    if as_json:
-        screen.write(to_text(validation_json(validation)))
-    elif quiet:
-        screen.write(f"{judged_line(validation)}\n")
-    else:
-        screen.show(render_validation(validation))
+    screen.print_answer(
+        form,
+        document=lambda: validation_json(validation),
+        line=lambda: f"{judged_line(validation)}\n",
+        picture=lambda: render_validation(validation),
+    )
 
 
 def _serving(
@@ -181,8 +177,7 @@ def _serving(
     fitted: bool,
     output: Path | None,
     paged: bool,
-    as_json: bool,
-    quiet: bool,
+    form: flags.AnswerForm,
 ) -> ServingStudy:
     """`validate` of tables of served configurations. `known`: slopes of all folds; `fitted`: they
     are asked for; `paged`: a page is.
@@ -190,7 +185,7 @@ def _serving(
     described = serving_facts(*paths, folder=facts)
     require_serving_fold(fold)
     kinds = SERVING_FOLDS if paged or fitted else (fold,)
-    with screen.progress(quiet=quiet) as report:
+    with screen.progress(form) as report:
         study = serving_accuracy(
             *paths, facts=described, folds=kinds, engine=engine, known=known, progress=report
         )
@@ -200,12 +195,12 @@ def _serving(
             output,
             serving_page(study, facts=described) if paged else to_text(serving_json(validation)),
         )
-    if as_json:
-        screen.write(to_text(serving_json(validation)))
-    elif quiet:
-        screen.write(f"{serving_judged_line(validation)}\n")
-    else:
-        screen.show(render_serving(validation))
+    screen.print_answer(
+        form,
+        document=lambda: serving_json(validation),
+        line=lambda: f"{serving_judged_line(validation)}\n",
+        picture=lambda: render_serving(validation),
+    )
     return study
 
 

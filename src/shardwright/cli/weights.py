@@ -7,16 +7,15 @@ from typing import Annotated
 
 from shardwright.api.weights import DTYPES, write_weights
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
-from shardwright.files.text import to_text
+from shardwright.cli.light_typer import Argument, Option
 from shardwright.units import format_bytes
 
 
 def weights(
     checkpoints: Annotated[
         Path,
-        typer.Argument(
+        Argument(
             metavar="CHECKPOINTS",
             help="Folder of `run --checkpoints`, whose newest is taken, or one checkpoint.",
         ),
@@ -24,17 +23,15 @@ def weights(
     *,
     config: Annotated[
         Path,
-        typer.Option("--config", metavar="FILE", help="The model's config.json, which is copied."),
+        Option("--config", metavar="FILE", help="The model's config.json, which is copied."),
     ],
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Folder to write; it must not exist."
-        ),
+        Option("--output", "-o", metavar="FOLDER", help="Folder to write; it must not exist."),
     ],
     dtype: Annotated[
         str,
-        typer.Option(
+        Option(
             "--dtype",
             help=f"Data type of the files: {', '.join(DTYPES)}.",
             show_default="the one that the run computed with",
@@ -42,37 +39,32 @@ def weights(
     ] = "",
     base: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--weights",
             metavar="FOLDER",
             help="The run's --weights, for parameters that were not trained.",
         ),
     ] = None,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Write the weights of a checkpoint as Hugging Face safetensors with config.json, one tensor in
     memory at a time.
     """
     found = write_weights(checkpoints, config=config, folder=output, dtype=dtype, base=base)
-    if as_json:
-        screen.write(
-            to_text(
-                {
-                    "checkpoint": str(found.checkpoint),
-                    "step": found.step,
-                    "dtype": found.dtype,
-                    "files": [str(f) for f in found.files],
-                }
-            )
-        )
-    else:
-        size = format_bytes(sum(f.stat().st_size for f in found.files))
-        screen.write(
+    size = format_bytes(sum(f.stat().st_size for f in found.files))
+    screen.print_lines(
+        form,
+        document={
+            "checkpoint": str(found.checkpoint),
+            "step": found.step,
+            "dtype": found.dtype,
+            "files": [str(f) for f in found.files],
+        },
+        text=(
             f"{output}: weights of step {found.step} in {found.dtype}, {size} in {len(found.files)}"
             " files\n"
-        )
+        ),
+    )
 
 
 main = verb(weights, name="weights")

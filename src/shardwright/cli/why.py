@@ -7,37 +7,32 @@ from typing import Annotated
 
 from shardwright.api import why as api
 from shardwright.cli import flags, screen
-from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
+from shardwright.cli.light_typer import Argument
 from shardwright.files.plan_file import parse_saved, read_saved, require_whole
-from shardwright.files.text import to_text
 from shardwright.report.screens.why_screen import render_why, why_document, why_line
-
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="PLAN", help="A file that `plan -o` or `simulate -o` wrote; - = read it."
-    ),
-]
-Other = Annotated[
-    str,
-    typer.Argument(
-        metavar="STRATEGY",
-        help=(
-            'A change of the plan ("zero3", "tp4 dp16", "fsdp", "no recompute", "more tp"), or a'
-            " strategy as `simulate` takes it."
-        ),
-    ),
-]
 
 
 def why(
-    source: Source,
-    strategy: Other,
+    source: Annotated[
+        str,
+        Argument(
+            metavar="PLAN",
+            help="File written by `plan -o` or `simulate -o`, or - for standard input.",
+        ),
+    ],
+    strategy: Annotated[
+        str,
+        Argument(
+            metavar="STRATEGY",
+            help=(
+                'Change of the plan ("zero3", "tp4 dp16", "fsdp", "no recompute", "more tp"), or a'
+                " strategy as `simulate` takes it."
+            ),
+        ),
+    ],
     *,
-    as_json: flags.AsJson = False,
-    quiet: flags.Quiet = False,
-    debug: flags.Debug = False,
+    form: flags.AnswerForm,
 ) -> None:
     """Say what STRATEGY would gain and lose against PLAN, or why it cannot be, and where the search
     put it.
@@ -48,14 +43,14 @@ def why(
         else read_saved(Path(source))
     )
     require_whole(saved, name=source)
-    with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
+    with screen.progress(form, doing=screen.SIMULATING):
         found = api.why(saved, strategy)
-    if as_json:
-        screen.write(to_text(why_document(found)))
-    elif quiet:
-        screen.write(why_line(found))
-    else:
-        screen.show(render_why(found))
+    screen.print_answer(
+        form,
+        document=lambda: why_document(found),
+        line=lambda: why_line(found),
+        picture=lambda: render_why(found),
+    )
 
 
 main = verb(why, name="why")

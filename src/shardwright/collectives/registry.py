@@ -4,39 +4,42 @@ file and one line here.
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
 from types import MappingProxyType
 from typing import Final
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, CollectiveAlgorithm
 from shardwright.errors import RuntimeModelError, nearest
+from shardwright.registry import Registry
 
 _PACKAGE: Final = "shardwright.collectives.algorithms"
+_TARGETS: Final = {
+    "ring": "ring:RING",
+    "double_binary_tree": "double_binary_tree:DOUBLE_BINARY_TREE",
+    "nvlink_sharp": "nvlink_sharp:NVLINK_SHARP",
+    "hierarchical": "hierarchical:HIERARCHICAL",
+    "halving_doubling": "halving_doubling:HALVING_DOUBLING",
+    "torus_2d": "torus:TORUS_2D",
+    "pairwise": "all_to_all:PAIRWISE",
+    "hierarchical_all_to_all": "all_to_all:HIERARCHICAL_ALL_TO_ALL",
+    "flat": "rooted:FLAT",
+    "binomial_tree": "rooted:BINOMIAL_TREE",
+    "send": "point_to_point:SEND",
+    "tree": "scheduled_reductions:TREE",
+    "forest": "scheduled_reductions:FOREST",
+    "paired": "scheduled_reductions:PAIRED",
+    "straggler": "late_member:STRAGGLER",
+    "one_shot": "engine_all_reduce:ONE_SHOT",
+    "two_shot": "engine_all_reduce:TWO_SHOT",
+    "multimem": "engine_all_reduce:MULTIMEM",
+    "low_latency": "engine_all_to_all:LOW_LATENCY",
+    "one_sided": "engine_all_to_all:ONE_SIDED",
+}
 
-ALGORITHMS: Final = MappingProxyType(
-    {
-        "ring": "ring:RING",
-        "double_binary_tree": "double_binary_tree:DOUBLE_BINARY_TREE",
-        "nvlink_sharp": "nvlink_sharp:NVLINK_SHARP",
-        "hierarchical": "hierarchical:HIERARCHICAL",
-        "halving_doubling": "halving_doubling:HALVING_DOUBLING",
-        "torus_2d": "torus:TORUS_2D",
-        "pairwise": "all_to_all:PAIRWISE",
-        "hierarchical_all_to_all": "all_to_all:HIERARCHICAL_ALL_TO_ALL",
-        "flat": "rooted:FLAT",
-        "binomial_tree": "rooted:BINOMIAL_TREE",
-        "send": "point_to_point:SEND",
-        "tree": "scheduled_reductions:TREE",
-        "forest": "scheduled_reductions:FOREST",
-        "paired": "scheduled_reductions:PAIRED",
-        "straggler": "late_member:STRAGGLER",
-        "one_shot": "engine_all_reduce:ONE_SHOT",
-        "two_shot": "engine_all_reduce:TWO_SHOT",
-        "multimem": "engine_all_reduce:MULTIMEM",
-        "low_latency": "engine_all_to_all:LOW_LATENCY",
-        "one_sided": "engine_all_to_all:ONE_SIDED",
-    }
+ALGORITHMS: Final = Registry[CollectiveAlgorithm](
+    "collective algorithm",
+    {name: f"{_PACKAGE}.{target}" for name, target in _TARGETS.items()},
+    error=RuntimeModelError,
 )
 # Schedules of single messages, made for one group: only a library that runs given schedules has
 # these.
@@ -91,15 +94,7 @@ CALL_NCCL: Final = ("nccl", "synthesised", *OWN_KERNELS)
 @cache
 def algorithm_named(name: str) -> CollectiveAlgorithm:
     """The registered algorithm with this name."""
-    if name not in ALGORITHMS:
-        raise RuntimeModelError(
-            f"unknown collective algorithm {name!r}", hint=nearest(name, ALGORITHMS)
-        )
-    module, attribute = ALGORITHMS[name].split(":")
-    algorithm: CollectiveAlgorithm = getattr(
-        importlib.import_module(f"{_PACKAGE}.{module}"), attribute
-    )
-    return algorithm
+    return ALGORITHMS.load(name)
 
 
 @cache

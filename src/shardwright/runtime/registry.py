@@ -4,42 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import Final
 
-from shardwright.errors import RuntimeModelError, nearest
+from shardwright.errors import RuntimeModelError
+from shardwright.registry import Registry
 from shardwright.runtime.options import chosen, own_options
 from shardwright.runtime.runtime import Runtime
 
-_MODULES: Final = {
-    "deepseek-v3": "shardwright.runtime.deepseek:V3",
-    "deepspeed-0.16": "shardwright.runtime.deepspeed:V0_16",
-    "deepspeed-2021": "shardwright.runtime.deepspeed:LISTED",
-    "deepspeed-2022": "shardwright.runtime.deepspeed:MEGATRON",
-    "fsdp1-llm-foundry": "shardwright.runtime.llm_foundry:RUNTIME",
-    "internevo": "shardwright.runtime.internevo:RUNTIME",
-    "maxtext": "shardwright.runtime.maxtext:RUNTIME",
-    "megatron-2021": "shardwright.runtime.megatron_lm:Y2021",
-    "megatron-2022": "shardwright.runtime.megatron_lm:Y2022",
-    "megatron-bridge": "shardwright.runtime.megatron_bridge:RUNTIME",
-    "megatron-core-0.5": "shardwright.runtime.megatron_core_older:V0_5",
-    "megatron-core-0.6": "shardwright.runtime.megatron_core_older:V0_6",
-    "megatron-core-0.7": "shardwright.runtime.megatron_core_older:V0_7",
-    "megatron-core-0.8": "shardwright.runtime.megatron_core_older:V0_8",
-    "megatron-core-0.9": "shardwright.runtime.megatron_core_older:V0_9",
-    "megatron-core-0.10": "shardwright.runtime.megatron_core_older:V0_10",
-    "megatron-core-0.11": "shardwright.runtime.megatron_core_older:V0_11",
-    "megatron-core-0.12": "shardwright.runtime.megatron_core:V0_12",
-    "megatron-core-0.16": "shardwright.runtime.megatron_core:V0_16",
-    "nanotron": "shardwright.runtime.nanotron:RUNTIME",
-    "nemo-24.07": "shardwright.runtime.nemo:NEMO_24_07",
-    "nemo-24.11": "shardwright.runtime.nemo:NEMO_24_11",
-    "nemo-25.04": "shardwright.runtime.nemo:NEMO_25_04",
-    "paxml": "shardwright.runtime.maxtext:PAXML",
-    "shardwright": "shardwright.runtime.own_engine:RUNTIME",
-    "torchtitan-0.1": "shardwright.runtime.torchtitan:V0_1",
-    "torchtitan-0.2": "shardwright.runtime.torchtitan:V0_2",
-}
 _ALIASES: Final = {
     "deepseek-v3": ("hai-llm", "deepseek"),
     "deepspeed-0.16": ("deepspeed",),
@@ -55,19 +26,52 @@ _ALIASES: Final = {
     "torchtitan-0.1": ("torchtitan-2024",),
     "torchtitan-0.2": ("torchtitan", "fsdp2", "pytorch-fsdp2"),
 }
-_NAMES: Final = {alias: name for name, aliases in _ALIASES.items() for alias in aliases}
+_RUNTIMES: Final = Registry[Runtime](
+    "runtime",
+    {
+        "deepseek-v3": "shardwright.runtime.deepseek:V3",
+        "deepspeed-0.16": "shardwright.runtime.deepspeed:V0_16",
+        "deepspeed-2021": "shardwright.runtime.deepspeed:LISTED",
+        "deepspeed-2022": "shardwright.runtime.deepspeed:MEGATRON",
+        "fsdp1-llm-foundry": "shardwright.runtime.llm_foundry:RUNTIME",
+        "internevo": "shardwright.runtime.internevo:RUNTIME",
+        "maxtext": "shardwright.runtime.maxtext:RUNTIME",
+        "megatron-2021": "shardwright.runtime.megatron_lm:Y2021",
+        "megatron-2022": "shardwright.runtime.megatron_lm:Y2022",
+        "megatron-bridge": "shardwright.runtime.megatron_bridge:RUNTIME",
+        "megatron-core-0.5": "shardwright.runtime.megatron_core_older:V0_5",
+        "megatron-core-0.6": "shardwright.runtime.megatron_core_older:V0_6",
+        "megatron-core-0.7": "shardwright.runtime.megatron_core_older:V0_7",
+        "megatron-core-0.8": "shardwright.runtime.megatron_core_older:V0_8",
+        "megatron-core-0.9": "shardwright.runtime.megatron_core_older:V0_9",
+        "megatron-core-0.10": "shardwright.runtime.megatron_core_older:V0_10",
+        "megatron-core-0.11": "shardwright.runtime.megatron_core_older:V0_11",
+        "megatron-core-0.12": "shardwright.runtime.megatron_core:V0_12",
+        "megatron-core-0.16": "shardwright.runtime.megatron_core:V0_16",
+        "nanotron": "shardwright.runtime.nanotron:RUNTIME",
+        "nemo-24.07": "shardwright.runtime.nemo:NEMO_24_07",
+        "nemo-24.11": "shardwright.runtime.nemo:NEMO_24_11",
+        "nemo-25.04": "shardwright.runtime.nemo:NEMO_25_04",
+        "paxml": "shardwright.runtime.maxtext:PAXML",
+        "shardwright": "shardwright.runtime.own_engine:RUNTIME",
+        "torchtitan-0.1": "shardwright.runtime.torchtitan:V0_1",
+        "torchtitan-0.2": "shardwright.runtime.torchtitan:V0_2",
+    },
+    aliases={alias: name for name, aliases in _ALIASES.items() for alias in aliases},
+    error=RuntimeModelError,
+)
 DEFAULT: Final = "megatron-core-0.12"
 _DEFAULTS: Final = {"Google": "maxtext"}
 
 
 def runtime_names() -> tuple[str, ...]:
     """Names of all runtimes, sorted, without aliases and options."""
-    return tuple(sorted(_MODULES))
+    return tuple(sorted(_RUNTIMES))
 
 
 def is_runtime(name: str) -> bool:
-    """Whether a runtime has this name, or is also called so."""
-    return _NAMES.get(name.lower(), name.lower()) in _MODULES
+    """True if a runtime has this name or alias."""
+    return name.lower() in _RUNTIMES
 
 
 VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"})
@@ -92,12 +96,7 @@ def load_runtime(text: str) -> Runtime:
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()
-    known = _NAMES.get(name, name)
-    if known not in _MODULES:
-        raise RuntimeModelError(
-            f"unknown runtime {name[:80]!r}", hint=nearest(name, (*_MODULES, *_NAMES))
-        )
-    return _with_options(known, tuple(words[1:]))
+    return _with_options(_RUNTIMES.name_of(name), tuple(words[1:]))
 
 
 def options_said(text: str) -> dict[str, str]:
@@ -125,8 +124,7 @@ def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
 @cache
 def _loaded(name: str) -> Runtime:
     """The runtime of that name, made once."""
-    module, _, attribute = _MODULES[name].partition(":")
-    runtime: Runtime = getattr(import_module(module), attribute)
+    runtime = _RUNTIMES.load(name)
     return replace(
         runtime, aliases=_ALIASES.get(name, ()), own=own_options(runtime), base=runtime.name
     )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib import import_module
-from types import MappingProxyType
+from functools import lru_cache, partial
 from typing import Final
 
-from shardwright.errors import StrategyError, nearest
+from shardwright.errors import StrategyError
+from shardwright.registry import Registry
 from shardwright.schedules.protocol import Schedule
 from shardwright.schedules.table import ActionTable
 
-SCHEDULES: Final = MappingProxyType(
+SCHEDULES: Final = Registry[Schedule](
+    "schedule",
     {
         "gpipe": "shardwright.schedules.gpipe:GPIPE",
         "1f1b": "shardwright.schedules.one_f_one_b:ONE_F_ONE_B",
@@ -31,24 +31,14 @@ SCHEDULES: Final = MappingProxyType(
         "hanayo": "shardwright.schedules.hanayo:HANAYO",
         "terapipe": "shardwright.schedules.terapipe:TERAPIPE",
         "seq-1f1b": "shardwright.schedules.seq_one_f_one_b:SEQ_ONE_F_ONE_B",
-    }
+    },
+    error=partial(StrategyError, rule="order.schedule"),
 )
-"""Name -> "module:attribute" of a `Schedule`."""
 
 
 def schedule(name: str) -> Schedule:
-    """The pipeline schedule called `name`; StrategyError with the nearest names if there is
-    none.
-    """
-    if name not in SCHEDULES:
-        raise StrategyError(
-            f"unknown schedule {name[:40]!r}",
-            hint=nearest(name[:40], SCHEDULES),
-            rule="order.schedule",
-        )
-    module, attribute = SCHEDULES[name].split(":")
-    named_schedule: Schedule = getattr(import_module(module), attribute)
-    return named_schedule
+    """The pipeline schedule called `name`; StrategyError with the nearest names if there is none."""
+    return SCHEDULES.load(name)
 
 
 @lru_cache(maxsize=256)

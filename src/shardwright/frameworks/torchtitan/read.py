@@ -278,7 +278,10 @@ def _of_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
         try:
             found = replace(grid, schedule=name)
             plan = plan_of(found, model=model, global_batch=batch)
-            if isinstance(plan.orders[0], NamedOrder) and schedule_csv(plan).split() == rows.split():
+            if (
+                isinstance(plan.orders[0], NamedOrder)
+                and schedule_csv(plan).split() == rows.split()
+            ):
                 return found
         except (ShardwrightError, AssertionError, ValueError):
             continue

@@ -10,7 +10,7 @@ from typing import Final
 from shardwright.hardware.device import Accelerator
 
 # Longest names first where one begins another. Source: developer.nvidia.com/cuda-gpus, from memory.
-_BEGINS: Final = MappingProxyType(
+_GENERATION_BY_PREFIX: Final = MappingProxyType(
     {
         "rtx-pro-6000": 12,
         "rtx-5": 12,
@@ -39,9 +39,16 @@ _BEGINS: Final = MappingProxyType(
 
 
 def generation_of(device: Accelerator) -> int:
-    """9 for Hopper, 10 for Blackwell of data centres, 12 for Blackwell's other cards; 0 where it is
-    not known (other vendors, a user's own).
+    """The major number of the compute capability: 9 for Hopper, 10 for Blackwell of data centres,
+    12 for Blackwell's other cards; 0 where it is not known (other vendors, a user's own device).
     """
     if device.vendor != "NVIDIA":
         return 0
-    return next((number for begin, number in _BEGINS.items() if device.name.startswith(begin)), 0)
+    return next(
+        (
+            number
+            for begin, number in _GENERATION_BY_PREFIX.items()
+            if device.name.startswith(begin)
+        ),
+        0,
+    )

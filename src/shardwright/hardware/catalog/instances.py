@@ -10,26 +10,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from shardwright.hardware.catalog.catalog import accelerator, name_key
 from shardwright.hardware.catalog.nodes import network_card, node_of, nvlink_bridge
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.lazy_dataclass import dataclass
 
 
-class InstanceRow(NamedTuple):
-    """An instance: accelerator, devices, island (0 = all its devices), cards, Gb/s of all cards,
-    where from, scale-up GB/s.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRow:
+    """A cloud instance.
 
-    Scale-up 0 is the accelerator's usual link.
+    Args:
+        accelerator: name in the catalog.
+        island: devices of a scale-up domain, of one instance or of several.
+        cards: network cards of the instance.
+        gbit_per_s: line rate of all cards together, 10^9 bits/s.
+        source: of devices, cards and their rate.
+        scale_up_gb_per_s: of an NVLink bridge; 0 = the accelerator's usual link.
     """
 
     accelerator: str
-    num_devices: int
+    devices: int
     island: int
-    nics: int
-    total_gbit_per_s: float
+    cards: int
+    gbit_per_s: float
     source: str
     scale_up_gb_per_s: float = 0.0
 
@@ -40,57 +47,174 @@ _AZURE_MEMORY: Final = "Azure size page, from memory"
 _GCP: Final = "cloud.google.com/compute/docs/gpus/gpu-network-bandwidth"
 
 _ROWS: Final[dict[str, InstanceRow]] = {
-    "aws-p3.8xlarge": InstanceRow("v100-sxm-16gb", 4, 4, 1, 10, _AWS),
-    "aws-p3.16xlarge": InstanceRow("v100-sxm-16gb", 8, 8, 1, 25, _AWS),
-    "aws-p3dn.24xlarge": InstanceRow("v100-sxm-32gb", 8, 8, 1, 100, _AWS),
-    "aws-p4d.24xlarge": InstanceRow("a100-sxm-40gb", 8, 8, 4, 400, _AWS),
-    "aws-p4de.24xlarge": InstanceRow("a100-sxm-80gb", 8, 8, 4, 400, _AWS),
-    "aws-p5.48xlarge": InstanceRow("h100-sxm", 8, 8, 32, 3200, _AWS),
-    "aws-p5e.48xlarge": InstanceRow("h200-sxm", 8, 8, 32, 3200, _AWS),
-    "aws-p5en.48xlarge": InstanceRow("h200-sxm", 8, 8, 16, 3200, _AWS),
-    "aws-p6-b200.48xlarge": InstanceRow("b200-sxm", 8, 8, 8, 3200, _AWS),
+    "aws-p3.8xlarge": InstanceRow(
+        accelerator="v100-sxm-16gb", devices=4, island=4, cards=1, gbit_per_s=10, source=_AWS
+    ),
+    "aws-p3.16xlarge": InstanceRow(
+        accelerator="v100-sxm-16gb", devices=8, island=8, cards=1, gbit_per_s=25, source=_AWS
+    ),
+    "aws-p3dn.24xlarge": InstanceRow(
+        accelerator="v100-sxm-32gb", devices=8, island=8, cards=1, gbit_per_s=100, source=_AWS
+    ),
+    "aws-p4d.24xlarge": InstanceRow(
+        accelerator="a100-sxm-40gb", devices=8, island=8, cards=4, gbit_per_s=400, source=_AWS
+    ),
+    "aws-p4de.24xlarge": InstanceRow(
+        accelerator="a100-sxm-80gb", devices=8, island=8, cards=4, gbit_per_s=400, source=_AWS
+    ),
+    "aws-p5.48xlarge": InstanceRow(
+        accelerator="h100-sxm", devices=8, island=8, cards=32, gbit_per_s=3200, source=_AWS
+    ),
+    "aws-p5e.48xlarge": InstanceRow(
+        accelerator="h200-sxm", devices=8, island=8, cards=32, gbit_per_s=3200, source=_AWS
+    ),
+    "aws-p5en.48xlarge": InstanceRow(
+        accelerator="h200-sxm", devices=8, island=8, cards=16, gbit_per_s=3200, source=_AWS
+    ),
+    "aws-p6-b200.48xlarge": InstanceRow(
+        accelerator="b200-sxm", devices=8, island=8, cards=8, gbit_per_s=3200, source=_AWS
+    ),
     "aws-p6-b300.48xlarge": InstanceRow(
-        "b300-sxm", 8, 8, 16, 6400, f"{_AWS} (17 cards; one taken as front end)"
+        accelerator="b300-sxm",
+        devices=8,
+        island=8,
+        cards=16,
+        gbit_per_s=6400,
+        source=f"{_AWS} (17 cards; one taken as front end)",
     ),
     "aws-p6e-gb200.36xlarge": InstanceRow(
-        "gb200-nvl72", 4, 72, 4, 3200, f"{_AWS}; devices and cards from memory"
+        accelerator="gb200-nvl72",
+        devices=4,
+        island=72,
+        cards=4,
+        gbit_per_s=3200,
+        source=f"{_AWS}; devices and cards from memory",
     ),
-    "aws-g4dn.12xlarge": InstanceRow("t4", 4, 4, 1, 50, "AWS instance page, from memory"),
-    "aws-g5.48xlarge": InstanceRow("a10g", 8, 0, 1, 100, _AWS),
-    "aws-g6.48xlarge": InstanceRow("l4", 8, 0, 1, 100, _AWS),
-    "aws-g6e.48xlarge": InstanceRow("l40s", 8, 0, 4, 400, _AWS),
-    "aws-trn1.32xlarge": InstanceRow("trainium-1", 16, 16, 8, 800, _AWS),
-    "aws-trn1n.32xlarge": InstanceRow("trainium-1", 16, 16, 16, 1600, _AWS),
-    "aws-trn2.48xlarge": InstanceRow("trainium-2", 16, 16, 16, 3200, f"{_AWS}; cards from memory"),
-    "aws-trn2u.48xlarge": InstanceRow("trainium-2", 16, 64, 16, 3200, f"{_AWS}; cards from memory"),
-    "azure-nd40rs-v2": InstanceRow("v100-sxm-32gb", 8, 8, 1, 100, _AZURE_MEMORY),
-    "azure-nd96asr-v4": InstanceRow("a100-sxm-40gb", 8, 8, 8, 1600, _AZURE),
-    "azure-nd96amsr-a100-v4": InstanceRow("a100-sxm-80gb", 8, 8, 8, 1600, _AZURE),
-    "azure-nd96isr-h100-v5": InstanceRow("h100-sxm", 8, 8, 8, 3200, _AZURE),
-    "azure-nd96isr-h200-v5": InstanceRow("h200-sxm", 8, 8, 8, 3200, _AZURE_MEMORY),
+    "aws-g4dn.12xlarge": InstanceRow(
+        accelerator="t4",
+        devices=4,
+        island=4,
+        cards=1,
+        gbit_per_s=50,
+        source="AWS instance page, from memory",
+    ),
+    "aws-g5.48xlarge": InstanceRow(
+        accelerator="a10g", devices=8, island=8, cards=1, gbit_per_s=100, source=_AWS
+    ),
+    "aws-g6.48xlarge": InstanceRow(
+        accelerator="l4", devices=8, island=8, cards=1, gbit_per_s=100, source=_AWS
+    ),
+    "aws-g6e.48xlarge": InstanceRow(
+        accelerator="l40s", devices=8, island=8, cards=4, gbit_per_s=400, source=_AWS
+    ),
+    "aws-trn1.32xlarge": InstanceRow(
+        accelerator="trainium-1", devices=16, island=16, cards=8, gbit_per_s=800, source=_AWS
+    ),
+    "aws-trn1n.32xlarge": InstanceRow(
+        accelerator="trainium-1", devices=16, island=16, cards=16, gbit_per_s=1600, source=_AWS
+    ),
+    "aws-trn2.48xlarge": InstanceRow(
+        accelerator="trainium-2",
+        devices=16,
+        island=16,
+        cards=16,
+        gbit_per_s=3200,
+        source=f"{_AWS}; cards from memory",
+    ),
+    "aws-trn2u.48xlarge": InstanceRow(
+        accelerator="trainium-2",
+        devices=16,
+        island=64,
+        cards=16,
+        gbit_per_s=3200,
+        source=f"{_AWS}; cards from memory",
+    ),
+    "azure-nd40rs-v2": InstanceRow(
+        accelerator="v100-sxm-32gb",
+        devices=8,
+        island=8,
+        cards=1,
+        gbit_per_s=100,
+        source=_AZURE_MEMORY,
+    ),
+    "azure-nd96asr-v4": InstanceRow(
+        accelerator="a100-sxm-40gb", devices=8, island=8, cards=8, gbit_per_s=1600, source=_AZURE
+    ),
+    "azure-nd96amsr-a100-v4": InstanceRow(
+        accelerator="a100-sxm-80gb", devices=8, island=8, cards=8, gbit_per_s=1600, source=_AZURE
+    ),
+    "azure-nd96isr-h100-v5": InstanceRow(
+        accelerator="h100-sxm", devices=8, island=8, cards=8, gbit_per_s=3200, source=_AZURE
+    ),
+    "azure-nd96isr-h200-v5": InstanceRow(
+        accelerator="h200-sxm", devices=8, island=8, cards=8, gbit_per_s=3200, source=_AZURE_MEMORY
+    ),
     "azure-nd96isr-mi300x-v5": InstanceRow(
-        "mi300x", 8, 8, 8, 3200, "MicrosoftDocs/azure-docs nd-mi300x-v5-series"
+        accelerator="mi300x",
+        devices=8,
+        island=8,
+        cards=8,
+        gbit_per_s=3200,
+        source="MicrosoftDocs/azure-docs nd-mi300x-v5-series",
     ),
-    "azure-nd128isr-ndr-gb200-v6": InstanceRow("gb200-nvl72", 4, 72, 4, 1600, _AZURE),
-    "azure-nc80adis-h100-v5": InstanceRow("h100-nvl", 2, 2, 1, 80, _AZURE_MEMORY),
+    "azure-nd128isr-ndr-gb200-v6": InstanceRow(
+        accelerator="gb200-nvl72", devices=4, island=72, cards=4, gbit_per_s=1600, source=_AZURE
+    ),
+    "azure-nc80adis-h100-v5": InstanceRow(
+        accelerator="h100-nvl", devices=2, island=2, cards=1, gbit_per_s=80, source=_AZURE_MEMORY
+    ),
     "azure-nc96ads-a100-v4": InstanceRow(
-        "a100-pcie-80gb", 4, 2, 1, 80, f"{_AZURE_MEMORY}; NVLink bridges join pairs", 300
+        accelerator="a100-pcie-80gb",
+        devices=4,
+        island=2,
+        cards=1,
+        gbit_per_s=80,
+        source=f"{_AZURE_MEMORY}; NVLink bridges join pairs",
+        scale_up_gb_per_s=300,
     ),
-    "gcp-a2-highgpu-8g": InstanceRow("a100-sxm-40gb", 8, 8, 1, 100, _GCP),
-    "gcp-a2-ultragpu-8g": InstanceRow("a100-sxm-80gb", 8, 8, 1, 100, _GCP),
-    "gcp-a2-megagpu-16g": InstanceRow("a100-sxm-40gb", 16, 16, 1, 100, _GCP),
+    "gcp-a2-highgpu-8g": InstanceRow(
+        accelerator="a100-sxm-40gb", devices=8, island=8, cards=1, gbit_per_s=100, source=_GCP
+    ),
+    "gcp-a2-ultragpu-8g": InstanceRow(
+        accelerator="a100-sxm-80gb", devices=8, island=8, cards=1, gbit_per_s=100, source=_GCP
+    ),
+    "gcp-a2-megagpu-16g": InstanceRow(
+        accelerator="a100-sxm-40gb", devices=16, island=16, cards=1, gbit_per_s=100, source=_GCP
+    ),
     "gcp-a3-edgegpu-8g": InstanceRow(
-        "h100-sxm", 8, 8, 4, 600, f"{_GCP} (excerpts disagree: 600 or 800 Gb/s)"
+        accelerator="h100-sxm",
+        devices=8,
+        island=8,
+        cards=4,
+        gbit_per_s=600,
+        source=f"{_GCP} (excerpts disagree: 600 or 800 Gb/s)",
     ),
-    "gcp-a3-highgpu-8g": InstanceRow("h100-sxm", 8, 8, 4, 800, _GCP),
-    "gcp-a3-megagpu-8g": InstanceRow("h100-sxm", 8, 8, 8, 1600, _GCP),
-    "gcp-a3-ultragpu-8g": InstanceRow("h200-sxm", 8, 8, 8, 3200, _GCP),
-    "gcp-a4-highgpu-8g": InstanceRow("b200-sxm", 8, 8, 8, 3200, _GCP),
-    "gcp-a4x-highgpu-4g": InstanceRow("gb200-nvl72", 4, 72, 4, 1600, _GCP),
+    "gcp-a3-highgpu-8g": InstanceRow(
+        accelerator="h100-sxm", devices=8, island=8, cards=4, gbit_per_s=800, source=_GCP
+    ),
+    "gcp-a3-megagpu-8g": InstanceRow(
+        accelerator="h100-sxm", devices=8, island=8, cards=8, gbit_per_s=1600, source=_GCP
+    ),
+    "gcp-a3-ultragpu-8g": InstanceRow(
+        accelerator="h200-sxm", devices=8, island=8, cards=8, gbit_per_s=3200, source=_GCP
+    ),
+    "gcp-a4-highgpu-8g": InstanceRow(
+        accelerator="b200-sxm", devices=8, island=8, cards=8, gbit_per_s=3200, source=_GCP
+    ),
+    "gcp-a4x-highgpu-4g": InstanceRow(
+        accelerator="gb200-nvl72", devices=4, island=72, cards=4, gbit_per_s=1600, source=_GCP
+    ),
     "gcp-a4x-maxgpu-4g-metal": InstanceRow(
-        "gb300-nvl72", 4, 72, 4, 3200, f"{_GCP}; name from memory"
+        accelerator="gb300-nvl72",
+        devices=4,
+        island=72,
+        cards=4,
+        gbit_per_s=3200,
+        source=f"{_GCP}; name from memory",
     ),
-    "gcp-g2-standard-96": InstanceRow("l4", 8, 0, 1, 100, _GCP),
+    "gcp-g2-standard-96": InstanceRow(
+        accelerator="l4", devices=8, island=8, cards=1, gbit_per_s=100, source=_GCP
+    ),
 }
 
 
@@ -134,9 +258,9 @@ def _instance(name: str) -> NodeKind:
     return replace(
         usual,
         name=name,
-        num_devices=row.num_devices,
-        island=row.island or row.num_devices,
+        num_devices=row.devices,
+        island=row.island,
         scale_up=scale_up,
-        nics=row.nics,
-        nic=network_card(gbit_per_s=row.total_gbit_per_s / row.nics, origin=origin),
+        nics=row.cards,
+        nic=network_card(gbit_per_s=row.gbit_per_s / row.cards, origin=origin),
     )

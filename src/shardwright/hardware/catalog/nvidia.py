@@ -26,8 +26,8 @@ from shardwright.hardware.catalog.rates import (
 from shardwright.hardware.catalog.sheet import (
     AMPERE_FAILURES,
     HOPPER_FAILURES,
+    dense_tflops,
     listed,
-    tensor_cores,
 )
 from shardwright.hardware.device import GemmRates
 
@@ -138,11 +138,11 @@ def _siblings(
 _nvidia: Final = partial(listed, vendor="NVIDIA")
 _ampere: Final = partial(_nvidia, attention=ampere_attention())
 _a100: Final = partial(
-    _ampere, peaks=tensor_cores(bf16=312, fp16=312, tf32=156, fp32=19.5), failures=AMPERE_FAILURES
+    _ampere, peaks=dense_tflops(bf16=312, fp16=312, tf32=156, fp32=19.5), failures=AMPERE_FAILURES
 )
 _hopper: Final = partial(_nvidia, attention=hopper_attention(), failures=HOPPER_FAILURES)
 _h100: Final = partial(
-    _hopper, peaks=tensor_cores(bf16=989, fp16=989, fp8=1979, tf32=494.5, fp32=67)
+    _hopper, peaks=dense_tflops(bf16=989, fp16=989, fp8=1979, tf32=494.5, fp32=67)
 )
 _blackwell: Final = partial(_nvidia, attention=blackwell_attention())
 
@@ -150,43 +150,43 @@ AMPERE: Final = (
     _a100(
         "a100-sxm-80gb a100 a100-80gb a100-sxm a100-sxm4-80gb",
         memory_gib=79.15,
-        bandwidth=2039,
+        memory_gb_per_s=2039,
         reference=f"{_TABLES} a100_sxm; 79.15 GiB allocatable, from memory",
         gemm=A100_GEMM,
     ),
     _a100(
         "a100-sxm-40gb a100-40gb a100-sxm4-40gb a100-40gb-dgx-a100",
         memory_gib=39.39,
-        bandwidth=1555,
+        memory_gb_per_s=1555,
         reference=_SHEET,
         gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", error=0.15),
     ),
     _a100(
         "a100-pcie-80gb a100-pcie a100-80gb-pcie",
         memory_gib=79.15,
-        bandwidth=1935,
+        memory_gb_per_s=1935,
         reference=f"{_TABLES} a100_pcie",
         gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power=300 / 400),
     ),
     _a100(
         "a100-pcie-40gb a100-40gb-pcie",
         memory_gib=39.39,
-        bandwidth=1555,
+        memory_gb_per_s=1555,
         reference=_SHEET,
         gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power=250 / 400),
     ),
     _a100(
         "a800-sxm-80gb a800 a800-80gb a800-sxm",
         memory_gib=79.15,
-        bandwidth=2039,
+        memory_gb_per_s=2039,
         reference=f"{_SHEET}: an A100 with 200 GB/s of NVLink a direction",
         gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", error=0.15),
     ),
     _ampere(
         "a30",
         memory_gib=23.5,
-        bandwidth=933,
-        peaks=tensor_cores(bf16=165, fp16=165, tf32=82, fp32=10.3),
+        memory_gb_per_s=933,
+        peaks=dense_tflops(bf16=165, fp16=165, tf32=82, fp32=10.3),
         reference=f"{_TABLES} a30",
         gemm=_siblings(A100_GEMM, name="a100-sxm-80gb"),
     ),
@@ -197,7 +197,7 @@ HOPPER: Final = (
     _h100(
         "h100-sxm h100 h100-80gb h100-sxm5 h100-sxm-80gb h100-sxm5-80gb",
         memory_gib=79.11,
-        bandwidth=3350,
+        memory_gb_per_s=3350,
         reference=(
             f"{_TABLES} h100_sxm; 79.11 GiB allocatable as PyTorch reports"
             " (vllm-project/vllm#27508)"
@@ -207,7 +207,7 @@ HOPPER: Final = (
     _h100(
         "h100-sxm-96gb-500w h100-96gb-hbm2e-500w h100-96gb",
         memory_gib=95.04,
-        bandwidth=2400,
+        memory_gb_per_s=2400,
         reference=(
             "H100 with 96 GB of HBM2e and a 500 W limit, as in torchtitan's benchmarks; bandwidth"
             " and 95.04 GiB from memory"
@@ -217,45 +217,45 @@ HOPPER: Final = (
     _hopper(
         "h100-pcie h100-pcie-80gb h100-80gb-pcie",
         memory_gib=79.11,
-        bandwidth=2000,
+        memory_gb_per_s=2000,
         reference=f"{_TABLES} h100_pcie",
         gemm=_siblings(H100_GEMM, name="h100-sxm", power=350 / 700, peak=756.5 / 989),
-        peaks=tensor_cores(bf16=756.5, fp16=756.5, fp8=1513, tf32=378, fp32=51),
+        peaks=dense_tflops(bf16=756.5, fp16=756.5, fp8=1513, tf32=378, fp32=51),
     ),
     _hopper(
         "h100-nvl h100-nvl-94gb",
         memory_gib=93.0,
-        bandwidth=3938,
+        memory_gb_per_s=3938,
         reference=f"{_SHEET}; 93.00 GiB allocatable as PyTorch reports (ali-vilab/VACE#56)",
         gemm=_siblings(H100_GEMM, name="h100-sxm", power=400 / 700, peak=835 / 989),
-        peaks=tensor_cores(bf16=835, fp16=835, fp8=1671, tf32=417.5, fp32=60),
+        peaks=dense_tflops(bf16=835, fp16=835, fp8=1671, tf32=417.5, fp32=60),
     ),
     _h100(
         "h200-sxm h200 h200-141gb h200-sxm-141gb",
         memory_gib=139.7,
-        bandwidth=4800,
+        memory_gb_per_s=4800,
         reference=f"{_TABLES} h200_sxm; 141 GB is decimal: 139.7 GiB allocatable, from memory",
         gemm=_H200_GEMM,
     ),
     _h100(
         "h800-sxm h800 h800-80gb h800-sxm5-80gb h800-sxm-80gb",
         memory_gib=79.11,
-        bandwidth=3350,
+        memory_gb_per_s=3350,
         reference=f"{_SHEET}: an H100 with 200 GB/s of NVLink a direction",
         gemm=_siblings(H100_GEMM, name="h100-sxm", error=0.15),
     ),
     _hopper(
         "h20 h20-96gb",
         memory_gib=95.0,
-        bandwidth=4000,
+        memory_gb_per_s=4000,
         reference=_SHEET,
         gemm=tuple(like_gemm(g, name="h100-sxm", sustained=1.0) for g in H100_GEMM),
-        peaks=tensor_cores(bf16=148, fp16=148, fp8=296, tf32=74, fp32=44),
+        peaks=dense_tflops(bf16=148, fp16=148, fp8=296, tf32=74, fp32=44),
     ),
     _h100(
         "gh200-96gb gh200",
         memory_gib=94.5,
-        bandwidth=4000,
+        memory_gb_per_s=4000,
         reference=f"{_SHEET}: H100 die beside a Grace CPU",
         gemm=_siblings(H100_GEMM, name="h100-sxm", error=0.15),
     ),
@@ -267,32 +267,32 @@ BLACKWELL: Final = (
     _blackwell(
         "b200-sxm b200 b200-180gb b200-sxm-180gb",
         memory_gib=178.35,
-        bandwidth=7700,
-        peaks=tensor_cores(bf16=2250, fp16=2250, fp8=4500, fp4=9000, tf32=1125, fp32=75),
+        memory_gb_per_s=7700,
+        peaks=dense_tflops(bf16=2250, fp16=2250, fp8=4500, fp4=9000, tf32=1125, fp32=75),
         reference=f"{_TABLES} b200_sxm; 178.35 GiB allocatable (pytorch/ao#4002)",
         gemm=_B200_GEMM,
     ),
     _blackwell(
         "gb200-nvl72 gb200",
         memory_gib=184.4,
-        bandwidth=8000,
-        peaks=tensor_cores(bf16=2500, fp16=2500, fp8=5000, fp4=10000, tf32=1250, fp32=80),
+        memory_gb_per_s=8000,
+        peaks=dense_tflops(bf16=2500, fp16=2500, fp8=5000, fp4=10000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb200; 189,471 MiB in nvidia-smi less 0.6 GiB",
         gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1200 / 1000, peak=2500 / 2250),
     ),
     _blackwell(
         "b300-sxm b300 b300-sxm-288gb b300-288gb",
         memory_gib=268.0,
-        bandwidth=7750,
-        peaks=tensor_cores(bf16=2250, fp16=2250, fp8=4500, fp4=14000, tf32=1125, fp32=75),
+        memory_gb_per_s=7750,
+        peaks=dense_tflops(bf16=2250, fp16=2250, fp8=4500, fp4=14000, tf32=1125, fp32=75),
         reference=f"{_TABLES} b300_sxm; 275,040 MiB in nvidia-smi less 0.6 GiB",
         gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1100 / 1000),
     ),
     _blackwell(
         "gb300-nvl72 gb300",
         memory_gib=276.9,
-        bandwidth=8000,
-        peaks=tensor_cores(bf16=2500, fp16=2500, fp8=5000, fp4=15000, tf32=1250, fp32=80),
+        memory_gb_per_s=8000,
+        peaks=dense_tflops(bf16=2500, fp16=2500, fp8=5000, fp4=15000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb300; 284,208 MiB in nvidia-smi less 0.6 GiB",
         gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1400 / 1000, peak=2500 / 2250),
     ),

@@ -55,7 +55,8 @@ class ListPrice:
     source: str
 
 
-def _instance(name: str, usd_per_hour: float, devices: int, source: str) -> ListPrice:
+def _machine(name: str, *, usd_per_hour: float, devices: int, source: str) -> ListPrice:
+    """The price of a device of a machine that costs `usd_per_hour` with all its devices."""
     return ListPrice(of=name, usd_per_hour=usd_per_hour / devices, source=source)
 
 
@@ -63,115 +64,183 @@ INSTANCE_PRICES: Final[Mapping[str, ListPrice]] = MappingProxyType(
     {
         price.of: price
         for price in (
-            _instance("aws-g4dn.12xlarge", 3.912, 4, _AWS),
-            _instance("aws-p4d.24xlarge", 21.957642, 8, _AWS),
-            _instance("aws-p4de.24xlarge", 27.44705, 8, _AWS),
-            _instance("aws-p5.48xlarge", 55.04, 8, _AWS),
-            _instance("aws-p5en.48xlarge", 63.296, 8, _AWS),
-            _instance("aws-p6-b200.48xlarge", 113.9328, 8, _AWS),
-            _instance("aws-p3.8xlarge", 12.24, 4, _AWS_MEMORY),
-            _instance("aws-p3.16xlarge", 24.48, 8, _AWS_MEMORY),
-            _instance("aws-p3dn.24xlarge", 31.212, 8, _AWS_MEMORY),
-            _instance("aws-g5.48xlarge", 16.288, 8, _AWS_MEMORY),
-            _instance("aws-g6.48xlarge", 13.3504, 8, _AWS_MEMORY),
-            _instance("aws-g6e.48xlarge", 30.13118, 8, _AWS_MEMORY),
-            _instance("aws-trn1.32xlarge", 21.5, 16, _AWS_MEMORY),
-            _instance("aws-trn1n.32xlarge", 24.78, 16, _AWS_MEMORY),
-            _instance(
+            _machine("aws-g4dn.12xlarge", usd_per_hour=3.912, devices=4, source=_AWS),
+            _machine("aws-p4d.24xlarge", usd_per_hour=21.957642, devices=8, source=_AWS),
+            _machine("aws-p4de.24xlarge", usd_per_hour=27.44705, devices=8, source=_AWS),
+            _machine("aws-p5.48xlarge", usd_per_hour=55.04, devices=8, source=_AWS),
+            _machine("aws-p5en.48xlarge", usd_per_hour=63.296, devices=8, source=_AWS),
+            _machine("aws-p6-b200.48xlarge", usd_per_hour=113.9328, devices=8, source=_AWS),
+            _machine("aws-p3.8xlarge", usd_per_hour=12.24, devices=4, source=_AWS_MEMORY),
+            _machine("aws-p3.16xlarge", usd_per_hour=24.48, devices=8, source=_AWS_MEMORY),
+            _machine("aws-p3dn.24xlarge", usd_per_hour=31.212, devices=8, source=_AWS_MEMORY),
+            _machine("aws-g5.48xlarge", usd_per_hour=16.288, devices=8, source=_AWS_MEMORY),
+            _machine("aws-g6.48xlarge", usd_per_hour=13.3504, devices=8, source=_AWS_MEMORY),
+            _machine("aws-g6e.48xlarge", usd_per_hour=30.13118, devices=8, source=_AWS_MEMORY),
+            _machine("aws-trn1.32xlarge", usd_per_hour=21.5, devices=16, source=_AWS_MEMORY),
+            _machine("aws-trn1n.32xlarge", usd_per_hour=24.78, devices=16, source=_AWS_MEMORY),
+            _machine(
                 "aws-trn2.48xlarge",
-                35.7608,
-                16,
-                "AWS capacity blocks, us-east-2, 2025, from memory",
+                usd_per_hour=35.7608,
+                devices=16,
+                source="AWS capacity blocks, us-east-2, 2025, from memory",
             ),
-            _instance("azure-nd40rs-v2", 22.032, 8, _AZURE_MEMORY),
-            _instance("azure-nc96ads-a100-v4", 14.692, 4, _AZURE_MEMORY),
-            _instance("azure-nc80adis-h100-v5", 13.962, 2, _AZURE_MEMORY),
-            _instance("azure-nd96asr-v4", 27.197, 8, _AZURE_MEMORY),
-            _instance("azure-nd96amsr-a100-v4", 32.77, 8, _AZURE_MEMORY),
-            _instance("azure-nd96isr-h100-v5", 98.32, 8, _AZURE_MEMORY),
-            _instance("azure-nd96isr-mi300x-v5", 48.0, 8, _AZURE_MEMORY),
+            _machine("azure-nd40rs-v2", usd_per_hour=22.032, devices=8, source=_AZURE_MEMORY),
+            _machine("azure-nc96ads-a100-v4", usd_per_hour=14.692, devices=4, source=_AZURE_MEMORY),
+            _machine(
+                "azure-nc80adis-h100-v5", usd_per_hour=13.962, devices=2, source=_AZURE_MEMORY
+            ),
+            _machine("azure-nd96asr-v4", usd_per_hour=27.197, devices=8, source=_AZURE_MEMORY),
+            _machine("azure-nd96amsr-a100-v4", usd_per_hour=32.77, devices=8, source=_AZURE_MEMORY),
+            _machine("azure-nd96isr-h100-v5", usd_per_hour=98.32, devices=8, source=_AZURE_MEMORY),
+            _machine("azure-nd96isr-mi300x-v5", usd_per_hour=48.0, devices=8, source=_AZURE_MEMORY),
         )
     }
 )
 """By instance of the catalog."""
 
 DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
-    ("v100-sxm-16gb", _instance("lambda gpu_8x_v100", 6.32, 8, _LAMBDA)),
-    ("h100-sxm", _instance("nebius gpu-h100-sxm", 23.6, 8, f"{_NEBIUS}, eu-north1")),
-    ("h100-sxm", _instance("lambda gpu_8x_h100_sxm5", 31.92, 8, _LAMBDA)),
-    ("h200-sxm", _instance("nebius gpu-h200-sxm", 28.0, 8, f"{_NEBIUS}, us-central1")),
-    ("b200-sxm", _instance("nebius gpu-b200-sxm", 44.0, 8, f"{_NEBIUS}, us-central1")),
-    ("b200-sxm", _instance("lambda gpu_8x_b200_sxm6", 53.52, 8, _LAMBDA)),
-    ("a100-pcie-80gb", _instance("hyperstack n3-A100x8", 10.8, 8, _HYPERSTACK)),
+    ("v100-sxm-16gb", _machine("lambda gpu_8x_v100", usd_per_hour=6.32, devices=8, source=_LAMBDA)),
     (
-        "a100-pcie-40gb",
-        _instance("lambda gpu_1x_a100", 1.29, 1, "Lambda on demand, 2025, from memory"),
-    ),
-    ("h100-pcie", _instance("hyperstack n3-H100x8", 15.2, 8, _HYPERSTACK)),
-    (
-        "gh200-96gb",
-        _instance(
-            "lambda gpu_1x_gh200",
-            2.29,
-            1,
-            f"Lambda on demand: {_CATALOG}/lambda/vms.csv, commit 0f40703",
+        "h100-sxm",
+        _machine(
+            "nebius gpu-h100-sxm", usd_per_hour=23.6, devices=8, source=f"{_NEBIUS}, eu-north1"
         ),
     ),
-    ("b300-sxm", _instance("oracle BM.GPU.B300.8", 120.0, 8, _OCI)),
-    ("b300-sxm", _instance("verda 4B300.120V", 27.96, 4, _VERDA)),
-    ("gb200-nvl72", _instance("oracle BM.GPU.GB200.4", 64.0, 4, _OCI)),
-    ("gb300-nvl72", _instance("oracle BM.GPU.GB300.4", 72.0, 4, _OCI)),
-    ("l40s", _instance("oracle BM.GPU.L40S.4", 14.0, 4, _OCI)),
-    ("l40s", _instance("nebius gpu-l40s-d_4gpu", 9.1376, 4, _NEBIUS_4)),
-    ("l4", _instance("runpod L4", 0.44, 1, f"{_RUNPOD}, as SkyPilot listed it in 2025")),
-    ("a10", _instance("oracle BM.GPU.A10.4", 8.0, 4, _OCI)),
-    ("rtx-3090", _instance("runpod RTX 3090", 0.46, 1, f"{_RUNPOD}, 2025, from memory")),
+    (
+        "h100-sxm",
+        _machine("lambda gpu_8x_h100_sxm5", usd_per_hour=31.92, devices=8, source=_LAMBDA),
+    ),
+    (
+        "h200-sxm",
+        _machine(
+            "nebius gpu-h200-sxm", usd_per_hour=28.0, devices=8, source=f"{_NEBIUS}, us-central1"
+        ),
+    ),
+    (
+        "b200-sxm",
+        _machine(
+            "nebius gpu-b200-sxm", usd_per_hour=44.0, devices=8, source=f"{_NEBIUS}, us-central1"
+        ),
+    ),
+    (
+        "b200-sxm",
+        _machine("lambda gpu_8x_b200_sxm6", usd_per_hour=53.52, devices=8, source=_LAMBDA),
+    ),
+    (
+        "a100-pcie-80gb",
+        _machine("hyperstack n3-A100x8", usd_per_hour=10.8, devices=8, source=_HYPERSTACK),
+    ),
+    (
+        "a100-pcie-40gb",
+        _machine(
+            "lambda gpu_1x_a100",
+            usd_per_hour=1.29,
+            devices=1,
+            source="Lambda on demand, 2025, from memory",
+        ),
+    ),
+    (
+        "h100-pcie",
+        _machine("hyperstack n3-H100x8", usd_per_hour=15.2, devices=8, source=_HYPERSTACK),
+    ),
+    (
+        "gh200-96gb",
+        _machine(
+            "lambda gpu_1x_gh200",
+            usd_per_hour=2.29,
+            devices=1,
+            source=f"Lambda on demand: {_CATALOG}/lambda/vms.csv, commit 0f40703",
+        ),
+    ),
+    ("b300-sxm", _machine("oracle BM.GPU.B300.8", usd_per_hour=120.0, devices=8, source=_OCI)),
+    ("b300-sxm", _machine("verda 4B300.120V", usd_per_hour=27.96, devices=4, source=_VERDA)),
+    ("gb200-nvl72", _machine("oracle BM.GPU.GB200.4", usd_per_hour=64.0, devices=4, source=_OCI)),
+    ("gb300-nvl72", _machine("oracle BM.GPU.GB300.4", usd_per_hour=72.0, devices=4, source=_OCI)),
+    ("l40s", _machine("oracle BM.GPU.L40S.4", usd_per_hour=14.0, devices=4, source=_OCI)),
+    ("l40s", _machine("nebius gpu-l40s-d_4gpu", usd_per_hour=9.1376, devices=4, source=_NEBIUS_4)),
+    (
+        "l4",
+        _machine(
+            "runpod L4",
+            usd_per_hour=0.44,
+            devices=1,
+            source=f"{_RUNPOD}, as SkyPilot listed it in 2025",
+        ),
+    ),
+    ("a10", _machine("oracle BM.GPU.A10.4", usd_per_hour=8.0, devices=4, source=_OCI)),
+    (
+        "rtx-3090",
+        _machine(
+            "runpod RTX 3090", usd_per_hour=0.46, devices=1, source=f"{_RUNPOD}, 2025, from memory"
+        ),
+    ),
     (
         "rtx-4090",
-        _instance("runpod RTX 4090", 0.69, 1, f"{_RUNPOD}, as SkyPilot listed it in June 2026"),
+        _machine(
+            "runpod RTX 4090",
+            usd_per_hour=0.69,
+            devices=1,
+            source=f"{_RUNPOD}, as SkyPilot listed it in June 2026",
+        ),
     ),
-    ("rtx-5090", _instance("runpod RTX 5090", 0.94, 1, f"{_RUNPOD}, 2025, from memory")),
-    ("rtx-pro-6000", _instance("oracle BM.GPU.RTXPRO.8", 36.0, 8, _OCI)),
-    ("rtx-pro-6000", _instance("verda 4RTXPRO6000.120V", 6.76, 4, _VERDA)),
-    ("mi300x", _instance("oracle BM.GPU.MI300X.8", 48.0, 8, _OCI)),
+    (
+        "rtx-5090",
+        _machine(
+            "runpod RTX 5090", usd_per_hour=0.94, devices=1, source=f"{_RUNPOD}, 2025, from memory"
+        ),
+    ),
+    ("rtx-pro-6000", _machine("oracle BM.GPU.RTXPRO.8", usd_per_hour=36.0, devices=8, source=_OCI)),
+    (
+        "rtx-pro-6000",
+        _machine("verda 4RTXPRO6000.120V", usd_per_hour=6.76, devices=4, source=_VERDA),
+    ),
+    ("mi300x", _machine("oracle BM.GPU.MI300X.8", usd_per_hour=48.0, devices=8, source=_OCI)),
     (
         "mi300x",
-        _instance(
+        _machine(
             "vultr MI300X",
-            1.85,
-            1,
-            "Vultr on demand, as comparisons of prices listed it in May 2026",
+            usd_per_hour=1.85,
+            devices=1,
+            source="Vultr on demand, as comparisons of prices listed it in May 2026",
         ),
     ),
     (
         "mi325x",
-        _instance(
+        _machine(
             "tensorwave MI325X",
-            1.95,
-            1,
-            "TensorWave on demand, as comparisons of prices listed it in May 2026",
+            usd_per_hour=1.95,
+            devices=1,
+            source="TensorWave on demand, as comparisons of prices listed it in May 2026",
         ),
     ),
-    ("mi355x", _instance("oracle BM.GPU.MI355X.8", 68.8, 8, _OCI)),
+    ("mi355x", _machine("oracle BM.GPU.MI355X.8", usd_per_hour=68.8, devices=8, source=_OCI)),
     (
         "gaudi-2",
-        _instance(
+        _machine(
             "intel developer cloud Gaudi 2",
-            10.42,
-            8,
-            "Intel Developer Cloud on demand, January 2024, from memory",
+            usd_per_hour=10.42,
+            devices=8,
+            source="Intel Developer Cloud on demand, January 2024, from memory",
         ),
     ),
     (
         "gaudi-3",
-        _instance("ibm gx3d-160x1792x8gaudi3", 60.0, 8, "IBM Cloud on demand, 2025, from memory"),
+        _machine(
+            "ibm gx3d-160x1792x8gaudi3",
+            usd_per_hour=60.0,
+            devices=8,
+            source="IBM Cloud on demand, 2025, from memory",
+        ),
     ),
-    ("tpu-v3", _instance("tpu-v3", 2.2, 1, _GCP_MEMORY)),
-    ("tpu-v4", _instance("tpu-v4", 3.22, 1, _GCP_MEMORY)),
-    ("tpu-v5e", _instance("tpu-v5e", 1.2, 1, _GCP_MEMORY)),
-    ("tpu-7x", _instance("tpu-7x", 12.0, 1, _GCP_MEMORY)),
-    ("tpu-v5p", _instance("tpu-v5p-12288", 25804.8, 6144, f"{_GCP}, us-east5")),
-    ("tpu-v6e", _instance("tpu-v6e-8", 21.6, 8, f"{_GCP}, us-central1")),
+    ("tpu-v3", _machine("tpu-v3", usd_per_hour=2.2, devices=1, source=_GCP_MEMORY)),
+    ("tpu-v4", _machine("tpu-v4", usd_per_hour=3.22, devices=1, source=_GCP_MEMORY)),
+    ("tpu-v5e", _machine("tpu-v5e", usd_per_hour=1.2, devices=1, source=_GCP_MEMORY)),
+    ("tpu-7x", _machine("tpu-7x", usd_per_hour=12.0, devices=1, source=_GCP_MEMORY)),
+    (
+        "tpu-v5p",
+        _machine("tpu-v5p-12288", usd_per_hour=25804.8, devices=6144, source=f"{_GCP}, us-east5"),
+    ),
+    ("tpu-v6e", _machine("tpu-v6e-8", usd_per_hour=21.6, devices=8, source=f"{_GCP}, us-central1")),
 )
 """Of machines that are no instances of the catalog, by their accelerator."""
 

@@ -37,9 +37,19 @@ class PublishedCluster:
     island: int = 0
 
 
-def _tier(name: str, devices: int, *, over: float = 1.0, rails: bool = False) -> FabricTier:
+ALL: Final = 0
+"""Devices of a tier that joins the whole cluster."""
+
+
+def _tier(
+    name: str, *, devices: int, oversubscription: float = 1.0, rails: bool = False
+) -> FabricTier:
     return FabricTier(
-        name=name, num_devices=devices, oversubscription=over, latency_s=0.0, rails=rails
+        name=name,
+        num_devices=devices,
+        oversubscription=oversubscription,
+        latency_s=0.0,
+        rails=rails,
     )
 
 
@@ -49,7 +59,11 @@ PUBLISHED: Final = (
         accelerator="h100-sxm",
         num_devices=24576,
         network_gbit_per_s=400,
-        fabric=(_tier("rack", 16), _tier("pod", 3072), _tier("aggregation", 0, over=7.0)),
+        fabric=(
+            _tier("rack", devices=16),
+            _tier("pod", devices=3072),
+            _tier("aggregation", devices=ALL, oversubscription=7.0),
+        ),
         source=(
             "Llama 3 paper (arXiv 2407.21783): racks of 16, 8 pods of 3,072 with full bisection,"
             " 1:7 between pods"
@@ -60,7 +74,7 @@ PUBLISHED: Final = (
         accelerator="h100-sxm",
         num_devices=1016,
         network_gbit_per_s=400,
-        fabric=(_tier("leaf", 256, rails=True), _tier("spine", 0)),
+        fabric=(_tier("leaf", devices=256, rails=True), _tier("spine", devices=ALL)),
         source=(
             "NVIDIA DGX SuperPOD H100 reference architecture RA-11333-001 (4 units, 127 nodes); 1:1"
             " from memory"
@@ -71,7 +85,11 @@ PUBLISHED: Final = (
         accelerator="b200-sxm",
         num_devices=1024,
         network_gbit_per_s=400,
-        fabric=(_tier("leaf", 256, rails=True), _tier("spine", 1024), _tier("core", 0)),
+        fabric=(
+            _tier("leaf", devices=256, rails=True),
+            _tier("spine", devices=1024),
+            _tier("core", devices=ALL),
+        ),
         source="NVIDIA DGX SuperPOD B200 reference architecture",
     ),
     PublishedCluster(
@@ -79,7 +97,7 @@ PUBLISHED: Final = (
         accelerator="b300-sxm",
         num_devices=4096,
         network_gbit_per_s=800,
-        fabric=(_tier("leaf", 512, rails=True), _tier("spine", 0)),
+        fabric=(_tier("leaf", devices=512, rails=True), _tier("spine", devices=ALL)),
         source="NVIDIA DGX SuperPOD B300 reference architecture; card rate from memory",
     ),
     PublishedCluster(
@@ -88,9 +106,9 @@ PUBLISHED: Final = (
         num_devices=15360,
         network_gbit_per_s=400,
         fabric=(
-            _tier("segment", 1024, rails=True),
-            _tier("pod", 15360),
-            _tier("core", 0, over=15.0),
+            _tier("segment", devices=1024, rails=True),
+            _tier("pod", devices=15360),
+            _tier("core", devices=ALL, oversubscription=15.0),
         ),
         source=(
             "Alibaba HPN (SIGCOMM 2024), as quoted on the web; accelerator assumed H800-class, 15:1"
@@ -103,7 +121,10 @@ PUBLISHED: Final = (
         num_devices=10000,
         network_gbit_per_s=25,
         nics=1,
-        fabric=(_tier("zone", 6400), _tier("inter-zone", 0, over=4.0)),
+        fabric=(
+            _tier("zone", devices=6400),
+            _tier("inter-zone", devices=ALL, oversubscription=4.0),
+        ),
         source=(
             "Fire-Flyer AI-HPC (arXiv 2408.14158): two zones of 800 nodes, one 200 Gb/s card a"
             " node; the limit between zones is assumed"
@@ -114,7 +135,7 @@ PUBLISHED: Final = (
         accelerator="h800-sxm",
         num_devices=2048,
         network_gbit_per_s=400,
-        fabric=(_tier("leaf", 256, rails=True), _tier("spine", 0)),
+        fabric=(_tier("leaf", devices=256, rails=True), _tier("spine", devices=ALL)),
         source=(
             "DeepSeek-V3 papers: 2,048 H800, 8 planes of a two-layer fat tree; leaf size assumed"
         ),
@@ -124,7 +145,7 @@ PUBLISHED: Final = (
         accelerator="gb200-nvl72",
         num_devices=72,
         network_gbit_per_s=400,
-        fabric=(_tier("leaf", 0),),
+        fabric=(_tier("leaf", devices=ALL),),
         source="Azure ND-GB200-v6 page: 18 machines of 4 devices",
     ),
     PublishedCluster(
@@ -132,14 +153,14 @@ PUBLISHED: Final = (
         accelerator="trainium-2",
         num_devices=64,
         island=64,
-        fabric=(_tier("network", 0),),
+        fabric=(_tier("network", devices=ALL),),
         source="AWS Neuron documentation, trn2 architecture: 4 instances of 16 joined by rings",
     ),
     PublishedCluster(
         name="tpu-v4-pod",
         accelerator="tpu-v4",
         num_devices=4096,
-        fabric=(_tier("network", 0),),
+        fabric=(_tier("network", devices=ALL),),
         source="Google TPU v4 pod: 64 cubes of 4 x 4 x 4 joined by optical switches",
     ),
     PublishedCluster(
@@ -147,7 +168,11 @@ PUBLISHED: Final = (
         accelerator="a100-sxm-80gb",
         num_devices=12288,
         network_gbit_per_s=200,
-        fabric=(_tier("leaf", 512, rails=True), _tier("pod", 2048), _tier("core", 0)),
+        fabric=(
+            _tier("leaf", devices=512, rails=True),
+            _tier("pod", devices=2048),
+            _tier("core", devices=ALL),
+        ),
         source="MegaScale (NSDI 2024); unit sizes assumed, ratios from memory",
     ),
 )

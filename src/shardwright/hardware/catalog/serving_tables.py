@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.arrays import FloatArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.dtype import Dtype
 from shardwright.hardware import tables
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, SAME_LINKS, TABLES, CollectiveCurve
-from shardwright.hardware.catalog.octaves import OctaveGrid
 from shardwright.hardware.cluster import NodeKind
 from shardwright.lazy_dataclass import dataclass
 
@@ -37,6 +37,43 @@ SERVED: Final = TABLES
 LIBRARIES: Final = ("sglang", "vllm", "trtllm")
 """Engines whose kernels were measured, in the order in which they are asked where the one that is
 meant has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OctaveGrid:
+    """log2 of measured over formula seconds on a grid of sizes.
+
+    Args:
+        axes: one array a size, log2 of its grid points, rising; two points at least each.
+        octaves: one number a grid point.
+    """
+
+    axes: tuple[FloatArray, ...]
+    octaves: FloatArray
+
+    def ratio(self, *sizes: FloatArray) -> FloatArray:
+        """Measured over formula seconds at each place. Linear in the logarithms of all sizes, and
+        constant beyond the edges.
+
+        Args:
+            sizes: one array a size.
+        """
+        shape = np.broadcast_shapes(*(np.shape(size) for size in sizes))
+        corners: list[tuple[tuple[IntArray, FloatArray], tuple[IntArray, FloatArray]]] = []
+        for axis, size in zip(self.axes, sizes, strict=True):
+            log = np.log2(
+                np.maximum(np.broadcast_to(np.asarray(size, dtype=np.float64), shape), 1e-30)
+            )
+            low = np.clip(np.searchsorted(axis, log, side="right") - 1, 0, len(axis) - 2)
+            share = np.clip((log - axis[low]) / (axis[low + 1] - axis[low]), 0.0, 1.0)
+            corners.append(((low, 1.0 - share), (low + 1, share)))
+        total = np.zeros(shape)
+        for corner in product(*corners):
+            weight = np.ones(shape)
+            for _, part in corner:
+                weight = weight * part
+            total += weight * self.octaves[tuple(place for place, _ in corner)]
+        return np.asarray(np.exp2(total), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

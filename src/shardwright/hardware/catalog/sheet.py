@@ -33,7 +33,7 @@ _ASSUMED_FIELDS: Final = ("element_efficiency", "launch_s")
 Peaks = tuple[tuple[Dtype, float], ...]
 
 
-def tensor_cores(
+def dense_tflops(
     *,
     bf16: float = 0.0,
     fp16: float = 0.0,
@@ -61,14 +61,14 @@ def accelerator_from_sheet(
     *,
     vendor: str,
     memory_gib: float,
-    bandwidth: float,
+    memory_gb_per_s: float,
     peaks: Peaks,
     reference: str,
     gemm: tuple[GemmRates, ...] = (),
     attention: tuple[AttentionRates, ...] = (),
     aliases: tuple[str, ...] = (),
     evidence: Evidence = Evidence.PUBLISHED,
-    compute: float = 0.7,
+    gemm_efficiency: float = 0.7,
     sustained: float = SUSTAINED_ASSUMED,
     failures: Mapping[str, float] | None = None,
     kernels: tuple[str, ...] = (),
@@ -77,10 +77,10 @@ def accelerator_from_sheet(
 
     Args:
         memory_gib: what a program may allocate, GiB.
-        bandwidth: peak of the memory, 10^9 bytes/s.
-        peaks: see `tensor_cores`.
+        memory_gb_per_s: peak of the memory, 10^9 bytes/s.
+        peaks: see `dense_tflops`.
         reference: where the sheet's numbers come from.
-        gemm: fitted rates; other dtypes get the assumed default with `compute` of peak and
+        gemm: fitted rates; other dtypes get the assumed default with `gemm_efficiency` of peak and
             `sustained`.
         attention: rates by generation; empty = the assumed curve.
         kernels: fused attention kernels that exist on it; empty = those of its vendor.
@@ -93,7 +93,7 @@ def accelerator_from_sheet(
     """
     fitted = {g.dtype for g in gemm}
     defaults = tuple(
-        assumed_gemm(dtype, compute=compute, sustained=sustained)
+        assumed_gemm(dtype, compute=gemm_efficiency, sustained=sustained)
         for dtype, _ in peaks
         if dtype not in fitted
     )
@@ -105,7 +105,7 @@ def accelerator_from_sheet(
         name=name,
         vendor=vendor,
         memory_bytes=round(memory_gib * GIB),
-        memory_bandwidth=bandwidth * GIGA,
+        memory_bandwidth=memory_gb_per_s * GIGA,
         peak_flops=peaks,
         gemm=(*gemm, *defaults),
         attention=attention

@@ -13,11 +13,10 @@ from typing import Final
 from shardwright.errors import ClusterError
 from shardwright.lazy_dataclass import dataclass
 
-_VERSIONS: Final = {"v3": ("tpu-v3", 2), "v4": ("tpu-v4", 2), "v5p": ("tpu-v5p", 2)}
-_VERSIONS_OF_CHIPS: Final = {
-    "v5e": ("tpu-v5e", 1),
-    "v5litepod": ("tpu-v5e", 1),
-    "v6e": ("tpu-v6e", 1),
+_CORES_PER_CHIP: Final = {"tpu-v3": 2, "tpu-v4": 2, "tpu-v5p": 2, "tpu-v5e": 1, "tpu-v6e": 1}
+"""What the number of a slice's name counts: TensorCores, or chips where there is one per chip."""
+_ACCELERATORS: Final = {name.removeprefix("tpu-"): name for name in _CORES_PER_CHIP} | {
+    "v5litepod": "tpu-v5e"
 }
 _NAME: Final = re.compile(r"(?:tpu[-_]?)?(v[0-9][a-z]*)[-_]([0-9]{1,6})")
 
@@ -34,17 +33,16 @@ class Slice:
 
 
 def find_slice(name: str) -> Slice | None:
-    """The slice of that name, or None.
+    """The TPU slice of that name; None if there is none.
 
     Raises:
         ClusterError: the number is not one of whole chips.
     """
     found = _NAME.fullmatch(name.strip().lower())
-    version = {**_VERSIONS, **_VERSIONS_OF_CHIPS}.get(found[1]) if found else None
-    if found is None or version is None:
+    if found is None or found[1] not in _ACCELERATORS:
         return None
-    accelerator, cores = version
-    number = int(found[2])
+    accelerator, number = _ACCELERATORS[found[1]], int(found[2])
+    cores = _CORES_PER_CHIP[accelerator]
     if not number or number % cores:
         raise ClusterError(
             f"there is no TPU slice {name[:40]}",

@@ -344,7 +344,7 @@ def _from_nothing(name: str, record: AcceleratorRecord) -> Accelerator:
         name,
         vendor=record.vendor or "unknown",
         memory_gib=record.memory_gib,
-        bandwidth=record.memory_bandwidth_gigabytes_per_s,
+        memory_gb_per_s=record.memory_bandwidth_gigabytes_per_s,
         peaks=tuple((Dtype(n), scale_decimal(v, 12)) for n, v in record.peak_tflops.items()),
         reference=_FILE.reference,
         gemm=_gemm(record.gemm or {}),

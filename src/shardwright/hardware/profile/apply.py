@@ -286,7 +286,7 @@ def _new_node(profile: Profile) -> NodeKind:
         profile.accelerator,
         vendor="",
         memory_gib=profile.memory_bytes / GIB,
-        bandwidth=profile.elements.bytes_per_second / GIGA,
+        memory_gb_per_s=profile.elements.bytes_per_second / GIGA,
         peaks=tuple((g.dtype, _best_rate(g, profile)) for g in profile.gemm),
         reference=profile.reference,
         evidence=Evidence.MEASURED,

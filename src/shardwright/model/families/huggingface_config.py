@@ -4,7 +4,6 @@ but `ModelError` leaves.
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from shardwright.model.families.fields.weight_quantization import (
 from shardwright.model.families.model_settings import differences, settings_of_fields
 from shardwright.model.ir.fields import Fields, shown
 from shardwright.model.ir.graph import Model
+from shardwright.registry import load_target
 
 Builder = Callable[[Fields], Model]
 
@@ -175,8 +175,7 @@ def built(key: str, fields: Fields) -> Model:
         hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
         raise ModelError(f"{fields.source}: architecture {shown(key)} is not supported", hint=hint)
     fields.reading.builders[fields.path] = target
-    module, _, attribute = target.partition(":")
-    builder: Builder = getattr(importlib.import_module(module), attribute)
+    builder: Builder = load_target(target)
     model = builder(fields)
     return replace(model, architecture=model.architecture or ARCHITECTURES[target])
 

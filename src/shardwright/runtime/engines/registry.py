@@ -7,18 +7,22 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import Final
 
 from shardwright.errors import RuntimeModelError, nearest
+from shardwright.registry import Registry
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.options import with_options
 
-_MODULES: Final = {
-    "vllm": "shardwright.runtime.engines.vllm",
-    "sglang": "shardwright.runtime.engines.sglang",
-    "tensorrt-llm": "shardwright.runtime.engines.tensorrt_llm",
-}
+_VERSIONS: Final = Registry[tuple[Engine, ...]](
+    "serving engine",
+    {
+        "vllm": "shardwright.runtime.engines.vllm:VERSIONS",
+        "sglang": "shardwright.runtime.engines.sglang:VERSIONS",
+        "tensorrt-llm": "shardwright.runtime.engines.tensorrt_llm:VERSIONS",
+    },
+    error=RuntimeModelError,
+)
 _ENGINES: Final = {
     "vllm": "vllm",
     "sglang": "sglang",
@@ -44,7 +48,7 @@ _NAME: Final = re.compile(
     + "|".join(sorted(_ENGINES, key=len, reverse=True))
     + r")(?:[-_ ]?v?(?P<version>[0-9].*))?"
 )
-_VERSION: Final = re.compile(
+_VERSION_PATTERN: Final = re.compile(
     r"([0-9]{1,4})(?:\.([0-9]{1,4}))?(?:\.([0-9]{1,4}))?(?:rc([0-9]{1,4}))?(?:\.?post([0-9]{1,4}))?"
 )
 MAX_TEXT: Final = 2000
@@ -53,12 +57,12 @@ Order = tuple[int, int, int, int, int]
 
 def engine_names() -> tuple[str, ...]:
     """Names of all described versions, an engine's in the order of its versions."""
-    return tuple(one.name for word in _MODULES for one in _versions(word))
+    return tuple(one.name for word in _VERSIONS for one in _versions(word))
 
 
 def all_engines() -> tuple[Engine, ...]:
     """All described versions."""
-    return tuple(one for word in _MODULES for one in _versions(word))
+    return tuple(one for word in _VERSIONS for one in _versions(word))
 
 
 def engine_called(text: str) -> Engine:
@@ -139,15 +143,14 @@ def _version(word: str, version: str) -> Engine:
 @cache
 def _versions(word: str) -> tuple[Engine, ...]:
     """Described versions of an engine, the oldest first."""
-    versions: tuple[Engine, ...] = import_module(_MODULES[word]).VERSIONS
-    return versions
+    return _VERSIONS.load(word)
 
 
 def _order(version: str) -> Order | None:
     """Where a version stands among others: ``1.2.0rc6.post2`` is before ``1.2.0``. None: it is no
     version.
     """
-    found = _VERSION.fullmatch(version)
+    found = _VERSION_PATTERN.fullmatch(version)
     if found is None:
         return None
     major, minor, patch, candidate, post = (int(part) if part else 0 for part in found.groups())

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 from shardwright.compiled import cores
 from shardwright.errors import UsageError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.engine.protocol import LEAST_S, Engine, Workers
+from shardwright.registry import load_target
+from shardwright.search.engine.protocol import LEAST_S, Engine
 
 SERIAL: Final = "serial"
 PROCESSES: Final = "processes"
@@ -53,7 +53,7 @@ def engine_of(
     if name == SERIAL:
         engine: Engine = import_module("shardwright.search.engine.serial").Serial()
     else:
-        start = partial(_started, ENGINES[name].workers)
+        start = load_target(ENGINES[name].workers)
         engine = import_module("shardwright.search.engine.pooled").Pooled(
             workers=workers or cores(), start=start, least_s=least_s
         )
@@ -81,9 +81,3 @@ def require_engine(name: str) -> None:
             f"the engine {name} needs the package {package}",
             hint=f"pip install 'shardwright[{package}]', or another --engine",
         )
-
-
-def _started(place: str, shared: Any, workers: int) -> Workers:
-    module, _, attribute = place.partition(":")
-    found: Workers = getattr(import_module(module), attribute)(shared, workers)
-    return found

@@ -1,0 +1,36 @@
+"""Options of verbs whose search runs on several processes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from shardwright.cli.flags import SEARCH
+from shardwright.cli.light_typer import Option, group
+from shardwright.search.engine.choose import PROCESSES
+
+
+@group(SEARCH)
+class EngineFlags:
+    """Processes of a search."""
+
+    engine: Annotated[
+        str,
+        Option(
+            "--engine",
+            metavar="NAME",
+            help=(
+                "Run joint and mixed searches in this process (serial), in local processes (used"
+                " for searches longer than a few seconds) or on Ray (ray). The answer is the same."
+            ),
+        ),
+    ] = PROCESSES
+    workers: Annotated[
+        int,
+        Option(
+            "--workers",
+            metavar="N",
+            min=0,
+            help="Processes of a joint or mixed search; 0 means one per core.",
+            show_default=False,
+        ),
+    ] = 0
