@@ -1,47 +1,34 @@
 """``shardwright plan --space joint`` and ``--space exact``, on mixed clusters and for several
-scenarios: the best general plan.
+scenarios: search for the best general plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Group
-
-from shardwright.api.exact import plan_exact
-from shardwright.api.general import GeneralAnswer, stored_general
-from shardwright.api.joint import plan_joint, unsearched_of_joint
-from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
-from shardwright.api.problems import Method, problem_of
-from shardwright.api.robust import plan_robust
-from shardwright.cli import fit, interrupt, screen
-from shardwright.cli import light_typer as typer
-from shardwright.cli.beside import Beside
-from shardwright.cli.frameworks import frameworks_of
+from shardwright.api.problems import Method
+from shardwright.cli import interrupt, screen
 from shardwright.errors import UsageError
-from shardwright.files.faces import filed
-from shardwright.files.stored import document_of, file_text
-from shardwright.files.text import to_text
-from shardwright.report.screens.joint_search_screen import render_general
-from shardwright.search.answer import Unsearched
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.joint.find import JointAnswer
-from shardwright.search.limit import STOP
-from shardwright.search.mixed.find_fastest import MixedAnswer
 from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation, strategy_text
-from shardwright.search.summary import answer_line, misfit_text
 
-SEARCHES: Final[Mapping[Method, Callable[..., GeneralAnswer]]] = {
-    Method.JOINT: plan_joint,
-    Method.EXACT: plan_exact,
-    Method.MIXED: plan_mixed,
-    Method.ROBUST: plan_robust,
+if TYPE_CHECKING:
+    from shardwright.api.general import GeneralAnswer
+    from shardwright.cli.beside import Beside
+    from shardwright.search.simulation import Simulation
+
+SEARCHES: Final[Mapping[Method, str]] = {
+    Method.JOINT: "shardwright.api.joint:plan_joint",
+    Method.EXACT: "shardwright.api.exact:plan_exact",
+    Method.MIXED: "shardwright.api.mixed:plan_mixed",
+    Method.ROBUST: "shardwright.api.robust:plan_robust",
 }
+"""The function of each search, as ``module:attribute``: a search imports its own modules alone."""
 
 
 def plan(
@@ -55,53 +42,19 @@ def plan(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Search the space of general plans that the request names."""
+    """Search the space of general plans that the request names, and show the answer."""
     if method is Method.ROBUST and isfinite(time_limit):
         raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
+    module, attribute = SEARCHES[method].split(":")
+    search: Callable[..., GeneralAnswer] = getattr(import_module(module), attribute)
     # What several searches have shown when they are stopped cannot be made again.
     stopping = nullcontext() if method is Method.ROBUST else interrupt.stopping()
     with stopping, screen.progress(quiet=quiet or as_json) as report:
         given: dict[str, Any] = {} if method is Method.EXACT else {"engine": engine}
         given |= {} if method is Method.ROBUST else {"time_limit_s": time_limit}
-        answer = SEARCHES[method](request, progress=report, **given)
+        answer = search(request, progress=report, **given)
     interrupt.note(waited=answer.waited)
-    stored = stored_general(answer)
-    document = document_of(stored)
-    left = _unsearched(answer) if (as_json or not quiet) and not STOP.is_set() else None
-    if output is not None:
-        screen.save(output, file_text(stored, output))
-    beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
-    if as_json:
-        searched = {} if left is None else {"unsearched": filed(left, names={})}
-        screen.write(
-            to_text(
-                {**document, "search_time_s": answer.search_time_s, **searched, **beside.document}
-            )
-        )
-    elif quiet:
-        misfit = misfit_text(stored.prediction, classes=stored.classes)
-        screen.write(
-            answer_line(
-                strategy_text(stored.simulation), step_time_s=answer.step_time_s, misfit=misfit
-            )
-        )
-    else:
-        model = problem_of(request).model
-        shown = render_general(
-            stored.simulation,
-            stored.certificate,
-            model=model,
-            search_time_s=answer.search_time_s,
-            left=left,
-        )
-        screen.show(Group(shown, *beside.sections))
-    raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))
-
-
-def _unsearched(answer: GeneralAnswer) -> Unsearched | None:
-    """The options that a search of a joint or mixed space left at one value; None for other
-    searches.
-    """
-    if isinstance(answer, JointAnswer):
-        return unsearched_of_joint(answer)
-    return unsearched_of_mixed(answer) if isinstance(answer, MixedAnswer) else None
+    # The modules that show an answer are imported behind the search.
+    import_module("shardwright.cli.plan_general_screen").show(
+        request, answer, cost=cost, output=output, as_json=as_json, quiet=quiet
+    )

@@ -336,7 +336,7 @@ def _early_plans(
         look_at_undivided(standing, bench, some, rise=rise, latest_s=latest_s)
         for sharded in (False, True):
             simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
-            if standing.mixed is not None:
+            if standing.ranked:
                 standing.limit = composed
 
     latest_s = standing.best_s * WORTH
