@@ -1,61 +1,23 @@
-"""Searches of general plans (joint, exact, mixed, several scenarios): their table, the record of
-an answer in a plan file, and the check of such a record by the same search.
+"""Records of general plans (joint, exact, mixed, several scenarios) in plan files, and the check of
+a record by the same search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
-from shardwright.api.exact import plan_exact
-from shardwright.api.joint import plan_joint, unsearched_of_joint
-from shardwright.api.mixed import check_prices, plan_mixed, unsearched_of_mixed
+from shardwright.api.general_searches import SEARCHES
+from shardwright.api.mixed import check_prices
 from shardwright.api.problems import Method
-from shardwright.api.robust import plan_robust
 from shardwright.api.simulations import verified_strategy
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_plan
-from shardwright.lazy_dataclass import dataclass
 from shardwright.progress import Progress
-from shardwright.search.answer import GeneralAnswer, Unsearched
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate, stops_of
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.request import Request
 from shardwright.search.simulation import Verified
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GeneralSearch:
-    """A search of general plans.
-
-    Args:
-        plan: the answer to a request; takes `progress`, and the keyword arguments in `takes`.
-        takes: of ``engine``, ``time_limit_s``, ``tolerance`` and ``stops``, those that mean
-            something to the search.
-        unsearched: the options that the search of an answer left at one value; None where it
-            searches no options.
-    """
-
-    plan: Callable[..., GeneralAnswer[Any]]
-    takes: frozenset[str]
-    unsearched: Callable[[GeneralAnswer[Any]], Unsearched] | None = None
-
-    def answer(
-        self, request: Request, *, progress: Progress | None, **given: object
-    ) -> GeneralAnswer[Any]:
-        """The answer to a request, with those of the `given` arguments that the search takes."""
-        taken = {name: value for name, value in given.items() if name in self.takes}
-        return self.plan(request, progress=progress, **taken)
-
-
-_ANY_STOP: Final = frozenset({"engine", "time_limit_s", "tolerance", "stops"})
-SEARCHES: Final[Mapping[Method, GeneralSearch]] = {
-    Method.JOINT: GeneralSearch(plan=plan_joint, takes=_ANY_STOP, unsearched=unsearched_of_joint),
-    Method.EXACT: GeneralSearch(plan=plan_exact, takes=frozenset({"time_limit_s", "stops"})),
-    Method.MIXED: GeneralSearch(plan=plan_mixed, takes=_ANY_STOP, unsearched=unsearched_of_mixed),
-    Method.ROBUST: GeneralSearch(plan=plan_robust, takes=frozenset({"engine"})),
-}
 
 
 def method_of(certificate: Certificate) -> Method:

@@ -37,7 +37,7 @@ SCHEDULES: Final = Registry[Schedule](
 
 
 def schedule(name: str) -> Schedule:
-    """The pipeline schedule called `name`; StrategyError with the nearest names if there is none."""
+    """The pipeline schedule called `name`. Raises StrategyError if there is none."""
     return SCHEDULES.load(name)
 
 

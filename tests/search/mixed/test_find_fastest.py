@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import combinations, product
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import Frame, MixedPart
+from shardwright.search.frames import Frame, MixedPart, Stops
 from shardwright.search.mixed import find_fastest as find_module
 from shardwright.search.mixed.bounds.time_bound import Closing, covers, holds, seconds_of, step_of
 from shardwright.search.mixed.find_fastest import find_mixed
@@ -36,6 +37,7 @@ from shardwright.search.mixed.plans.composition_search import (
     whole_frame,
 )
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, pool_alone
+from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.stages.device_pools import Pool, pools_of
 from shardwright.search.mixed.stages.frame_terms import Ground
@@ -452,3 +454,36 @@ def test_where_no_grid_fits_and_there_are_no_pipelines_it_says_so() -> None:
     )
     with pytest.raises(InfeasibleError, match="no grid fits in memory on any pool alone"):
         find_mixed(problem_of(request))
+
+
+def test_a_composed_plan_is_simulated_before_frames_with_sharding_lanes_are_priced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    priced, take = Market.priced, Standing.take
+
+    def counted(market: Market, frame: Frame, *args: Any, **given: Any) -> Any:
+        events.append("sharded" if frame.sharded else "priced")
+        return priced(market, frame, *args, **given)
+
+    def taken(standing: Standing, mixed: MixedPlan | None, *args: Any) -> float:
+        events.append("grid" if mixed is None else "composed")
+        return take(standing, mixed, *args)
+
+    monkeypatch.setattr(Market, "priced", counted)
+    monkeypatch.setattr(Standing, "take", taken)
+    find_mixed(tiny("a100-sxm-40gb:2+v100-sxm-16gb:2"))
+    before = Counter(events[: events.index("composed")])
+    # Of all pools together: the first limit to a percent, and one search for compositions.
+    assert before["sharded"] == 0 < events.count("sharded")
+    assert before["priced"] <= 24
+    assert before["grid"] == 2
+
+
+def test_the_first_composed_plan_goes_by_the_limit_of_the_whole_search() -> None:
+    """The limit of the search for plans has passed at its first look at the clock."""
+    stops = Stops(alone=(0, 0), composed=1, proven=0)
+    answer = find_mixed(tiny("a100-sxm-40gb:2+v100-sxm-16gb:2"), stops=stops)
+    grids = 2
+    assert answer.certificate.simulated > grids
+    assert part_of(answer.certificate).composed_stopped_at == 1

@@ -5,6 +5,7 @@ plan, and a bound.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from shardwright.errors import InfeasibleError
@@ -26,7 +27,10 @@ from shardwright.search.mixed.plans.certificate import certified
 from shardwright.search.mixed.plans.composition_search import (
     EARLY_RISES,
     OTHERS,
-    composing_of,
+    WORTH,
+    Composing,
+    composing_in_turn,
+    in_bench_order,
     look_at_limits,
     look_at_undivided,
 )
@@ -172,7 +176,7 @@ def find_mixed(
             ),
             stopped_at=proof.stopped_at,
         ),
-        waited=standing.limit.waited,
+        waited=standing.limit.waited or proof.waited,
         search_time_s=time.monotonic() - begun,
     )
 
@@ -237,14 +241,8 @@ def _narrowed(
             found = lower_bound(bench, every, standing.best_s, tolerance=tolerance, clock=proof)
             proved_s = standing.best_s
 
-    say("find when compositions can end", 0)
-    composing = composing_of(standing, bench, parts)
+    composing = _early_plans(standing, bench, grounds, parts, proof, lambda what: say(what, 0))
     all_sharded = all(one.share == 1 and one.market.shapes.sharded.all() for one in composing)
-    for rise in EARLY_RISES:
-        say("find a first plan", 0)
-        look_at_undivided(standing, bench, composing, rise=rise)
-        for sharded in dict.fromkeys((all_sharded, True)):
-            simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
     if standing.best is not None:
         prove(0)
     if within_tolerance():
@@ -283,6 +281,47 @@ def _narrowed(
             hint="more or larger devices, or a smaller model",
         )
     return found
+
+
+def _early_plans(
+    standing: Standing,
+    bench: Bench,
+    grounds: Mapping[Options, Ground],
+    parts: Sequence[tuple[Options, Market]],
+    whole: Limit,
+    say: Callable[[str], None],
+) -> list[Composing]:
+    """Frames to compose plans of, after plans of undivided frames were composed and simulated.
+
+    Plans in which no lane shards are simulated before anything is asked of the others, so that a
+    first plan comes early. Until there is one the search goes by the limit of the whole search.
+
+    Args:
+        whole: limit of the whole search; `standing.limit` is the part of it that compositions have.
+    """
+    composed, standing.limit = standing.limit, whole
+    composing: list[Composing] = []
+
+    def look(some: Sequence[Composing], *, rise: float, latest_s: float) -> None:
+        say("find a first plan")
+        look_at_undivided(standing, bench, some, rise=rise, latest_s=latest_s)
+        for sharded in (False, True):
+            simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
+            if standing.ranked:
+                standing.limit = composed
+
+    latest_s = standing.best_s * WORTH
+    say("find when compositions can end")
+    for group in composing_in_turn(standing, bench, parts):
+        composing += group
+        look(group, rise=EARLY_RISES[0], latest_s=latest_s)
+        if standing.ends():
+            break
+    composing = in_bench_order(bench, composing)
+    for rise in EARLY_RISES[1:]:
+        look(composing, rise=rise, latest_s=standing.best_s * WORTH)
+    standing.limit = composed
+    return composing
 
 
 def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:

@@ -211,21 +211,17 @@ class Market:
         """
         mbs, known = self.shapes.mbs, np.zeros(len(self.shapes), dtype=np.bool_)
         known[values.active] = True
-        new = ~known[which]
-        which, gains, floor = which[new], gains[new], floor[new]
-        while len(which):
-            most = min(_AT_ONCE, len(which) - 1)
-            first, rest = np.split(np.argpartition(-gains, most), [most + 1])
-            doubtful = first[~values.exact[which[first]]]
+        new = np.flatnonzero(~known[which])
+        ranked = new[np.argsort(-gains[new], kind="stable")]
+        for begin in range(0, len(ranked), _AT_ONCE):
+            some = ranked[begin : begin + _AT_ONCE]
+            doubtful = some[~values.exact[which[some]]]
             self.refine(values, which[doubtful], above=floor[doubtful])
-            dear = first[values.microbatches[which[first]] > floor[first]]
+            dear = some[values.microbatches[which[some]] > floor[some]]
             if len(dear):
-                gains = values.microbatches[which[dear]] * mbs[which[dear]] - (
-                    floor[dear] * mbs[which[dear]]
-                )
-                return self._unlike(which[dear[np.lexsort((which[dear], -gains))]])
-            which, gains, floor = which[rest], gains[rest], floor[rest]
-        return which
+                worth = (values.microbatches[which[dear]] - floor[dear]) * mbs[which[dear]]
+                return self._unlike(which[dear[np.lexsort((which[dear], -worth))]])
+        return which[:0]
 
     def _unlike(self, ranked: IntArray) -> IntArray:
         """The first of some shapes, one of those that use as many devices."""

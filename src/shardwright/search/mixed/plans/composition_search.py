@@ -5,7 +5,7 @@ simulation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -179,26 +179,45 @@ class Composing:
         heappush(self.waiting, (look.rank, look))
 
 
-def composing_of(
+def composing_in_turn(
     standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]
-) -> list[Composing]:
-    """Every frame of each market, from the limit on at which prices no longer close them all
-    together; plans in which some lane shards apart.
+) -> Iterator[list[Composing]]:
+    """Frames of the markets to compose plans of, in two groups: frames in which no lane shards, and
+    the others. Each frame begins at the first limit at which prices no longer close it.
+
+    A group's first limits are found when the group is asked for: plans of the first group can be
+    simulated before work on the second begins.
     """
     most = min(standing.best_s * WORTH, LONGEST_STEP_S)
-    asked = [
-        (options, First(market=bench.place(market), frame=frame, most=most))
-        for options, market in markets
-        for frame in whole_frames(market)
-    ]
-    firsts = bench.map(_first_of, [first for _, first in asked])
     # Where no plan is known that a limit could be too late for, frames that memory closes would
     # wait for one later limit after another.
     latest_s = most if standing.best is None else 0.0
-    return [
-        _begun(bench, options, first, *found, latest_s=latest_s)
-        for (options, first), found in zip(asked, firsts, strict=True)
-    ]
+    for sharded in (False, True):
+        asked = [
+            (options, First(market=bench.place(market), frame=frame, most=most))
+            for options, market in markets
+            for frame in whole_frames(market)
+            if frame.sharded == sharded
+        ]
+        if asked:
+            firsts = bench.map(_first_of, [first for _, first in asked])
+            yield [
+                _begun(bench, options, first, *found, latest_s=latest_s)
+                for (options, first), found in zip(asked, firsts, strict=True)
+            ]
+
+
+def composing_of(
+    standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]
+) -> list[Composing]:
+    """All frames of `composing_in_turn`, market by market."""
+    groups = composing_in_turn(standing, bench, markets)
+    return in_bench_order(bench, [one for group in groups for one in group])
+
+
+def in_bench_order(bench: Bench, composing: Sequence[Composing]) -> list[Composing]:
+    """Frames market by market, in the order of the bench."""
+    return sorted(composing, key=lambda one: bench.place(one.market))
 
 
 def look_at_limits(
@@ -227,7 +246,12 @@ def look_at_limits(
 
 
 def look_at_undivided(
-    standing: Standing, bench: Bench, composing: Sequence[Composing], *, rise: float
+    standing: Standing,
+    bench: Bench,
+    composing: Sequence[Composing],
+    *,
+    rise: float,
+    latest_s: float,
 ) -> None:
     """Let compositions of every market's undivided frame wait for their simulation.
 
@@ -236,12 +260,13 @@ def look_at_undivided(
 
     Args:
         rise: share of the market's first limit by which the limit of this look is later.
+        latest_s: seconds; a limit from there on is not worth a look.
     """
     early = deque[tuple[Composing, Look]]()
     for one in composing:
         if one.undivided is not None:
             look = replace(one.undivided, limit_s=one.undivided.limit_s * (1 + rise))
-            if look.limit_s < standing.best_s * WORTH:
+            if look.limit_s < latest_s:
                 early.append((one, look))
     begun = deque[tuple[Composing, Look]]()
 

@@ -117,8 +117,13 @@ def _host(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArray:
             * (1.0 + runtime.host_buffer_percent / 100.0)
             * (1.0 - 1e-9)
         )
-        for row in np.flatnonzero(table.zero == MAX_STAGE).tolist():
-            shards[row] = width * _shared_elements(table, sharers, row)[LAYER]
+        replicas = _replicas(table, sharers)
+        elements, experts, still = (
+            column[table.pairs, LAYER] for column in (table.elements, table.experts, table.still)
+        )
+        members = replicas * (table.size // table.tp)
+        shards = width * ((elements + still) / members + experts / replicas)
+        shards[table.zero != MAX_STAGE] = 0.0
     return np.stack(
         [shards, table.parked[:, 1], table.parked[:, 2], memory[table.pool] / table.size], axis=1
     )
@@ -215,52 +220,36 @@ def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
 
 
 def _sharded_bytes(table: StageTable, sharers: Sharers, which: IntArray) -> FloatArray:
-    """(which, parts) the same of rows of lanes that shard among as many replicas as there may be,
-    or are known of.
+    """(which, parts) bytes of parameters, gradients and states of one of each part, in rows of
+    lanes that shard among as many replicas as `_replicas` says.
     """
-    replicas, found = _replicas(table, sharers), []
-    for row in which.tolist():
-        pair, facts = int(table.pairs[row]), table.facts[table.pool[row]]
-        members, many = int(replicas[row]) * table.mesh(row).dp, int(replicas[row])
-        dense, experts = table.elements[pair], table.experts[pair]
-        states = dense / sharers.members[pair] + experts / sharers.replicas
-        shared, whole, still = (
-            dense / members + experts / many,
-            dense + experts,
-            table.frozen[pair] * facts.parameter_bytes,
-        )
-        width = facts.frozen_shard_bytes if sharers.apart else facts.shard_bytes
-        parameters = (
-            shared * width + table.still[pair] / members * facts.frozen_shard_bytes
-            if table.zero[row] == 3
-            else None
-        )
-        held = whole * facts.parameter_bytes + still if parameters is None else parameters
-        kept = facts.state_bytes * states * np.array([1.0, not table.tied, not table.tied])
-        found.append(held + shared * facts.gradient_bytes + kept)
-    return np.array(found)
+
+    def fact(name: str) -> FloatArray:
+        return table.fact(name)[which, None]
+
+    pairs, replicas = table.pairs[which], _replicas(table, sharers)[which, None]
+    dense, experts = table.elements[pairs], table.experts[pairs]
+    members = replicas * (table.size // table.tp)[which, None]
+    shared = dense / members + experts / replicas
+    states = dense / np.array(sharers.members)[pairs, None] + experts / sharers.replicas
+    width = fact("frozen_shard_bytes" if sharers.apart else "shard_bytes")
+    parameters = np.where(
+        table.zero[which, None] == MAX_STAGE,
+        shared * width + table.still[pairs] / members * fact("frozen_shard_bytes"),
+        (dense + experts) * fact("parameter_bytes") + table.frozen[pairs] * fact("parameter_bytes"),
+    )
+    kept = fact("state_bytes") * states * np.array([1.0, not table.tied, not table.tied])
+    return np.asarray(parameters + shared * fact("gradient_bytes") + kept)
 
 
 def _replicas(table: StageTable, sharers: Sharers) -> IntArray:
-    """(rows,) replicas that a lane of each row shards among: as many as there may be, or as are
-    known of.
+    """(rows,) replicas that a lane of each row shards among: those of `Sharers.lanes`, and of other
+    rows as many as there may be.
     """
     replicas = np.minimum(table.room, max(sharers.replicas, 2))
     for row, many in sharers.lanes:
         replicas[row] = many
     return np.asarray(replicas)
-
-
-def _shared_elements(table: StageTable, sharers: Sharers, row: int) -> FloatArray:
-    """(parts,) elements of a ZeRO-3 lane's parameters, frozen ones too, of which one device has the
-    shard.
-    """
-    pair, many = int(table.pairs[row]), int(_replicas(table, sharers)[row])
-    members = many * table.mesh(row).dp
-    found: FloatArray = (table.elements[pair] + table.still[pair]) / members + table.experts[
-        pair
-    ] / many
-    return found
 
 
 def gathered_bytes(table: StageTable, role: int) -> FloatArray:
@@ -270,9 +259,7 @@ def gathered_bytes(table: StageTable, role: int) -> FloatArray:
     parts = [LAYER, *(part for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)]
     ends, largest = table.root[:, parts].sum(axis=1), table.unit[:, parts].max(axis=1)
     elements = plain(gathered_elements)(ends, largest, table.facts[0].prefetch)
-    return np.asarray(
-        elements * np.array([table.facts[pool].parameter_bytes for pool in table.pool])
-    )
+    return np.asarray(elements * table.fact("parameter_bytes"))
 
 
 def _spreads(table: StageTable) -> IntArray:
@@ -300,10 +287,9 @@ def _room(
     groups = (
         (table.tp > 1).astype(np.int64) + members + _spreads(table) + (role != FIRST | LAST) + 1
     )
-    capacity = np.array([table.facts[pool].capacity for pool in table.pool])
-    context = np.array([table.facts[pool].context for pool in table.pool])
-    reserve = table.facts[0].reserve
-    outside = communicator_bytes(problem, groups) + table.overlap + table.buffers + context
+    outside = (
+        communicator_bytes(problem, groups) + table.overlap + table.buffers + table.fact("context")
+    )
     ends = sum(
         (static[:, part] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit),
         np.zeros(len(table)),
@@ -312,5 +298,10 @@ def _room(
     if table.sharded.any():
         fixed = fixed + gathered_bytes(table, role)
     return activation_room(
-        capacity - outside, fixed, temporary, logits, blocks + again + end, reserve
+        table.fact("capacity") - outside,
+        fixed,
+        temporary,
+        logits,
+        blocks + again + end,
+        table.facts[0].reserve,
     )

@@ -116,6 +116,10 @@ class StageTable:
         devices = np.array([pool.devices for pool in self.pools], dtype=np.int64)
         return np.asarray(np.minimum(self.most, devices[self.pool] // self.size))
 
+    def fact(self, name: str) -> FloatArray:
+        """(rows,) a number of each row's pool: the field `name` of `Facts`."""
+        return np.array([getattr(facts, name) for facts in self.facts], dtype=np.float64)[self.pool]
+
     def __len__(self) -> int:
         return len(self.tp)
 
