@@ -3,6 +3,7 @@ devices of several kinds."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -121,3 +122,13 @@ def test_a_row_of_a_mixed_cluster_is_one_line_and_kinds_stay_apart(
     names = {name for name, _ in forms}
     assert len(names) == len(cluster.split("+"))
     assert len({short for _, short in forms}) == len(names)
+
+
+@pytest.mark.parametrize("count", ["9" * 5001, "9" * 12])
+def test_a_count_of_any_length_is_shown(count: str) -> None:
+    """The stage's text comes from a file: Python refuses to read a number of over 4,300 digits."""
+    found = simulated("llama-3.1-8b")
+    memory = replace(found.prediction.stages[0], layers=f"{count} layer + head")
+    prediction = replace(found.prediction, stages=(memory,))
+    table = memory_table(prediction, all_stages=True, classes=found.classes)
+    assert plain(Indented(table), width=80)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import Final
 
 from shardwright.report.table_style import PlainTable, plain_table
 from shardwright.simulator.prediction import HostMemory, Prediction, StageMemory
@@ -169,14 +170,17 @@ def _kind(name: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
     return (name, "-".join(name.split("-")[:count]))
 
 
+_COUNT: Final = re.compile(r"[0-9]{1,9}(?= )")
+"""The count of equal blocks. The text may come from a file: no longer number is read."""
+
+
 def _holds(text: str) -> tuple[str, ...]:
     """What a stage holds, and in fewer letters: its first and last blocks, then how many blocks
     there are.
     """
     parts = text.split(" + ")
-    blocks = sum(
-        int(found[0]) if (found := re.match(r"[0-9]+(?= )", part)) else 1 for part in parts
-    )
+    counts = [_COUNT.match(part) for part in parts]
+    blocks = sum(1 if count is None else int(count[0]) for count in counts)
     ends = (f"{parts[0]} .. {parts[-1]}",) if len(parts) > 2 else ()
     return (text, *ends, f"{blocks} block{'' if blocks == 1 else 's'}")
 
