@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from tests.sources import SOURCE, trees
+from tests.sources import SOURCE, registered, trees
 
 Name = tuple[str, str]
 """A module, and what it defines."""
@@ -83,6 +83,9 @@ def unused() -> set[Name]:
                 found = used(module, node, known)
                 for name in defined(node):
                     uses.setdefault((module, name), set()).update(found)
+                    for target in registered(module).get(name, ()):
+                        where, _, attribute = target.partition(":")
+                        uses[module, name].add((where, attribute))
                 if not defined(node):
                     reached |= found
     waiting = list(reached)

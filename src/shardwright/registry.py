@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from shardwright.errors import ShardwrightError, UsageError, nearest
@@ -39,6 +40,11 @@ class Registry(Generic[T]):
     ) -> None:
         self._kind, self._error = kind, error
         self._targets, self._aliases = dict(targets), dict(aliases or {})
+
+    @property
+    def targets(self) -> Mapping[str, str]:
+        """``module:attribute`` of each member, by its name."""
+        return MappingProxyType(self._targets)
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names of all members, without aliases, in their order."""

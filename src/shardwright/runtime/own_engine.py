@@ -19,7 +19,7 @@ _SCHEDULES: Final = (
 )
 
 _BESIDE: Final = read(
-    f"{_EXECUTE}.interpreter.cadence",
+    f"{_EXECUTE}.interpreter.layer_hooks",
     on="overlap_grad_reduce",
     gather_prefetch=1,
     note=(
@@ -32,7 +32,7 @@ RUNTIME: Final = derive(
     replace(chosen(V0_2, (("kernels", "eager"),)), own=(), options=()),
     named("shardwright", framework="shardwright", version="0.1", released="2026-11"),
     read(
-        f"{_EXECUTE}.training.train",
+        f"{_EXECUTE}.training.training_loop",
         on="hybrid_sharding optimizer_offload reduce_every_microbatch",
         off=(
             "overlap_param_gather gathers_from_master gather_copy_bytes reduce_copy_bytes"
@@ -45,7 +45,7 @@ RUNTIME: Final = derive(
     ),
     _BESIDE,
     read(
-        f"{_EXECUTE}.numerics.fused_loss",
+        f"{_EXECUTE}.numerics.losses.fused_cross_entropy",
         logits_bytes=10,
         loss_bytes=22,
         note=(
@@ -54,7 +54,7 @@ RUNTIME: Final = derive(
         ),
     ),
     read(
-        f"{_EXECUTE}.numerics.loss",
+        f"{_EXECUTE}.numerics.losses.cross_entropy",
         logits_blocks_bytes=12,
         split_logits_bytes=2,
         note=(
@@ -63,7 +63,7 @@ RUNTIME: Final = derive(
         ),
     ),
     read(
-        f"{_EXECUTE}.interpreter.device",
+        f"{_EXECUTE}.interpreter.device_walk",
         schedules=tuple(_SCHEDULES.split()),
         note="rows of actions in any order",
     ),
@@ -83,7 +83,7 @@ RUNTIME: Final = derive(
             "off",
             "--transport messages",
             read(
-                f"{_EXECUTE}.transport.one_by_one",
+                f"{_EXECUTE}.transport.side_tasks_in_turn",
                 off="overlap_grad_reduce",
                 gather_prefetch=0,
                 note="one thing behind another",

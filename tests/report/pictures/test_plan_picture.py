@@ -136,7 +136,7 @@ def test_golden_pictures() -> None:
 
 
 def test_docs_hold_the_pictures() -> None:
-    folder = Path(__file__).parents[2] / "docs" / "pictures"
+    folder = Path(__file__).parents[3] / "docs" / "pictures"
     stems = {
         "survey3": "14-survey3",
         "dualpipe": "11-dualpipe",

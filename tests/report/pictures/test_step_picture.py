@@ -204,7 +204,7 @@ def test_forms(picture: Picture, step: StepPicture) -> None:
     if "zb-h1" in picture.name:
         assert_golden("picture-step.svg", plan_svg(picture))
         assert (
-            Path(__file__).parents[2] / "docs" / "pictures" / "step.svg"
+            Path(__file__).parents[3] / "docs" / "pictures" / "step.svg"
         ).read_text() == plan_svg(picture)
         assert_golden("picture-step.txt", plain(PlanText(picture=picture), width=120))
 

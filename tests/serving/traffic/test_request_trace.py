@@ -113,7 +113,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 )
 def test_real_lengths(name: str, requests: int) -> None:
     """Figures of the Azure traces, whose columns are named otherwise here."""
-    path = Path(__file__).resolve().parents[3] / "shared" / "traces" / "serving" / name
+    path = Path(__file__).resolve().parents[4] / "shared" / "traces" / "serving" / name
     if not path.exists():
         pytest.skip(f"{name} is not here")
     text = path.read_text().replace("t_s,input_tokens", "arrival_s,input_tokens", 1)

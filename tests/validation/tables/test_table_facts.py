@@ -267,7 +267,7 @@ def test_every_rule_of_the_project_is_used_by_some_row() -> None:
 
 def test_the_wheel_holds_no_facts_of_a_table() -> None:
     source = FOLDER.parents[1] / "src" / "shardwright" / "validation"
-    text = "\n".join(path.read_text(encoding="utf-8") for path in source.glob("*.py"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in source.rglob("*.py"))
     assert [
         name
         for name in {row.source_id for row in rows()}
