@@ -15,9 +15,9 @@ from shardwright.api.problems import problem_of
 from shardwright.execute.proof.prove_plan import prove
 from shardwright.search.answer import GeneralAnswer
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.request import Request
 from shardwright.strategy.plan.plan import Plan
 from tests.search.mixed.members import KINDS, batch_of, drawn_plan, with_batch
@@ -114,13 +114,14 @@ def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, kind: str)
         seed=seed,
         kind=kind,
     )
-    market = Market.of(Ground.of(problem))
+    pipelines = PricedPipelines.of(StageCosts.of(problem))
     drawn = None
     while (
         drawn is None
-        or len({market.ground.table.mesh(row) for lane in drawn.lanes for row in lane.rows}) < 2
+        or len({pipelines.stage_costs.table.mesh(row) for lane in drawn.lanes for row in lane.rows})
+        < 2
     ):
-        drawn = drawn_plan(market, generator, lanes=generator.choice((1, 2)))
-    problem = with_batch(problem, batch_of(market.ground, drawn))
-    proof = prove(problem.model, problem.job, general_plan(market.ground, drawn))
+        drawn = drawn_plan(pipelines, generator, lanes=generator.choice((1, 2)))
+    problem = with_batch(problem, batch_of(pipelines.stage_costs, drawn))
+    proof = prove(problem.model, problem.job, general_plan(pipelines.stage_costs, drawn))
     assert proof.equal, proof.worst

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from shardwright.program.buckets import BlockRange, last_piece
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import seeds
@@ -48,10 +48,12 @@ def test_blocks_of_other_runs_are_none_that_both_hold() -> None:
     assert last_piece(stretch(0, 4), stretch(0, 4, run=2), piece=0, pieces=2, of=2) is None
 
 
-def one_stage_a_pool(market: Market, plan: MixedPlan) -> bool:
+def one_stage_a_pool(pipelines: PricedPipelines, plan: MixedPlan) -> bool:
     """Stages of the only lane lie on pools of their own, where all replicas lie side by side."""
     rows = plan.lanes[0].stage_rows()
-    return len(rows) > 1 and len({int(market.ground.table.pool[row]) for row in rows}) == len(rows)
+    return len(rows) > 1 and len(
+        {int(pipelines.stage_costs.table.pool[row]) for row in rows}
+    ) == len(rows)
 
 
 @pytest.mark.parametrize("seed", seeds(4, 60))
@@ -59,17 +61,18 @@ def test_replicas_of_a_lane_may_as_well_be_two_lanes(seed: int) -> None:
     """The same replicas under two names sum the same gradients at the same time, if they lie on the
     same devices."""
     generator = random.Random(seed)
-    market = Market.of(Ground.of(mixed_problem(generator)))
-    plan = drawn_plan(market, generator, lanes=1)
-    while plan is None or plan.lanes[0].replicas < 2 or not one_stage_a_pool(market, plan):
-        plan = drawn_plan(market, generator, lanes=1)
-    problem = with_batch(market.ground.problem, batch_of(market.ground, plan))
-    ground, (lane,) = Ground.of(problem), plan.lanes
+    pipelines = PricedPipelines.of(StageCosts.of(mixed_problem(generator)))
+    plan = drawn_plan(pipelines, generator, lanes=1)
+    while plan is None or plan.lanes[0].replicas < 2 or not one_stage_a_pool(pipelines, plan):
+        plan = drawn_plan(pipelines, generator, lanes=1)
+    problem = with_batch(pipelines.stage_costs.problem, batch_of(pipelines.stage_costs, plan))
+    stage_costs, (lane,) = StageCosts.of(problem), plan.lanes
     first = generator.randint(1, lane.replicas - 1)
     parted = replace(
         plan, lanes=(replace(lane, replicas=first), replace(lane, replicas=lane.replicas - first))
     )
     one, other = (
-        simulate_plan(problem, general_plan(ground, some)).step_time_s for some in (plan, parted)
+        simulate_plan(problem, general_plan(stage_costs, some)).step_time_s
+        for some in (plan, parted)
     )
     assert other == pytest.approx(one, rel=1e-9)

@@ -11,11 +11,11 @@ import pytest
 
 from shardwright.hardware.graph import Units
 from shardwright.program.stages import parameter_sums
-from shardwright.program.stages.parameter_sums import ParameterUse, Sums
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.program.stages.parameter_sums import ParameterUse, StageReductions
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.simulated_plans import simulated
 from shardwright.search.mixed.plans.write_plan import general_plan
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import in_both, many, random_of
 
@@ -27,7 +27,9 @@ def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
     seen = Counter[str]()
     arrays = parameter_sums._sums_by_tokens
 
-    def both(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
+    def both(
+        uses: tuple[ParameterUse, ...], length: int, islands: Units | None
+    ) -> StageReductions | None:
         found, true = (
             arrays(uses, length, islands),
             parameter_sums._sums_by_device(uses, length, islands),
@@ -42,10 +44,10 @@ def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
     parameter_sums.sums_of.cache_clear()
     for number in range(many(2, 12)):
         problem = mixed_problem(random_of(f"sums {number}"), kind=KINDS[number % len(KINDS)])
-        market = Market.of(Ground.of(problem))
+        pipelines = PricedPipelines.of(StageCosts.of(problem))
         for turn in range(3):
-            plan = drawn_plan(market, random.Random(turn), lanes=2 + turn % 2)
+            plan = drawn_plan(pipelines, random.Random(turn), lanes=2 + turn % 2)
             if plan is not None:
-                own = with_batch(problem, batch_of(market.ground, plan))
-                simulated(own, general_plan(Ground.of(own), plan))
+                own = with_batch(problem, batch_of(pipelines.stage_costs, plan))
+                simulated(own, general_plan(StageCosts.of(own), plan))
     assert seen["as arrays"] > 10

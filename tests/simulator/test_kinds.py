@@ -8,9 +8,9 @@ import random
 import pytest
 
 from shardwright.program.problem import Problem
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import general_plan
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.simulator.kinds import LINKS, kind_names
 from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.prediction import Prediction
@@ -49,12 +49,12 @@ def predicted(problem: Problem, plan: Plan) -> Prediction:
 def test_busy_seconds_and_waits_are_the_step(seed: int) -> None:
     generator = random.Random(seed)
     problem = mixed_problem(generator)
-    market = Market.of(Ground.of(problem))
-    drawn = drawn_plan(market, generator, lanes=generator.choice((1, 2, 3)))
+    pipelines = PricedPipelines.of(StageCosts.of(problem))
+    drawn = drawn_plan(pipelines, generator, lanes=generator.choice((1, 2, 3)))
     if drawn is None:
         pytest.skip("no room for so many lanes")
-    problem = with_batch(problem, batch_of(market.ground, drawn))
-    found = predicted(problem, general_plan(market.ground, drawn))
+    problem = with_batch(problem, batch_of(pipelines.stage_costs, drawn))
+    found = predicted(problem, general_plan(pipelines.stage_costs, drawn))
     names = {kind.name for kind in found.kinds}
     assert {stage.kind for stage in found.stages} == names <= set(kind_names(problem.cluster))
 

@@ -1,4 +1,4 @@
-"""The best plan on a mixed cluster, and the check of the prices that prove its bound."""
+"""Plan on a mixed cluster; check the certificate of a stored plan of one."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ from shardwright.search.limit import Stops
 from shardwright.search.mixed.bounds.cost_bound import cell_holds
 from shardwright.search.mixed.bounds.time_bound import covers, holds
 from shardwright.search.mixed.cost_certificate import Goal
+from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.find_cheapest import find_valued
 from shardwright.search.mixed.find_fastest import TOLERANCE, find_mixed
-from shardwright.search.mixed.pipelines.price_per_second import tariff_of
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.price_per_second import price_per_second_of
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
 from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
 from shardwright.search.mixed.stages.stage_meshes import has_experts
 from shardwright.search.mixed.stages.stage_tables import why_alone
@@ -51,6 +52,7 @@ def plan_mixed(
     tolerance: float = TOLERANCE,
     time_limit_s: float = inf,
     stops: Stops | None = None,
+    effort: Effort = USUAL,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[MixedPlan | None]:
@@ -59,7 +61,7 @@ def plan_mixed(
 
     Args:
         tolerance: gap that is good enough.
-        time_limit_s, stops, engine: see `find_mixed`.
+        time_limit_s, stops, effort, engine: see `find_mixed`.
 
     Raises:
         UsageError: a pinned axis is not one of pipelines, or nothing has what is pinned.
@@ -83,12 +85,13 @@ def plan_mixed(
         else partial(find_mixed, top=request.top)
     )
     answer = find(
-        roomy(request, problem),
+        with_headroom(request, problem),
         choices=choices,
         tolerance=tolerance,
         time_limit_s=time_limit_s,
         stops=stops,
         memory=request.search_memory,
+        effort=effort,
         engine=engine,
         progress=progress,
     )
@@ -101,7 +104,7 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
     """
     assert answer.simulation is not None
     request = answer.simulation.request
-    problem = roomy(request, problem_of(request))
+    problem = with_headroom(request, problem_of(request))
     # The options that are tried are the same in every pool: those of the runtime and of the model.
     task = AloneSearch(
         pool=pools_of(problem.cluster)[0],
@@ -132,12 +135,12 @@ def choices_for(request: Request, problem: Problem) -> Choices:
 
 
 def goal_of(request: Request) -> Goal:
-    """The goal of a request: time, cost, energy or a front, and the budget."""
+    """The goal of a request: its objective and budget."""
     return Goal(objective=request.objective, budget=request.budget or inf)
 
 
-def roomy(request: Request, problem: Problem) -> Problem:
-    """The problem with the device memory that plans may use."""
+def with_headroom(request: Request, problem: Problem) -> Problem:
+    """The problem with the memory that plans may fill."""
     if not 0 <= request.headroom < 1:
         raise UsageError(
             f"a headroom of {request.headroom:g} of a device's memory",
@@ -158,19 +161,19 @@ def check_prices(
     """
     part = certificate.mixed
     assert part is not None
-    problem = roomy(request, problem_of(request))
+    problem = with_headroom(request, problem_of(request))
     choices = choices_for(request, problem)
     if part.valued is not None:
         return _check_cells(request, problem, part.valued, progress)
     done = 0
     for closed in part.closed if part.lower_bound_s else ():
-        market = Market.of(Ground.of(under(problem, closed.options), choices))
-        if not covers(market.ground, [dual.frame for dual in closed.duals]):
+        pipelines = PricedPipelines.of(StageCosts.of(under(problem, closed.options), choices))
+        if not covers(pipelines.stage_costs, [dual.frame for dual in closed.duals]):
             raise DataError(
                 "the frames of the certificate leave out a part of the space", hint="plan again"
             )
         for dual in closed.duals:
-            if dual.limit_s < part.lower_bound_s * (1 - 1e-8) or not holds(market, dual):
+            if dual.limit_s < part.lower_bound_s * (1 - 1e-8) or not holds(pipelines, dual):
                 raise DataError(
                     f"the prices of a frame do not close it: {dual.frame.text()}", hint="plan again"
                 )
@@ -189,14 +192,16 @@ def _check_cells(
     Raises:
         DataError: prices do not show what a cell claims, or a frame is missing.
     """
-    choices, tariff = (
+    choices, price_per_second = (
         choices_for(request, problem),
-        tariff_of(problem.cluster, pools_of(problem.cluster), request.objective),
+        price_per_second_of(problem.cluster, pools_of(problem.cluster), request.objective),
     )
     options = dict.fromkeys(one.options for cell in part.cells for one in cell.shown)
-    markets = {row: Market.of(Ground.of(under(problem, row), choices)) for row in options}
+    pipeline_sets = {
+        row: PricedPipelines.of(StageCosts.of(under(problem, row), choices)) for row in options
+    }
     for number, cell in enumerate(part.cells, start=1):
-        if cell.shown and not cell_holds(markets, tariff, cell):
+        if cell.shown and not cell_holds(pipeline_sets, price_per_second, cell):
             raise DataError(
                 "the prices of a cell of times do not show what it claims: up to"
                 f" {cell.limit_s:.6g} s",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright.api.mixed import NAME, choices_for, roomy
+from shardwright.api.mixed import NAME, choices_for, with_headroom
 from shardwright.api.problems import (
     capacity_of,
     facts_of,
@@ -76,7 +76,7 @@ def _question(request: Request, problem: Problem, state: State, *, share: float)
     return StateQuestion(
         state=state,
         share=share,
-        problem=roomy(request, there),
+        problem=with_headroom(request, there),
         bounding=_grids(request, alike) if alike.cluster.is_uniform else _mixed(request, alike),
         further=_further(request, there) if state.nodes else None,
     )
@@ -92,7 +92,7 @@ def _grids(request: Request, problem: Problem) -> GridQuestion:
 
 def _mixed(request: Request, problem: Problem) -> MixedQuestion:
     return MixedQuestion(
-        problem=roomy(request, problem),
+        problem=with_headroom(request, problem),
         choices=choices_for(request, problem),
         memory=request.search_memory,
     )

@@ -1,5 +1,5 @@
-"""Part of the certificate of a mixed space: the frames that make up the space, and the prices
-that close each.
+"""Parts of the certificate of a mixed space: frames, which are subsets that make up the space, and
+the dual prices that prove the bound of each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ GIVEN_UP = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A part of a mixed space.
+    """A subset of the plans of a mixed space, given by ranges of replicas, tensor parallel degree,
+    nodes and sharding.
 
     Args:
         replicas: least and most in a plan.
@@ -147,7 +148,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuedPart:
-    """Part of the certificate of a search for cost, energy or within a budget.
+    """The part of a certificate that a search for cost, energy or within a budget adds.
 
     Args:
         objective: time, cost, energy or pareto.
@@ -222,7 +223,7 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPart:
-    """Part of the certificate of a mixed search.
+    """The part of a certificate that a mixed space adds.
 
     Args:
         shapes: pipelines that replicas may be, under each set of options.

@@ -4,6 +4,7 @@ many workers."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,8 +18,7 @@ from shardwright.files.text import to_text
 from shardwright.search.engine import processes
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
 from shardwright.search.limit import STOP, Limit, Stops, limit_of
-from shardwright.search.mixed.plans import pool_grids as mixed_alone
-from shardwright.search.mixed.plans.simulated_plans import AT_ONCE
+from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.request import Request
 from tests.tiers import in_both, in_proof
 
@@ -57,10 +57,18 @@ def joint(name: str, workers: int, *, stops: Stops | None = None) -> str:
         return to_text(document_of(stored_general(plan_joint(JOINT, stops=stops, engine=engine))))
 
 
-def mixed(name: str, workers: int, *, request: Request = MIXED, stops: Stops | None = None) -> str:
+def mixed(
+    name: str,
+    workers: int,
+    *,
+    request: Request = MIXED,
+    stops: Stops | None = None,
+    effort: Effort = USUAL,
+) -> str:
     """The file of a mixed answer."""
     with engine_of(name, workers=workers, least_s=0.0) as engine:
-        return to_text(document_of(stored_general(plan_mixed(request, stops=stops, engine=engine))))
+        answer = plan_mixed(request, stops=stops, effort=effort, engine=engine)
+        return to_text(document_of(stored_general(answer)))
 
 
 def certificate(text: str) -> Any:
@@ -105,15 +113,15 @@ def many_workers() -> tuple[int, ...]:
 
 
 @in_both
-def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixed() -> None:
     assert [mixed(PROCESSES, workers) for workers in many_workers()] == [whole_of(MIXED)] * len(
         many_workers()
     )
     # Where the search of a pool's grids is cut off, too; by looks, not by seconds.
-    monkeypatch.setattr(mixed_alone, "LOOKS", 2)
-    short = mixed(SERIAL, 1)
+    few = replace(USUAL, pool_grid_clock_checks=2)
+    short = mixed(SERIAL, 1, effort=few)
     assert [one["stopped_at"] for one in certificate(short)["mixed"]["alone"]] == [2, 2]
-    assert mixed(PROCESSES, 2) == short
+    assert mixed(PROCESSES, 2, effort=few) == short
 
 
 @cache
@@ -135,7 +143,7 @@ def test_frames_compositions_and_simulations_of_a_mixed_search(
     part = certificate(whole)["mixed"]
     assert part["tests"] > len(part["closed"])
     assert part["pipelines"]
-    assert certificate(whole)["simulated"] > AT_ONCE
+    assert certificate(whole)["simulated"] > USUAL.simulations_at_once
 
 
 @pytest.mark.proof

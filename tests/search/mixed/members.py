@@ -24,9 +24,9 @@ from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.strategy.plan.plan import Plan
 
 CLUSTERS = (
@@ -127,11 +127,11 @@ def with_batch(problem: Problem, batch: int) -> Problem:
 
 
 def drawn_plan(
-    market: Market, generator: random.Random, *, lanes: int, sharded: bool = False
+    pipelines: PricedPipelines, generator: random.Random, *, lanes: int, sharded: bool = False
 ) -> MixedPlan | None:
     """Replicas of random shapes with random cuts; None where the devices are too few. Args:
     sharded: most lanes shard, where some can."""
-    table, shapes = market.ground.table, market.shapes
+    table, shapes = pipelines.stage_costs.table, pipelines.shapes
     left = np.array([pool.devices for pool in table.pools])
     found = []
     for _ in range(lanes):
@@ -168,10 +168,10 @@ def replicas_that_fit(shapes: Shapes, left: IntArray) -> IntArray:
     )
 
 
-def sole_of(ground: Ground, plan: MixedPlan) -> tuple[int, ...]:
+def sole_of(stage_costs: StageCosts, plan: MixedPlan) -> tuple[int, ...]:
     """The classes of pools each of which alone holds some part of the model: a unit of layers, or
     an end without tied weights."""
-    table, classes = ground.table, ground.shared.classes
+    table, classes = stage_costs.table, stage_costs.shared.classes
     holders: dict[object, set[int]] = {}
     for lane in plan.lanes:
         rows, first = lane.stage_rows(), 0
@@ -187,11 +187,11 @@ def sole_of(ground: Ground, plan: MixedPlan) -> tuple[int, ...]:
 
 
 def placed_anyhow(
-    ground: Ground, mixed: MixedPlan, plan: Plan, generator: random.Random
+    stage_costs: StageCosts, mixed: MixedPlan, plan: Plan, generator: random.Random
 ) -> Plan | None:
     """The plan with its stages on other devices of their pools, in a random order and with gaps;
     None where they find no room so."""
-    table = ground.table
+    table = stage_costs.table
     free, bases, last = {pool.group: 0 for pool in table.pools}, {}, 0
     stages = [
         (number, place, row)
@@ -219,17 +219,19 @@ def placed_anyhow(
     return replace(plan, devices=last, lanes=lanes)
 
 
-def batch_of(ground: Ground, plan: MixedPlan) -> int:
+def batch_of(stage_costs: StageCosts, plan: MixedPlan) -> int:
     """Samples that a plan does."""
     return sum(
-        lane.replicas * lane.microbatches * int(ground.table.mbs[lane.rows[0]])
+        lane.replicas * lane.microbatches * int(stage_costs.table.mbs[lane.rows[0]])
         for lane in plan.lanes
     )
 
 
-def shape_of(market: Market, lane: MixedLane) -> int:
+def shape_of(pipelines: PricedPipelines, lane: MixedLane) -> int:
     """The number of a lane's shape."""
     rows = [*lane.rows, -1][:2]
     stages = [*lane.stages, 0][:2]
-    same = (market.shapes.rows == rows).all(axis=1) & (market.shapes.stages == stages).all(axis=1)
+    same = (pipelines.shapes.rows == rows).all(axis=1) & (pipelines.shapes.stages == stages).all(
+        axis=1
+    )
     return int(np.flatnonzero(same)[0])

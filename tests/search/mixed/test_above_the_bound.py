@@ -26,11 +26,11 @@ from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.meshes import full_meshes, idle_meshes
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, general_plan, moved
 from shardwright.search.mixed.stages.device_pools import Pool, pools_of
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_tables import LAYER
 from shardwright.search.request import SEARCH_MEMORY
@@ -87,11 +87,11 @@ def drawn_cut(layers: int, stages: int, generator: random.Random) -> tuple[int, 
     )
 
 
-def drawn_member(market: Market, generator: random.Random) -> MixedPlan | None:
+def drawn_member(pipelines: PricedPipelines, generator: random.Random) -> MixedPlan | None:
     """Up to three lanes of random shapes on random devices that share the batch; None where what
     was drawn does not do it."""
-    table, shapes = market.ground.table, market.shapes
-    left, rest = np.array([pool.devices for pool in table.pools]), int(market.batch)
+    table, shapes = pipelines.stage_costs.table, pipelines.shapes
+    left, rest = np.array([pool.devices for pool in table.pools]), int(pipelines.batch)
     lanes: list[MixedLane] = []
     for more in reversed(range(generator.randint(1, 3))):
         room = np.minimum(replicas_that_fit(shapes, left), rest // shapes.mbs)
@@ -126,9 +126,9 @@ def drawn_member(market: Market, generator: random.Random) -> MixedPlan | None:
     return None
 
 
-def busiest_s(market: Market, plan: MixedPlan) -> float:
+def busiest_s(pipelines: PricedPipelines, plan: MixedPlan) -> float:
     """Seconds that the layers of some stage take at least."""
-    each = market.ground.table.seconds[:, LAYER].sum(axis=1)
+    each = pipelines.stage_costs.table.seconds[:, LAYER].sum(axis=1)
     pairs = (
         (lane, row, size)
         for lane in plan.lanes
@@ -170,18 +170,20 @@ def pipelines(
     """Random plans of pipelines under the options of the space, without end."""
     assert answer.certificate.mixed is not None
     rows = [closed.options for closed in answer.certificate.mixed.closed]
-    markets = [(options, Market.of(Ground.of(under(problem, options)))) for options in rows]
+    pipeline_sets = [
+        (options, PricedPipelines.of(StageCosts.of(under(problem, options)))) for options in rows
+    ]
     while True:
-        options, market = generator.choice(markets)
+        options, pipelines = generator.choice(pipeline_sets)
         some = [
             plan
             for _ in range(generator.choice((1, DRAWN)))
-            if (plan := drawn_member(market, generator)) is not None
+            if (plan := drawn_member(pipelines, generator)) is not None
         ]
         if not some:
             continue
-        drawn = min(some, key=lambda plan: busiest_s(market, plan))
-        plan = general_plan(market.ground, drawn, options=options)
+        drawn = min(some, key=lambda plan: busiest_s(pipelines, plan))
+        plan = general_plan(pipelines.stage_costs, drawn, options=options)
         yield (
             plan
             if generator.random() < 0.7

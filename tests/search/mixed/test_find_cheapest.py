@@ -30,12 +30,12 @@ from shardwright.search.mixed.bounds.cost_rate_bound import (
 from shardwright.search.mixed.cost_certificate import Goal
 from shardwright.search.mixed.find_cheapest import find_valued
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.price_per_second import Tariff, tariff_of
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond, price_per_second_of
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.composition_search import whole_frame
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.request import Request
 from shardwright.simulator.predict import step_spending
 from shardwright.simulator.simulate import simulate_plan
@@ -64,9 +64,11 @@ def every_step(cluster: str) -> tuple[Tried, ...]:
     """Every plan of one and two lanes that fits."""
     problem, found = tiny(cluster, batch=2), []
     for closed in answer_of(cluster, "cost").certificate.mixed.valued.cells[0].shown:  # type: ignore[union-attr]
-        market = Market.of(Ground.of(under(problem, closed.options)))
-        for plan in every_plan(market, 2):
-            done = simulate_plan(problem, general_plan(market.ground, plan, options=closed.options))
+        pipelines = PricedPipelines.of(StageCosts.of(under(problem, closed.options)))
+        for plan in every_plan(pipelines, 2):
+            done = simulate_plan(
+                problem, general_plan(pipelines.stage_costs, plan, options=closed.options)
+            )
             if done.fits:
                 found.append(Tried(done.step_time_s, step_spending(problem, done)))
     return tuple(found)
@@ -118,12 +120,12 @@ def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: st
     problem, ratios = tiny(cluster, batch=2), []
     rows = [one.options for one in valued_of(answer_of(cluster, "cost")).cells[0].shown]
     pools = pools_of(problem.cluster)
-    tariff = tariff_of(problem.cluster, pools, "cost")
-    markets = [Market.of(Ground.of(under(problem, row))) for row in rows]
+    tariff = price_per_second_of(problem.cluster, pools, "cost")
+    pipeline_sets = [PricedPipelines.of(StageCosts.of(under(problem, row))) for row in rows]
     for one in every_step(cluster)[::7]:
         least = min(
-            least_of(least_floors(market, tariff, one.seconds, enough=inf, most=12, known={}))
-            for market in markets
+            least_of(least_floors(pipelines, tariff, one.seconds, enough=inf, most=12, known={}))
+            for pipelines in pipeline_sets
         )
         # Of devices, not of whole nodes.
         taken = float(tariff.rates @ one.spending.working_devices)
@@ -200,18 +202,20 @@ def test_the_cheapest_costs_no_more_than_the_fastest_and_is_no_faster() -> None:
 
 def test_floors_hold_and_higher_ones_do_not() -> None:
     problem = tiny("a100-sxm-40gb:2/2usd+v100-sxm-16gb:4/0.5usd", batch=8)
-    market, tariff = market_of(problem)
-    floor = floor_of(market, tariff, whole_frame(market), 2 * answer_seconds(problem), {})
+    pipelines, tariff = market_of(problem)
+    floor = floor_of(pipelines, tariff, whole_frame(pipelines), 2 * answer_seconds(problem), {})
     assert floor.rate
-    assert holds_floor(market, tariff, floor)
-    assert not holds_floor(market, tariff, replace(floor, rate=1.01 * floor.rate))
-    assert not holds_floor(market, tariff, replace(floor, rate=None))
-    assert not holds_floor(market, tariff, replace(floor, limit_s=3 * floor.limit_s))
+    assert holds_floor(pipelines, tariff, floor)
+    assert not holds_floor(pipelines, tariff, replace(floor, rate=1.01 * floor.rate))
+    assert not holds_floor(pipelines, tariff, replace(floor, rate=None))
+    assert not holds_floor(pipelines, tariff, replace(floor, limit_s=3 * floor.limit_s))
 
 
-def market_of(problem: Problem) -> tuple[Market, Tariff]:
+def market_of(problem: Problem) -> tuple[PricedPipelines, PricePerSecond]:
     pools = pools_of(problem.cluster)
-    return Market.of(Ground.of(problem)), tariff_of(problem.cluster, pools, "cost")
+    return PricedPipelines.of(StageCosts.of(problem)), price_per_second_of(
+        problem.cluster, pools, "cost"
+    )
 
 
 def answer_seconds(problem: Problem) -> float:
@@ -225,15 +229,15 @@ def test_cells_tile_all_times_and_hold_and_no_higher_rate_does() -> None:
         assert one.begin_s == other.limit_s
     assert cells[-1].begin_s == 0.0
     assert cells[-1].empty
-    tariff = tariff_of(problem.cluster, pools_of(problem.cluster), "cost")
+    tariff = price_per_second_of(problem.cluster, pools_of(problem.cluster), "cost")
     rows = dict.fromkeys(one.options for one in cells[0].shown)
-    markets = {row: Market.of(Ground.of(under(problem, row))) for row in rows}
+    pipeline_sets = {row: PricedPipelines.of(StageCosts.of(under(problem, row))) for row in rows}
     for cell in cells:
-        assert cell_holds(markets, tariff, cell)
+        assert cell_holds(pipeline_sets, tariff, cell)
         if cell.rate is not None:
-            assert not cell_holds(markets, tariff, replace(cell, rate=1.001 * cell.rate))
+            assert not cell_holds(pipeline_sets, tariff, replace(cell, rate=1.001 * cell.rate))
         assert not cell_holds(
-            markets,
+            pipeline_sets,
             tariff,
             replace(cell, shown=tuple(replace(one, floors=one.floors[1:]) for one in cell.shown)),
         )
@@ -241,7 +245,7 @@ def test_cells_tile_all_times_and_hold_and_no_higher_rate_does() -> None:
 
 def test_rates_of_whole_nodes_are_the_next_ones() -> None:
     cluster = parse_cluster("a100-sxm-40gb:16/900usd+v100-sxm-16gb:16/90usd")
-    tariff = tariff_of(cluster, pools_of(cluster), "cost")
+    tariff = price_per_second_of(cluster, pools_of(cluster), "cost")
     assert tariff.whole(0.01, (2, 2)) == pytest.approx(0.2)
     assert tariff.whole(0.21, (2, 2)) == pytest.approx(0.4)
     assert tariff.whole(0.41, (2, 2)) == pytest.approx(2.0)
@@ -255,14 +259,16 @@ def test_a_price_that_is_missing_is_told_in_a_line() -> None:
     hint = raised.value.hint or ""
     assert parse_cluster(hint.split(": ")[1].split(" (")[0]).groups[0].price > 0
     with pytest.raises(UsageError, match="the power of tpu-v4 is not known"):
-        tariff_of(parse_cluster("tpu-v4:8"), pools_of(parse_cluster("tpu-v4:8")), "energy")
+        price_per_second_of(
+            parse_cluster("tpu-v4:8"), pools_of(parse_cluster("tpu-v4:8")), "energy"
+        )
 
 
 def test_a_floor_of_nothing_is_no_floor() -> None:
     problem = tiny(CLUSTERS[0], batch=2)
-    market, tariff = market_of(problem)
+    pipelines, tariff = market_of(problem)
     none = Floor(
-        frame=whole_frame(market),
+        frame=whole_frame(pipelines),
         limit_s=100.0,
         devices=(0.0, 0.0),
         nodes=0.0,
@@ -270,8 +276,8 @@ def test_a_floor_of_nothing_is_no_floor() -> None:
         money=0.0,
         rate=0.0,
     )
-    assert holds_floor(market, tariff, none)
-    assert not holds_floor(market, tariff, replace(none, rate=0.1))
+    assert holds_floor(pipelines, tariff, none)
+    assert not holds_floor(pipelines, tariff, replace(none, rate=0.1))
 
 
 def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:

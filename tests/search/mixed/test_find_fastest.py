@@ -23,24 +23,24 @@ from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import Frame, MixedPart, Stops
-from shardwright.search.mixed import find_fastest as find_module
 from shardwright.search.mixed.bounds.time_bound import Closing, covers, holds, seconds_of, step_of
+from shardwright.search.mixed.effort import USUAL
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
-from shardwright.search.mixed.pipelines.search_tasks import Bench, Stock
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans import composition_search as composing
 from shardwright.search.mixed.plans.composition_search import (
-    Look,
-    Seen,
+    FrameAnswer,
+    FrameQuery,
+    compose_frame,
     first_limit,
-    looked,
     whole_frame,
 )
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, pool_alone
 from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.stages.device_pools import Pool, pools_of
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
@@ -83,9 +83,9 @@ def cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
     return [tuple(b - a for a, b in zip((0, *c), (*c, layers), strict=True)) for c in found]
 
 
-def every_plan(market: Market, batch: int) -> list[MixedPlan]:
+def every_plan(pipelines: PricedPipelines, batch: int) -> list[MixedPlan]:
     """Every plan of one or two lanes, in the order of their shapes."""
-    table, shapes = market.ground.table, market.shapes
+    table, shapes = pipelines.stage_costs.table, pipelines.shapes
     room = np.array([pool.devices for pool in table.pools])
     lanes: list[tuple[MixedLane, np.ndarray, int]] = []  # type: ignore[type-arg]
     for shape in range(len(shapes)):
@@ -138,9 +138,11 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
     c = answer.certificate
     steps = []
     for options in [closed.options for closed in part_of(c).closed]:
-        market = Market.of(Ground.of(under(problem, options)))
-        for plan in every_plan(market, 2):
-            done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
+        pipelines = PricedPipelines.of(StageCosts.of(under(problem, options)))
+        for plan in every_plan(pipelines, 2):
+            done = simulate_plan(
+                problem, general_plan(pipelines.stage_costs, plan, options=options)
+            )
             if done.fits:
                 steps.append(done.step_time_s)
     assert len(steps) > 24
@@ -172,11 +174,13 @@ def test_answers_with_lanes_that_shard_are_as_fast_as_the_best_of_every_plan(num
         pytest.skip("nothing fits")
     best, plans = inf, 0
     for options in [closed.options for closed in part_of(found.certificate).closed]:
-        market = Market.of(Ground.of(under(problem, options)))
-        some = every_plan(market, problem.job.global_batch)
-        plans += sum(frame_of(market.ground.table, plan).sharded for plan in some)
+        pipelines = PricedPipelines.of(StageCosts.of(under(problem, options)))
+        some = every_plan(pipelines, problem.job.global_batch)
+        plans += sum(frame_of(pipelines.stage_costs.table, plan).sharded for plan in some)
         for plan in generator.sample(some, min(len(some), 400)):
-            done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
+            done = simulate_plan(
+                problem, general_plan(pipelines.stage_costs, plan, options=options)
+            )
             best = min(best, done.step_time_s) if done.fits else best
     assert plans
     assert found.certificate.lower_bound_s <= best * (1 + 1e-9)
@@ -203,13 +207,15 @@ def test_without_pipelines_and_zero1_lanes_of_both_kinds_shard_each_for_itself()
     assert named == {lane.name for lane in found.plan.lanes}
     assert len(named) == 2
     assert "zero3" in part_of(found.certificate).pipelines
-    market = Market.of(Ground.of(problem))
+    pipelines = PricedPipelines.of(StageCosts.of(problem))
     assert covers(
-        market.ground,
+        pipelines.stage_costs,
         [dual.frame for closed in part_of(found.certificate).closed for dual in closed.duals],
     )
     assert all(
-        holds(market, dual) for closed in part_of(found.certificate).closed for dual in closed.duals
+        holds(pipelines, dual)
+        for closed in part_of(found.certificate).closed
+        for dual in closed.duals
     )
 
 
@@ -261,9 +267,11 @@ def test_answers_to_models_with_experts_are_as_fast_as_the_best_of_every_plan(nu
         pytest.skip("nothing fits")
     best = inf
     for options in [closed.options for closed in part_of(found.certificate).closed]:
-        market = Market.of(Ground.of(under(problem, options)))
-        for plan in every_plan(market, problem.job.global_batch):
-            done = simulate_plan(problem, general_plan(market.ground, plan, options=options))
+        pipelines = PricedPipelines.of(StageCosts.of(under(problem, options)))
+        for plan in every_plan(pipelines, problem.job.global_batch):
+            done = simulate_plan(
+                problem, general_plan(pipelines.stage_costs, plan, options=options)
+            )
             best = min(best, done.step_time_s) if done.fits else best
     assert found.certificate.lower_bound_s <= best * (1 + 1e-9)
     assert found.step_time_s <= best * 1.02
@@ -282,29 +290,29 @@ def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(
     part = part_of(found.certificate)
     assert part.closed
     for closed in part.closed:
-        market = Market.of(Ground.of(under(problem, closed.options)))
+        pipelines = PricedPipelines.of(StageCosts.of(under(problem, closed.options)))
         frames = [dual.frame for dual in closed.duals]
-        assert covers(market.ground, frames)
-        assert not covers(market.ground, frames[1:])
+        assert covers(pipelines.stage_costs, frames)
+        assert not covers(pipelines.stage_costs, frames[1:])
         for dual in closed.duals:
             assert dual.limit_s >= part.lower_bound_s * (1 - 1e-9)
-            assert holds(market, dual)
+            assert holds(pipelines, dual)
         # Five times as late all of them together do the batch.
         late = replace(closed.duals[0], limit_s=5 * found.step_time_s)
-        assert not holds(market, late)
+        assert not holds(pipelines, late)
 
 
 def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory closes every frame at the latest limit as at the first."""
-    looks = []
+    queries = []
 
-    def counted(stock: Stock, look: Look) -> Seen:
-        looks.append(look.frame)
-        return looked(stock, look)
+    def counted(inputs: TaskInputs, query: FrameQuery) -> FrameAnswer:
+        queries.append(query.frame)
+        return compose_frame(inputs, query)
 
-    monkeypatch.setattr(composing, "looked", counted)
+    monkeypatch.setattr(composing, "compose_frame", counted)
     problem = tiny(
         "a100-sxm-40gb:2+v100-sxm-16gb:2",
         seed=616412,
@@ -314,23 +322,20 @@ def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(
     )
     with pytest.raises(InfeasibleError, match="no plan fits in memory"):
         find_mixed(problem, engine=Serial())
-    times = Counter(looks)
-    # The undivided frame is looked at once for each of the early limits, every part of it once.
+    times = Counter(queries)
+    # Plans of the undivided frame are composed once for each early limit, of every part once.
     whole = max(times, key=lambda frame: frame.replicas[1] - frame.replicas[0])
-    assert 1 <= times.pop(whole) <= len(composing.EARLY_RISES)
+    assert 1 <= times.pop(whole) <= len(USUAL.early_limit_rises)
     assert times
     assert set(times.values()) == {1}
 
 
-def test_a_plan_near_the_best_is_found_before_frames_are_divided(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Looks at undivided frames alone lead to a plan over both kinds within 10 % of the answer, and
-    to its bound."""
+def test_a_plan_near_the_best_is_found_before_frames_are_divided() -> None:
+    """Plans composed of undivided frames alone are within 10 % of the answer, and lead to its
+    bound."""
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=16)
     answer = find_mixed(problem, engine=Serial())
-    monkeypatch.setattr(find_module, "ROUNDS", ())
-    early = find_mixed(problem, engine=Serial())
+    early = find_mixed(problem, engine=Serial(), effort=replace(USUAL, rounds=()))
     assert early.detail is not None
     assert early.step_time_s <= 1.1 * answer.step_time_s
     assert early.certificate.lower_bound_s >= 0.95 * answer.certificate.lower_bound_s
@@ -338,17 +343,21 @@ def test_a_plan_near_the_best_is_found_before_frames_are_divided(
 
 def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -> None:
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
-    market = Market.of(Ground.of(problem))
-    first, _ = first_limit(market, whole_frame(market), most=100.0)
-    closing = Closing(market=market, bench=Bench.of(Serial(), problem, [market]))
+    pipelines = PricedPipelines.of(StageCosts.of(problem))
+    first, _ = first_limit(pipelines, whole_frame(pipelines), most=100.0)
+    closing = Closing(pipelines=pipelines, tasks=SearchTasks.of(Serial(), problem, [pipelines]))
     assert not closing.close(2 * first, most=6)
     lowered = closing.lowered(2 * first)
     assert first < lowered < 2 * first
     assert not closing.open
-    assert covers(market.ground, list(closing.closed))
-    assert all(dual.limit_s >= lowered and holds(market, dual) for dual in closing.closed.values())
+    assert covers(pipelines.stage_costs, list(closing.closed))
+    assert all(
+        dual.limit_s >= lowered and holds(pipelines, dual) for dual in closing.closed.values()
+    )
     later = seconds_of(step_of(lowered) + 1)
-    assert any(market.priced(frame, later)[0].samples >= market.batch for frame in closing.closed)
+    assert any(
+        pipelines.priced(frame, later)[0].samples >= pipelines.batch for frame in closing.closed
+    )
 
 
 def test_counts_add_up_and_the_best_part_alone_is_no_faster(
@@ -391,14 +400,17 @@ def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
     larger = replace(
         problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:]))
     )
-    one, other = Market.of(Ground.of(problem)), Market.of(Ground.of(larger))
+    one, other = (
+        PricedPipelines.of(StageCosts.of(problem)),
+        PricedPipelines.of(StageCosts.of(larger)),
+    )
     frames = (
         Frame(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)),
         Frame(replicas=(4, 8), tp=2, nodes=(0.0, 1e9)),
     )
     for frame in (*frames, *(replace(frame, sharded=True) for frame in frames)):
         before, after = (
-            market.priced(frame, 0.5, thorough=True)[0].samples for market in (one, other)
+            pipelines.priced(frame, 0.5, thorough=True)[0].samples for pipelines in (one, other)
         )
         assert after >= before * (1 - 1e-9)
 
@@ -460,17 +472,17 @@ def test_a_composed_plan_is_simulated_before_frames_with_sharding_lanes_are_pric
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events: list[str] = []
-    priced, take = Market.priced, Standing.take
+    priced, take = PricedPipelines.priced, Standing.take
 
-    def counted(market: Market, frame: Frame, *args: Any, **given: Any) -> Any:
+    def counted(pipelines: PricedPipelines, frame: Frame, *args: Any, **given: Any) -> Any:
         events.append("sharded" if frame.sharded else "priced")
-        return priced(market, frame, *args, **given)
+        return priced(pipelines, frame, *args, **given)
 
     def taken(standing: Standing, mixed: MixedPlan | None, *args: Any) -> float:
         events.append("grid" if mixed is None else "composed")
         return take(standing, mixed, *args)
 
-    monkeypatch.setattr(Market, "priced", counted)
+    monkeypatch.setattr(PricedPipelines, "priced", counted)
     monkeypatch.setattr(Standing, "take", taken)
     find_mixed(tiny("a100-sxm-40gb:2+v100-sxm-16gb:2"))
     before = Counter(events[: events.index("composed")])

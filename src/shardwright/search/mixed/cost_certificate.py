@@ -13,9 +13,9 @@ from shardwright.search.frames import Cell, FrontPoint, MixedPart, ValuedPart
 from shardwright.search.mixed.bounds.cost_bound import least_value
 from shardwright.search.mixed.find_fastest import pipelines_space
 from shardwright.search.mixed.pipelines.price_per_second import PARETO, TIME
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.certificate import certified
-from shardwright.search.mixed.plans.low_cost_plans import Book, Point
+from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, Point
 from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
 from shardwright.search.mixed.plans.write_plan import pipelines_text
 from shardwright.search.mixed.stages.device_pools import pools_of
@@ -25,7 +25,7 @@ from shardwright.search.universal import universal_bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is asked: an objective of `request.OBJECTIVES`, and dollars an hour that plans may rent
+    """The goal of a search: an objective of `request.OBJECTIVES`, and dollars an hour that plans may rent
     for (inf = any).
     """
 
@@ -36,49 +36,52 @@ class Goal:
 def valued_certificate(
     goal: Goal,
     own: OwnGrids,
-    markets: Mapping[Options, Market],
+    pipeline_sets: Mapping[Options, PricedPipelines],
     best: Point,
     cells: tuple[Cell, ...],
     *,
     tolerance: float,
     stopped_at: int,
 ) -> Certificate:
-    """All plans that were looked at, the bounds of time and of what is asked, and the front.
+    """The certificate: all plans that were examined, the bounds of time and of the objective, and
+    the front.
 
     Args:
-        markets: none where pipelines of the model are not searched.
+        pipeline_sets: none where pipelines of the model are not searched.
         stopped_at: as of `Certificate`.
     """
-    book = own.book
-    standing = book.standing
-    shown_s = max((cell.limit_s for cell in cells if cell.empty), default=0.0 if markets else inf)
+    record = own.record
+    standing = record.standing
+    shown_s = max(
+        (cell.limit_s for cell in cells if cell.empty), default=0.0 if pipeline_sets else inf
+    )
     part = MixedPart(
-        shapes=sum(len(market.shapes) for market in markets.values()),
-        alone=tuple(one.told for one in own.searched),
+        shapes=sum(len(pipelines.shapes) for pipelines in pipeline_sets.values()),
+        alone=tuple(one.for_certificate for one in own.searched),
         closed=(),
         tests=sum(len(one.floors) for cell in cells for one in cell.shown),
         lower_bound_s=shown_s if isfinite(shown_s) else 0.0,
         tolerance=tolerance,
-        pipelines=_words(best, markets),
+        pipelines=_words(best, pipeline_sets),
         composed_stopped_at=standing.limit.stopped_at,
-        valued=_valued(goal, own, markets, best, cells),
+        valued=_valued(goal, own, pipeline_sets, best, cells),
         why_alone=why_alone(standing.problem),
     )
     return certified(
         standing,
         part,
-        _space(goal, own, markets),
+        _space(goal, own, pipeline_sets),
         best_s=best.seconds,
         shown_s=min(shown_s, own.lower_bound_s),
         stopped_at=stopped_at,
     )
 
 
-def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
+def _space(goal: Goal, own: OwnGrids, pipeline_sets: Mapping[Options, PricedPipelines]) -> str:
     """The space in words and values."""
-    problem, choices = own.book.standing.problem, own.choices
-    said = pipelines_space(problem, tuple(markets), choices)
-    pipelines = f"{said}; and " if markets or not problem.cluster.is_uniform else ""
+    problem, choices = own.record.standing.problem, own.choices
+    said = pipelines_space(problem, tuple(pipeline_sets), choices)
+    pipelines = f"{said}; and " if pipeline_sets or not problem.cluster.is_uniform else ""
     ranges = ", ".join(
         one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest))
     )
@@ -88,10 +91,10 @@ def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
     return f"{pipelines}every grid of the standard space on {ranges}{pinned}; least {least}{budget}"
 
 
-def _words(point: Point, markets: Mapping[Options, Market]) -> str:
+def _words(point: Point, pipeline_sets: Mapping[Options, PricedPipelines]) -> str:
     """A plan in a line."""
     return (
-        pipelines_text(next(iter(markets.values())).ground.table, point.mixed)
+        pipelines_text(next(iter(pipeline_sets.values())).stage_costs.table, point.mixed)
         if point.mixed is not None
         else point.grid
     )
@@ -100,11 +103,11 @@ def _words(point: Point, markets: Mapping[Options, Market]) -> str:
 def _valued(
     goal: Goal,
     own: OwnGrids,
-    markets: Mapping[Options, Market],
+    pipeline_sets: Mapping[Options, PricedPipelines],
     best: Point,
     cells: tuple[Cell, ...],
 ) -> ValuedPart:
-    book, whatever = own.book, least_of_any(own.book)
+    record, whatever = own.record, least_of_any(own.record)
 
     def lower(by: float, value: float) -> float:
         shown = (
@@ -113,7 +116,7 @@ def _valued(
             else max(min(least_value(cells, by=by), own.bound(by=by)), whatever)
         )
         assert shown <= value * (1 + 1e-9) or shown == inf, (
-            f"{shown} {book.tariff.unit} are called a bound of {value}"
+            f"{shown} {record.price_per_second.unit} are called a bound of {value}"
         )
         return min(shown, value)
 
@@ -122,14 +125,14 @@ def _valued(
             step_time_s=point.seconds,
             value=point.value,
             lower_bound=lower(point.seconds, point.value),
-            pipelines=_words(point, markets),
+            pipelines=_words(point, pipeline_sets),
             plan=point.plan,
         )
-        for point in book.front()
+        for point in record.front()
     )
     return ValuedPart(
         objective=goal.objective,
-        unit=book.tariff.unit,
+        unit=record.price_per_second.unit,
         budget=goal.budget if isfinite(goal.budget) else 0.0,
         value=best.value,
         lower_bound=lower(inf, best.value),
@@ -138,12 +141,12 @@ def _valued(
     )
 
 
-def least_of_any(book: Book) -> float:
+def least_of_any(record: PlanRecord) -> float:
     """Units that no plan whatever can do a step for: all its work at the best rate of the kind that
     takes least for it.
     """
-    problem = book.standing.problem
-    rates: list[float] = book.tariff.rates.tolist()
+    problem = record.standing.problem
+    rates: list[float] = record.price_per_second.rates.tolist()
     pools = pools_of(problem.cluster)
     return min(
         rate * universal_bound(kind_problem(problem, pool.first), 1)

@@ -20,83 +20,86 @@ from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import Cell
 from shardwright.search.limit import Limit, Stops, limit_of
-from shardwright.search.mixed.bounds.cost_bound import cell_of, earliest_within, march
+from shardwright.search.mixed.bounds.cost_bound import cell_of, cells_of_all_times, earliest_within
 from shardwright.search.mixed.bounds.cost_rate_bound import Known
 from shardwright.search.mixed.cost_certificate import Goal, valued_certificate
-from shardwright.search.mixed.find_fastest import ALONE, COMPOSED, ROUNDS, option_rows
+from shardwright.search.mixed.effort import USUAL, Effort
+from shardwright.search.mixed.find_fastest import option_rows
 from shardwright.search.mixed.pipelines.price_per_second import (
     COST,
     ENERGY,
     PARETO,
     TIME,
-    Tariff,
-    tariff_of,
+    PricePerSecond,
+    price_per_second_of,
 )
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
-from shardwright.search.mixed.pipelines.search_tasks import Bench
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
 from shardwright.search.mixed.plans.composition_search import (
-    OTHERS,
+    compose_by_limits,
     composing_of,
     first_limit,
-    look_at_limits,
 )
-from shardwright.search.mixed.plans.local_changes import climb, polish
-from shardwright.search.mixed.plans.low_cost_plans import Book, Point, limits_between, look_at
+from shardwright.search.mixed.plans.local_changes import improve_best_plans, improve_plan
+from shardwright.search.mixed.plans.low_cost_plans import (
+    PlanRecord,
+    Point,
+    compose_low_cost,
+    limits_between,
+)
 from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
 from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
-from shardwright.search.mixed.plans.single_shape_plans import look_at_one_shape
+from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
 from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import Ground, first_frames
+from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_tables import why_alone
 from shardwright.search.request import SEARCH_MEMORY
 
 TOLERANCE = 0.03
 """Gap that is good enough."""
-RISE, FINER = 1.15, 1.03
-"""Times a limit at which compositions are looked for that the next is, from the fastest to the
-cheapest; and near the best."""
-FAST = 2
-"""Rounds of the search for time that a front begins with."""
-NEAR = 4
-"""Finer limits on each side of the best."""
 
 
 @dataclass(kw_only=True)
 class GoalSearch:
-    """What all parts of a search share.
+    """State that all steps of a search for a goal share.
 
     Args:
-        markets: of each set of options; none where the model's pipelines are not searched.
+        pipeline_sets: of each set of options; none where the model's pipelines are not searched.
         own: grids of each pool.
-        known: of the frames of each market, for the bound.
+        known: values of the frames of each set of pipelines, for the bound.
         say: tells what is done.
     """
 
     goal: Goal
-    tariff: Tariff
+    price_per_second: PricePerSecond
     tolerance: float
-    markets: dict[Options, Market]
-    book: Book
+    pipeline_sets: dict[Options, PricedPipelines]
+    record: PlanRecord
     own: OwnGrids
     known: dict[Options, Known]
     say: Callable[[str], None]
 
     @property
+    def effort(self) -> Effort:
+        """Limits on the work of the search."""
+        return self.own.effort
+
+    @property
     def per_second(self) -> float:
-        """Units a second of the tariff that plans may take."""
+        """Dollars or joules a second that plans may take."""
         return inf if self.goal.objective == ENERGY else self.goal.budget / SECONDS_PER_HOUR
 
     @property
     def best(self) -> Point | None:
         """The best plan so far; None = there is none."""
-        return self.book.fastest() if self.goal.objective == TIME else self.book.cheapest()
+        return self.record.fastest() if self.goal.objective == TIME else self.record.cheapest()
 
     def target(self, limit_s: float) -> float:
         """The value that is to be shown of plans that end by a limit."""
-        least = self.book.least(by=limit_s if self.goal.objective == PARETO else inf)
-        fastest = self.book.fastest()
+        least = self.record.least(by=limit_s if self.goal.objective == PARETO else inf)
+        fastest = self.record.fastest()
         return (1.0 - self.tolerance) * (least if least < inf or fastest is None else fastest.value)
 
 
@@ -109,6 +112,7 @@ def find_valued(
     time_limit_s: float = inf,
     stops: Stops | None = None,
     memory: int = SEARCH_MEMORY,
+    effort: Effort = USUAL,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[MixedPlan | None]:
@@ -117,7 +121,7 @@ def find_valued(
     (`tables.why_alone`) have the grids alone.
 
     Args:
-        choices, tolerance, time_limit_s, stops, memory, engine: as of `find.find_mixed`.
+        choices, tolerance, time_limit_s, stops, memory, effort, engine: as of `find.find_mixed`.
 
     Raises:
         UsageError: as `find_mixed`; or a price, or a power limit, is missing. InfeasibleError:
@@ -138,15 +142,18 @@ def find_valued(
         goal,
         choices or Choices(),
         engine or Serial(),
-        seconds=ALONE * time_limit_s,
+        effort=effort,
+        seconds=effort.pool_grid_time_share * time_limit_s,
         stops=stops,
         memory=memory,
     )
     own.begin(pools_of(problem.cluster), lambda count: say("plan each kind of device alone", count))
     search = _search(own, goal, tolerance, say, searched=not why_alone(problem))
-    standing = own.book.standing
-    standing.limit = limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None)
-    last = _look(search) if search.markets else None
+    standing = own.record.standing
+    standing.limit = limit_of(
+        effort.composition_time_share * left_s(), stop_at=stops.composed if stops else None
+    )
+    last = _compose_plans(search) if search.pipeline_sets else None
     if search.best is None:
         raise _nothing(search, last)
     proof = limit_of(left_s(), stop_at=stops.search if stops else None)
@@ -159,7 +166,13 @@ def find_valued(
         strategy=best.plan,
         detail=best.mixed,
         certificate=valued_certificate(
-            goal, own, search.markets, best, cells, tolerance=tolerance, stopped_at=proof.stopped_at
+            goal,
+            own,
+            search.pipeline_sets,
+            best,
+            cells,
+            tolerance=tolerance,
+            stopped_at=proof.stopped_at,
         ),
         waited=standing.limit.waited,
         search_time_s=time.monotonic() - begun,
@@ -172,58 +185,70 @@ def _own_grids(
     choices: Choices,
     engine: Engine,
     *,
+    effort: Effort,
     seconds: float,
     stops: Stops | None,
     memory: int,
 ) -> OwnGrids:
-    """Grids of each pool, none searched yet, and a book without plans."""
+    """Grids of each pool, none searched yet, and no simulated plans."""
     pools, standing = pools_of(problem.cluster), Standing(problem=problem)
-    tariff = tariff_of(problem.cluster, pools, goal.objective)
+    price_per_second = price_per_second_of(problem.cluster, pools, goal.objective)
     if goal.budget < inf:
-        tariff_of(problem.cluster, pools, COST)
-    book = Book(standing=standing, tariff=tariff, budget=goal.budget)
-    standing.after = book.note
+        price_per_second_of(problem.cluster, pools, COST)
+    record = PlanRecord(
+        standing=standing, price_per_second=price_per_second, budget=goal.budget, effort=effort
+    )
+    standing.after = record.add
     return OwnGrids(
-        book=book, engine=engine, choices=choices, seconds=seconds / 4, memory=memory, stops=stops
+        record=record,
+        engine=engine,
+        choices=choices,
+        seconds=seconds / 4,
+        memory=memory,
+        stops=stops,
+        effort=effort,
     )
 
 
 def _search(
     own: OwnGrids, goal: Goal, tolerance: float, say: Callable[[str], None], *, searched: bool
 ) -> GoalSearch:
-    """Every set of options of the grids with its market."""
+    """The state of a search: the pipelines under the options of each grid."""
     largest = {one.pool.group: one.found for one in reversed(own.ranges)}
     rows = (
         option_rows([largest[group] for group in sorted(largest)], own.choices) if searched else ()
     )
-    problem = own.book.standing.problem
-    markets = {
-        options: Market.of(Ground.of(under(problem, options), own.choices)) for options in rows
+    problem = own.record.standing.problem
+    pipeline_sets = {
+        options: PricedPipelines.of(
+            StageCosts.of(under(problem, options), own.choices), effort=own.effort
+        )
+        for options in rows
     }
     return GoalSearch(
         goal=goal,
-        tariff=own.book.tariff,
+        price_per_second=own.record.price_per_second,
         tolerance=tolerance,
-        markets=markets,
-        book=own.book,
+        pipeline_sets=pipeline_sets,
+        record=own.record,
         own=own,
         known={options: {} for options in rows},
         say=say,
     )
 
 
-def _look(search: GoalSearch) -> Cell:
+def _compose_plans(search: GoalSearch) -> Cell:
     """Simulate plans from the fastest to the cheapest; what plans take a second whatever their
     time.
 
     Raises:
         OutOfTimeError: there is no time for a first plan.
     """
-    book = search.book
+    record = search.record
     search.say("find what plans take at least")
     last = cell_of(
-        search.markets,
-        search.tariff,
+        search.pipeline_sets,
+        search.price_per_second,
         LONGEST_STEP_S,
         search.known,
         budget=search.per_second,
@@ -231,51 +256,62 @@ def _look(search: GoalSearch) -> Cell:
     )
     if last.empty or last.rate is None:
         return last
-    known: dict[Options, Known] = {options: {} for options in search.markets}
+    known: dict[Options, Known] = {options: {} for options in search.pipeline_sets}
     timed = search.goal.objective == TIME
 
-    def look(limit_s: float, *, timed: bool = timed) -> None:
-        if not book.ends():
+    def compose(limit_s: float, *, timed: bool = timed) -> None:
+        if not record.ends():
             search.say(f"compose plans of about {limit_s:.4g} s")
-            look_at(book, search.markets, limit_s, known=known, timed=timed)
+            compose_low_cost(record, search.pipeline_sets, limit_s, known=known, timed=timed)
 
     first = limit = _first(search)
     if search.goal.objective == PARETO:
-        _look_fast(search)
-    while not book.points and limit <= LONGEST_STEP_S:
-        look(limit, timed=True)
-        limit *= RISE
-    if not book.points:
+        _compose_fast_plans(search)
+    while not record.points and limit <= LONGEST_STEP_S:
+        compose(limit, timed=True)
+        limit *= search.effort.cost_limit_ratio
+    if not record.points:
         return last
     top = (
-        min(first * RISE, book.points[0].seconds)
+        min(first * search.effort.cost_limit_ratio, record.points[0].seconds)
         if timed
-        else min(book.least() / last.rate, LONGEST_STEP_S)
+        else min(record.least() / last.rate, LONGEST_STEP_S)
     )
-    for limit in limits_between(first, max(top, first), rise=FINER if timed else RISE):
-        look(limit)
-    best = book.cheapest()
+    for limit in limits_between(
+        first,
+        max(top, first),
+        rise=search.effort.near_cost_limit_ratio if timed else search.effort.cost_limit_ratio,
+    ):
+        compose(limit)
+    best = record.cheapest()
     if best is not None and not timed:
-        for step in range(-NEAR, NEAR + 1):
-            look(best.seconds * FINER**step)
+        near = search.effort.near_cost_limits
+        for step in range(-near, near + 1):
+            compose(best.seconds * search.effort.near_cost_limit_ratio**step)
     _polish(search)
     return last
 
 
-def _look_fast(search: GoalSearch) -> None:
+def _compose_fast_plans(search: GoalSearch) -> None:
     """Plans that end early, whatever they take: those of a search for time."""
-    standing, markets = search.book.standing, search.markets
+    standing, pipeline_sets = search.record.standing, search.pipeline_sets
     search.say("compose the fastest plans")
-    bench = Bench.of(search.own.engine, standing.problem, tuple(markets.values()))
-    grounds = {options: market.ground for options, market in markets.items()}
-    for options, market in markets.items():
-        look_at_one_shape(standing, bench, market, options)
-    composing = composing_of(standing, bench, tuple(markets.items()))
-    for limits, most in ROUNDS[:FAST]:
-        look_at_limits(standing, bench, composing, most=limits)
-        simulate_best(standing, bench, grounds, most=most)
-        simulate_best(standing, bench, grounds, most=most // OTHERS, sharded=True)
-    polish(standing, bench, grounds)
+    tasks = SearchTasks.of(
+        search.own.engine, standing.problem, tuple(pipeline_sets.values()), effort=search.effort
+    )
+    stage_costs_of = {
+        options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()
+    }
+    for options, pipelines in pipeline_sets.items():
+        compose_one_shape(standing, tasks, pipelines, options)
+    composing = composing_of(standing, tasks, tuple(pipeline_sets.items()))
+    for limits, most in search.effort.rounds[: search.effort.front_rounds]:
+        compose_by_limits(standing, tasks, composing, most=limits)
+        simulate_best(standing, tasks, stage_costs_of, most=most)
+        simulate_best(
+            standing, tasks, stage_costs_of, most=most // search.effort.sharding_share, sharded=True
+        )
+    improve_best_plans(standing, tasks, stage_costs_of)
     standing.waiting = []
 
 
@@ -283,15 +319,20 @@ def _polish(search: GoalSearch) -> None:
     """Change the best plan, or those of the front, step by step: on the same nodes what ends
     earlier takes less.
     """
-    book = search.book
-    bench = Bench.of(Serial(), book.standing.problem, tuple(search.markets.values()))
-    for point in book.front() if search.goal.objective == PARETO else (search.best,):
-        if point is not None and point.mixed is not None and not book.ends():
+    record = search.record
+    tasks = SearchTasks.of(
+        Serial(),
+        record.standing.problem,
+        tuple(search.pipeline_sets.values()),
+        effort=search.effort,
+    )
+    for point in record.front() if search.goal.objective == PARETO else (search.best,):
+        if point is not None and point.mixed is not None and not record.ends():
             options = point.plan.options
-            climb(
-                book.standing,
-                bench,
-                search.markets[options].ground,
+            improve_plan(
+                record.standing,
+                tasks,
+                search.pipeline_sets[options].stage_costs,
                 point.seconds,
                 point.mixed,
                 options,
@@ -303,18 +344,18 @@ def _first(search: GoalSearch) -> float:
     ends by it.
     """
     first = min(
-        first_limit(market, frame, most=LONGEST_STEP_S)[0]
-        for market in search.markets.values()
-        for frame in first_frames(market.ground)
+        first_limit(pipelines, frame, most=LONGEST_STEP_S)[0]
+        for pipelines in search.pipeline_sets.values()
+        for frame in first_frames(pipelines.stage_costs)
     )
     if search.per_second == inf:
         return first
-    clock = search.book.standing.limit
+    clock = search.record.standing.limit
     high = first
     while high < LONGEST_STEP_S and not clock.passed():
         cell = cell_of(
-            search.markets,
-            search.tariff,
+            search.pipeline_sets,
+            search.price_per_second,
             high,
             search.known,
             budget=search.per_second,
@@ -322,13 +363,17 @@ def _first(search: GoalSearch) -> float:
         )
         if not cell.empty:
             break
-        high *= RISE
-    return high / RISE if high > first else first
+        high *= search.effort.cost_limit_ratio
+    return high / search.effort.cost_limit_ratio if high > first else first
 
 
 def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[Cell, ...]:
-    """What shows the bound of pipelines by the best plan found, and by the front."""
-    markets, tariff, known = search.markets, search.tariff, search.known
+    """Intervals of step times that prove the bound of pipelines, of the best plan and the front."""
+    pipeline_sets, price_per_second, known = (
+        search.pipeline_sets,
+        search.price_per_second,
+        search.known,
+    )
     if last.empty or not last.rate:
         return (last,)
     if search.goal.objective == TIME:
@@ -336,21 +381,28 @@ def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[C
         high = best.seconds * (1.0 - search.tolerance)
         return (
             earliest_within(
-                markets, tariff, budget=search.per_second, high=high, clock=clock, known=known
+                pipeline_sets,
+                price_per_second,
+                budget=search.per_second,
+                high=high,
+                effort=search.effort,
+                clock=clock,
+                known=known,
             ),
         )
     edges = (
-        tuple(point.seconds for point in search.book.front())
+        tuple(point.seconds for point in search.record.front())
         if search.goal.objective == PARETO
         else ()
     )
-    return march(
-        markets,
-        tariff,
+    return cells_of_all_times(
+        pipeline_sets,
+        price_per_second,
         budget=search.per_second,
         last=replace(last, begin_s=min(best.value / last.rate, LONGEST_STEP_S)),
         target=search.target,
         edges=edges,
+        effort=search.effort,
         clock=clock,
         known=known,
         say=lambda limit_s: search.say(f"prove that no plan of up to {limit_s:.4g} s takes less"),

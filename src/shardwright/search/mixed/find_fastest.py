@@ -20,29 +20,27 @@ from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import GIVEN_UP, Closed, MixedPart, worth_of
 from shardwright.search.limit import Limit, Stops, limit_of, out_of_time, progress_text
 from shardwright.search.mixed.bounds.time_bound import Closing, aimed_at, lower_bound
+from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.pipeline_subsets import parts_of
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
-from shardwright.search.mixed.pipelines.search_tasks import Bench
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
 from shardwright.search.mixed.plans.certificate import certified
 from shardwright.search.mixed.plans.composition_search import (
-    EARLY_RISES,
-    OTHERS,
-    WORTH,
     Composing,
+    compose_by_limits,
+    compose_undivided,
     composing_in_turn,
-    in_bench_order,
-    look_at_limits,
-    look_at_undivided,
+    in_task_order,
 )
-from shardwright.search.mixed.plans.fewer_nodes import look_at_fewer
-from shardwright.search.mixed.plans.local_changes import polish
+from shardwright.search.mixed.plans.fewer_nodes import search_fewer_nodes
+from shardwright.search.mixed.plans.local_changes import improve_best_plans
 from shardwright.search.mixed.plans.next_best_plans import runners_of, simulate_behind
-from shardwright.search.mixed.plans.pool_grids import Alone, Known, each_alone
+from shardwright.search.mixed.plans.pool_grids import Known, PoolResult, search_each_pool
 from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
-from shardwright.search.mixed.plans.single_shape_plans import look_at_one_shape
+from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
 from shardwright.search.mixed.plans.write_plan import MixedPlan, pipelines_text
 from shardwright.search.mixed.stages.device_pools import pools_of
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.layer_cuts import pattern_of
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
@@ -51,30 +49,19 @@ from shardwright.search.mixed.stages.stage_meshes import has_experts
 from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_alone
 from shardwright.search.request import SEARCH_MEMORY
 
-ALONE, COMPOSED = 0.5, 0.6
-"""Shares of a time limit that the grids of all pools have together, and that the look for plans has
-of what they leave; the rest is the proof's."""
 TOLERANCE = 0.03
 """Gap that is good enough."""
-ROUNDS = ((5, 12), (16, 24), (24, 48), (48, 96))
-"""Limits at which compositions are looked for in a round at most, and simulations, as long as the
-gap is wider."""
-EARLY_SIMULATIONS = 4
-"""Plans of each kind of lanes (sharded or not) that are simulated after a look at every market's
-undivided frame."""
-PROVED = (0, 3)
-"""Rounds after which the best is polished and the bound made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What a search on some nodes found: the best, pools alone, and what closes the frames under
-    each set of options.
+    """The result of a search on some nodes: the best plan, the grids of each pool, and the prices
+    that close the frames under each set of options.
     """
 
     standing: Standing
-    singles: list[Alone]
-    markets: dict[Options, Market]
+    singles: list[PoolResult]
+    pipeline_sets: dict[Options, PricedPipelines]
     closings: tuple[Closing, ...]
     lower_s: float
 
@@ -88,6 +75,7 @@ def find_mixed(
     time_limit_s: float = inf,
     stops: Stops | None = None,
     memory: int = SEARCH_MEMORY,
+    effort: Effort = USUAL,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[MixedPlan | None]:
@@ -101,9 +89,10 @@ def find_mixed(
         top: next best compositions that are told.
         tolerance: gap that is good enough.
         time_limit_s: past it the best so far stands with what is proven by then.
-        stops: at which looks at the clock a search was stopped, to repeat it (see
+        stops: at which checks of the clock a search was stopped, to repeat it (see
             `search.limit.limit_of`).
         memory: bytes for the members of all pools' grids.
+        effort: limits on the work of the search.
         engine: where tasks are worked out, one after another without; the answer is the same.
 
     Raises:
@@ -119,45 +108,70 @@ def find_mixed(
     clocks: list[Limit] = []
 
     def search(own: Problem) -> _Found:
-        singles = each_alone(
+        singles = search_each_pool(
             standing := Standing(problem=own),
             pools_of(own.cluster),
             engine or Serial(),
             choices=choices,
-            seconds=ALONE * time_limit_s,
+            seconds=effort.pool_grid_time_share * time_limit_s,
             stops=stops if own is problem else None,
             memory=memory,
             known=known,
+            effort=effort,
             done=lambda count: _say(
                 progress, "plan each kind of device alone", count, len(own.cluster.groups)
             ),
         )
         rows = () if why_alone(own) else option_rows(singles, choices)
-        markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in rows}
+        pipeline_sets = {
+            options: PricedPipelines.of(StageCosts.of(under(own, options), choices), effort=effort)
+            for options in rows
+        }
         if not clocks:
-            clocks.append(limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None))
+            clocks.append(
+                limit_of(
+                    effort.composition_time_share * left_s(),
+                    stop_at=stops.composed if stops else None,
+                )
+            )
             clocks.append(limit_of(left_s(), stop_at=stops.search if stops else None))
         standing.limit = clocks[0]
-        if not markets:
+        if not pipeline_sets:
             _require_grid(singles)
             return _Found(
-                standing=standing, singles=singles, markets=markets, closings=(), lower_s=inf
+                standing=standing,
+                singles=singles,
+                pipeline_sets=pipeline_sets,
+                closings=(),
+                lower_s=inf,
             )
         lower_s, closings = _narrowed(
-            standing, markets, clocks[1], engine or Serial(), tolerance=tolerance, progress=progress
+            standing,
+            pipeline_sets,
+            clocks[1],
+            engine or Serial(),
+            effort=effort,
+            tolerance=tolerance,
+            progress=progress,
         )
         return _Found(
-            standing=standing, singles=singles, markets=markets, closings=closings, lower_s=lower_s
+            standing=standing,
+            singles=singles,
+            pipeline_sets=pipeline_sets,
+            closings=closings,
+            lower_s=lower_s,
         )
 
-    def on_fewer(own: Problem) -> tuple[Standing, dict[Options, Ground]]:
+    def on_fewer(own: Problem) -> tuple[Standing, dict[Options, StageCosts]]:
         found = search(own)
-        return found.standing, {options: market.ground for options, market in found.markets.items()}
+        return found.standing, {
+            options: pipelines.stage_costs for options, pipelines in found.pipeline_sets.items()
+        }
 
     found = search(problem)
-    standing, markets, proof = found.standing, found.markets, clocks[1]
-    look_at_fewer(standing, markets, on_fewer)
-    simulate_behind(standing, markets, top=top)
+    standing, pipeline_sets, proof = found.standing, found.pipeline_sets, clocks[1]
+    search_fewer_nodes(standing, pipeline_sets, on_fewer, effort)
+    simulate_behind(standing, pipeline_sets, top=top)
     part = _part(found, top=top, tolerance=tolerance)
     assert standing.best is not None
     return GeneralAnswer(
@@ -166,11 +180,11 @@ def find_mixed(
         certificate=certified(
             standing,
             part,
-            space_text(problem, tuple(markets), choices),
+            space_text(problem, tuple(pipeline_sets), choices),
             best_s=standing.best_s,
             shown_s=min(
                 [
-                    part.lower_bound_s if markets else inf,
+                    part.lower_bound_s if pipeline_sets else inf,
                     *(one.lower_bound_s for one in found.singles),
                 ]
             ),
@@ -181,7 +195,7 @@ def find_mixed(
     )
 
 
-def _require_grid(singles: list[Alone]) -> None:
+def _require_grid(singles: list[PoolResult]) -> None:
     """Raises: InfeasibleError: no grid fits on any pool. OutOfTimeError: none was found in time on
     some.
     """
@@ -197,14 +211,15 @@ def _require_grid(singles: list[Alone]) -> None:
 
 def _narrowed(
     standing: Standing,
-    markets: dict[Options, Market],
+    pipeline_sets: dict[Options, PricedPipelines],
     proof: Limit,
     engine: Engine,
     *,
+    effort: Effort,
     tolerance: float,
     progress: Progress | None,
 ) -> tuple[float, tuple[Closing, ...]]:
-    """The bound of all markets, after as many rounds of compositions and simulations as bring the
+    """The bound of all pipelines, after as many rounds of compositions and simulations as bring the
     best within `tolerance` of it.
 
     Raises:
@@ -216,16 +231,22 @@ def _narrowed(
             progress,
             progress_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit),
             number,
-            len(ROUNDS),
+            len(tasks.effort.rounds),
         )
 
-    parts = [(options, part) for options, market in markets.items() for part in parts_of(market)]
-    bench = Bench.of(engine, standing.problem, [part for _, part in parts])
-    grounds = {options: market.ground for options, market in markets.items()}
-    every = tuple(markets.values())
+    parts = [
+        (options, part)
+        for options, pipelines in pipeline_sets.items()
+        for part in parts_of(pipelines)
+    ]
+    tasks = SearchTasks.of(engine, standing.problem, [part for _, part in parts], effort=effort)
+    stage_costs_of = {
+        options: pipelines.stage_costs for options, pipelines in pipeline_sets.items()
+    }
+    every = tuple(pipeline_sets.values())
     found: tuple[float, tuple[Closing, ...]] = (
         0.0,
-        tuple(Closing(market=one, bench=bench) for one in every),
+        tuple(Closing(pipelines=one, tasks=tasks) for one in every),
     )
     proved_s = inf
 
@@ -235,41 +256,44 @@ def _narrowed(
     def prove(number: int) -> None:
         nonlocal found, proved_s
         say("polish the best", number)
-        polish(standing, bench, grounds)
+        improve_best_plans(standing, tasks, stage_costs_of)
         if standing.best_s < proved_s:
             say("prove that nothing is faster", number)
-            found = lower_bound(bench, every, standing.best_s, tolerance=tolerance, clock=proof)
+            found = lower_bound(tasks, every, standing.best_s, tolerance=tolerance, clock=proof)
             proved_s = standing.best_s
 
-    composing = _early_plans(standing, bench, grounds, parts, proof, lambda what: say(what, 0))
-    all_sharded = all(one.share == 1 and one.market.shapes.sharded.all() for one in composing)
+    composing = _early_plans(
+        standing, tasks, stage_costs_of, parts, proof, lambda what: say(what, 0)
+    )
+    all_sharded = all(one.share == 1 and one.pipelines.shapes.sharded.all() for one in composing)
     if standing.best is not None:
         prove(0)
     if within_tolerance():
         return found
-    for options, market in markets.items():
-        look_at_one_shape(standing, bench, market, options)
-    for number, (limits, most) in enumerate(ROUNDS):
+    for options, pipelines in pipeline_sets.items():
+        compose_one_shape(standing, tasks, pipelines, options)
+    for number, (limits, most) in enumerate(tasks.effort.rounds):
         say("compose and simulate", number)
-        look_at_limits(standing, bench, composing, most=limits)
+        compose_by_limits(standing, tasks, composing, most=limits)
         simulate_best(
             standing,
-            bench,
-            grounds,
+            tasks,
+            stage_costs_of,
             most=most * sum(one.share == 1 for one in composing),
             sharded=all_sharded,
         )
         if not all_sharded:
             simulate_best(
                 standing,
-                bench,
-                grounds,
-                most=max(most // OTHERS, 1) * sum(one.share > 1 for one in composing),
+                tasks,
+                stage_costs_of,
+                most=max(most // tasks.effort.sharding_share, 1)
+                * sum(one.share > 1 for one in composing),
                 sharded=True,
             )
         if within_tolerance():
             break
-        if number in PROVED:
+        if number in tasks.effort.proof_rounds:
             prove(number)
             if within_tolerance():
                 break
@@ -285,9 +309,9 @@ def _narrowed(
 
 def _early_plans(
     standing: Standing,
-    bench: Bench,
-    grounds: Mapping[Options, Ground],
-    parts: Sequence[tuple[Options, Market]],
+    tasks: SearchTasks,
+    stage_costs_of: Mapping[Options, StageCosts],
+    parts: Sequence[tuple[Options, PricedPipelines]],
     whole: Limit,
     say: Callable[[str], None],
 ) -> list[Composing]:
@@ -302,48 +326,66 @@ def _early_plans(
     composed, standing.limit = standing.limit, whole
     composing: list[Composing] = []
 
-    def look(some: Sequence[Composing], *, rise: float, latest_s: float) -> None:
+    def simulate(
+        some: Sequence[Composing], kinds: tuple[bool, ...], *, rise: float, latest_s: float
+    ) -> None:
         say("find a first plan")
-        look_at_undivided(standing, bench, some, rise=rise, latest_s=latest_s)
-        for sharded in (False, True):
-            simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
+        compose_undivided(standing, tasks, some, rise=rise, latest_s=latest_s)
+        for sharded in kinds:
+            simulate_best(
+                standing,
+                tasks,
+                stage_costs_of,
+                most=tasks.effort.early_simulations,
+                sharded=sharded,
+            )
             if standing.ranked:
                 standing.limit = composed
 
-    latest_s = standing.best_s * WORTH
+    latest_s = standing.best_s * tasks.effort.latest_limit_ratio
     say("find when compositions can end")
-    for group in composing_in_turn(standing, bench, parts):
+    first, *others = tasks.effort.early_limit_rises
+    for sharded, group in composing_in_turn(standing, tasks, parts):
         composing += group
-        look(group, rise=EARLY_RISES[0], latest_s=latest_s)
+        simulate(group, (sharded,), rise=first, latest_s=latest_s)
         if standing.ends():
             break
-    composing = in_bench_order(bench, composing)
-    for rise in EARLY_RISES[1:]:
-        look(composing, rise=rise, latest_s=standing.best_s * WORTH)
+    composing = in_task_order(tasks, composing)
+    for rise in others:
+        latest_s = standing.best_s * tasks.effort.latest_limit_ratio
+        simulate(composing, (False, True), rise=rise, latest_s=latest_s)
     standing.limit = composed
     return composing
 
 
 def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
-    """What was found of each pool alone and of other compositions, and what closes the frames."""
+    """The part of the certificate that mixed clusters add: each pool alone, the next best plans, and
+    the prices that close the frames.
+    """
     standing, closings = found.standing, found.closings
     closed = tuple(
         Closed(options=options, duals=tuple(c.closed.values()))
-        for options, c in zip(found.markets, closings, strict=True)
+        for options, c in zip(found.pipeline_sets, closings, strict=True)
     )
-    grounds = {options: market.ground for options, market in found.markets.items()}
+    stage_costs_of = {
+        options: pipelines.stage_costs for options, pipelines in found.pipeline_sets.items()
+    }
     worth, best = worth_of(closed, [one.pool.node for one in found.singles]), standing.mixed
     return MixedPart(
-        shapes=sum(len(closing.market.shapes) for closing in closings),
-        alone=tuple(one.told(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)),
+        shapes=sum(len(closing.pipelines.shapes) for closing in closings),
+        alone=tuple(
+            one.for_certificate(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)
+        ),
         closed=closed,
         tests=sum(closing.tests for closing in closings),
         # A tighter one that was met by the way is not claimed: with a node less it might not have
         # been, and no node more raises a bound.
         lower_bound_s=min(found.lower_s, aimed_at(standing.best_s, tolerance)) if closings else 0.0,
         tolerance=tolerance,
-        pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
-        runners=runners_of(standing, grounds, top=top),
+        pipelines=pipelines_text(closings[0].pipelines.stage_costs.table, best)
+        if best is not None
+        else "",
+        runners=runners_of(standing, stage_costs_of, top=top),
         composed_stopped_at=standing.limit.stopped_at,
         why_alone=why_alone(standing.problem),
     )
@@ -354,7 +396,7 @@ def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
         progress(text, done, total)
 
 
-def option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
+def option_rows(singles: list[PoolResult], choices: Choices) -> tuple[Options, ...]:
     """The options of each pool's best grid; what is pinned, and else the runtime as it is, where no
     grid fits.
     """
@@ -396,7 +438,7 @@ def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choice
 
 
 def _lanes_space(problem: Problem, choices: Choices) -> str:
-    """What lanes shard, in words and values."""
+    """The sharding of lanes in words and values."""
     stages = zero_stages(problem, choices)
     if stages.every == (PLAIN,):
         return "zero1 over all replicas"

@@ -15,10 +15,10 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.bounds.time_bound import covers
 from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut, most_above
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.stages.frame_terms import (
-    Ground,
+    StageCosts,
     Terms,
     first_frames,
     layers_that_fit,
@@ -242,39 +242,45 @@ def check_members(
         anyhow: stages lie on any devices of their pools.
     """
     problem = mixed_problem(generator, kind=kind, runtimes=runtimes)
-    market = Market.of(Ground.of(problem))
+    pipelines = PricedPipelines.of(StageCosts.of(problem))
     ratios = []
     for _ in range(plans):
         plan = drawn_plan(
-            market, generator, lanes=generator.randint(1, 3 if sharded else 2), sharded=sharded
+            pipelines, generator, lanes=generator.randint(1, 3 if sharded else 2), sharded=sharded
         )
-        if plan is None or batch_of(market.ground, plan) < market.ground.table.mbs.max():
+        if (
+            plan is None
+            or batch_of(pipelines.stage_costs, plan) < pipelines.stage_costs.table.mbs.max()
+        ):
             continue
-        placed = general_plan(market.ground, plan)
+        placed = general_plan(pipelines.stage_costs, plan)
         if anyhow:
-            placed = placed_anyhow(market.ground, plan, placed, generator) or placed
+            placed = placed_anyhow(pipelines.stage_costs, plan, placed, generator) or placed
         # What stages take depends on no batch.
-        done = simulate_plan(with_batch(problem, batch_of(market.ground, plan)), placed)
+        done = simulate_plan(with_batch(problem, batch_of(pipelines.stage_costs, plan)), placed)
         if not done.fits:
             continue
-        ratios.append(_ratio(market, plan, done.step_time_s))
+        ratios.append(_ratio(pipelines, plan, done.step_time_s))
     return ratios
 
 
-def _ratio(market: Market, plan: MixedPlan, seconds: float) -> float:
-    frame = frame_of(market.ground.table, plan)
+def _ratio(pipelines: PricedPipelines, plan: MixedPlan, seconds: float) -> float:
+    frame = frame_of(pipelines.stage_costs.table, plan)
     if not frame.sharded:
-        frame = replace(frame, sole=sole_of(market.ground, plan))
-    terms, jitter = market.ground.terms(frame), market.ground.jitter(frame)
+        frame = replace(frame, sole=sole_of(pipelines.stage_costs, plan))
+    terms, jitter = pipelines.stage_costs.terms(frame), pipelines.stage_costs.jitter(frame)
     least = 0.0
     for lane in plan.lanes:
-        shape = shape_of(market, lane)
-        rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
+        shape = shape_of(pipelines, lane)
+        rows, stages = (
+            pipelines.shapes.rows[shape].tolist(),
+            pipelines.shapes.stages[shape].tolist(),
+        )
         limit = seconds / jitter
-        upper = np.full(len(market.shapes), lane.microbatches)
+        upper = np.full(len(pipelines.shapes), lane.microbatches)
         some = most_above(
             terms,
-            market.shapes,
+            pipelines.shapes,
             upper=upper,
             which=np.array([shape]),
             least=np.array([0]),
@@ -389,24 +395,27 @@ def test_a_frame_between_edges_is_split_by_the_classes_that_alone_hold_a_layer()
         (CLUSTERS[4], 3),
         ("h100-sxm:8@east+h100-sxm:8@west,east~west=50gbps/10ms", 2),
     ):
-        ground = Ground.of(replace(problem, cluster=parse_cluster(cluster)))
+        stage_costs = StageCosts.of(replace(problem, cluster=parse_cluster(cluster)))
         smallest = Frame(replicas=(1, 1), tp=1, nodes=(0.0, 1.0))
-        parts = split(ground, smallest)
+        parts = split(stage_costs, smallest)
         assert {part.sole for part in parts} == {
             some for count in range(3) for some in combinations(range(classes), count)
         }
         assert covers(
-            ground, [part for whole in first_frames(ground) for part in _smallest(ground, whole)]
+            stage_costs,
+            [part for whole in first_frames(stage_costs) for part in _smallest(stage_costs, whole)],
         )
         assert not covers(
-            ground,
-            [part for whole in first_frames(ground) for part in _smallest(ground, whole)][1:],
+            stage_costs,
+            [part for whole in first_frames(stage_costs) for part in _smallest(stage_costs, whole)][
+                1:
+            ],
         )
 
 
-def _smallest(ground: Ground, frame: Frame) -> list[Frame]:
-    parts = split(ground, frame)
-    return [one for part in parts for one in _smallest(ground, part)] if parts else [frame]
+def _smallest(stage_costs: StageCosts, frame: Frame) -> list[Frame]:
+    parts = split(stage_costs, frame)
+    return [one for part in parts for one in _smallest(stage_costs, part)] if parts else [frame]
 
 
 def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest_node() -> None:
@@ -415,23 +424,23 @@ def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest
     problem = replace(
         mixed_problem(random.Random(3)), cluster=parse_cluster("a100-sxm-40gb:16+v100-sxm-16gb:16")
     )
-    ground = Ground.of(problem)
-    table, frame = ground.table, Frame(replicas=(4, 5), tp=1, nodes=(2.0, 2.3))
+    stage_costs = StageCosts.of(problem)
+    table, frame = stage_costs.table, Frame(replicas=(4, 5), tp=1, nodes=(2.0, 2.3))
     pair = table.meshes.index((1, StageMesh(tp=8)))
     layer = next(block for block in problem.model.blocks if block.name == "layer")
     matrices = sum(p.size for o in layer.operators for p in o.parameters)
     card = problem.cluster.groups[1].kind.network_per_device.achieved
     parts = 4 * matrices / 8 * (1 - 1 / 4) / card
-    shared = ground.shared.least(
-        ground.rows(frame), ground.sums.members(frame, ground.rows(frame))[0], ()
+    shared = stage_costs.shared.least(
+        stage_costs.rows(frame), stage_costs.sums.members(frame, stage_costs.rows(frame))[0], ()
     )
     assert shared[1, pair, LAYER] == pytest.approx(parts, rel=0.01)
-    base, known = ground.terms(frame), ground.terms(replace(frame, sole=()))
+    base, known = stage_costs.terms(frame), stage_costs.terms(replace(frame, sole=()))
     rows = table.pairs == pair
     assert (known.reduce[rows, LAYER] > 2 * base.reduce[rows, LAYER]).all()
     assert (known.reduce >= base.reduce).all()
     # What the V100 alone may hold is summed as before, what the A100 hold is not.
-    some = ground.terms(replace(frame, sole=(1,)))
+    some = stage_costs.terms(replace(frame, sole=(1,)))
     assert (some.reduce[rows] == base.reduce[rows]).all()
     assert (some.reduce[table.pool == 0, LAYER] >= known.reduce[table.pool == 0, LAYER]).all()
 
@@ -447,13 +456,13 @@ def test_the_recompute_of_a_stage_is_the_cheapest_that_fits(seed: int) -> None:
         replace(g, kind=_with_memory(g.kind, generator.choice((0.02, 0.05, 0.1, 1.0))))
         for g in problem.cluster.groups
     )
-    ground = Ground.of(replace(problem, cluster=replace(problem.cluster, groups=little)))
-    table, several = ground.table, generator.random() < 0.5
+    stage_costs = StageCosts.of(replace(problem, cluster=replace(problem.cluster, groups=little)))
+    table, several = stage_costs.table, generator.random() < 0.5
     sharers = Sharers(members=(4,) * len(table.meshes), replicas=4, several=several)
-    found, static = ground.redone(sharers), static_bytes(table, sharers)
+    found, static = stage_costs.recompute(sharers), static_bytes(table, sharers)
     rooms = [
         [
-            room_of(ground.problem, table, static, role, mode, several=several)
+            room_of(stage_costs.problem, table, static, role, mode, several=several)
             for mode in range(MODES)
         ]
         for role in range(ROLES)

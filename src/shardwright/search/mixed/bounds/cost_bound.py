@@ -22,55 +22,57 @@ from shardwright.search.mixed.bounds.cost_rate_bound import (
     least_of,
 )
 from shardwright.search.mixed.bounds.time_bound import covers
-from shardwright.search.mixed.pipelines.price_per_second import Tariff
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.effort import Effort
+from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 
-FINEST, WIDEST = 1.02, 4.0
-"""Times its begin that a cell's limit is at least, and at most."""
-TESTS = 24
-"""Linear programs of a limit at most."""
 SLIGHT = 1e-7
 """Share of a number that a file rounds."""
-FINE = 0.002
-"""Share of a limit to which the earliest within a budget is found."""
 
-Markets = Mapping[Options, Market]
+PipelineSets = Mapping[Options, PricedPipelines]
 
 
 def rate_by(
-    markets: Markets,
-    tariff: Tariff,
+    pipeline_sets: PipelineSets,
+    price_per_second: PricePerSecond,
     limit_s: float,
     known: Mapping[Options, Known],
     *,
     enough: float,
 ) -> tuple[float, tuple[Floors, ...]]:
-    """The least that any plan of several markets takes a second to end by a limit, on whole nodes,
-    and what shows it; inf = none ends.
+    """Least dollars or joules a second of a plan that ends by a limit, on whole nodes, and the
+    floors that prove it; inf = no plan ends by then.
     """
     shown, rate = [], inf
-    for options, market in markets.items():
+    for options, pipelines in pipeline_sets.items():
         floors = least_floors(
-            market, tariff, limit_s, enough=enough, most=TESTS, known=known[options]
+            pipelines,
+            price_per_second,
+            limit_s,
+            enough=enough,
+            most=pipelines.effort.cost_bound_tests,
+            known=known[options],
         )
         shown.append(Floors(options=options, floors=floors))
         rate = min(rate, least_of(floors))
-    return whole_rate(markets, tariff, rate), tuple(shown)
+    return whole_rate(pipeline_sets, price_per_second, rate), tuple(shown)
 
 
-def whole_rate(markets: Markets, tariff: Tariff, rate: float) -> float:
+def whole_rate(pipeline_sets: PipelineSets, price_per_second: PricePerSecond, rate: float) -> float:
     """The least rate of whole nodes that is no smaller."""
-    market = next(iter(markets.values()))
+    pipelines = next(iter(pipeline_sets.values()))
     packs = [
         pool.devices // int(size)
-        for pool, size in zip(market.ground.table.pools, tariff.sizes, strict=True)
+        for pool, size in zip(
+            pipelines.stage_costs.table.pools, price_per_second.sizes, strict=True
+        )
     ]
-    return tariff.whole(rate, packs)
+    return price_per_second.whole(rate, packs)
 
 
 def cell_of(
-    markets: Markets,
-    tariff: Tariff,
+    pipeline_sets: PipelineSets,
+    price_per_second: PricePerSecond,
     limit_s: float,
     known: Mapping[Options, Known],
     *,
@@ -78,7 +80,7 @@ def cell_of(
     enough: float,
 ) -> Cell:
     """The cell of all times up to a limit."""
-    rate, shown = rate_by(markets, tariff, limit_s, known, enough=enough)
+    rate, shown = rate_by(pipeline_sets, price_per_second, limit_s, known, enough=enough)
     empty = rate > budget * (1 + 1e-9)
     return Cell(
         begin_s=0.0,
@@ -89,14 +91,15 @@ def cell_of(
     )
 
 
-def march(
-    markets: Markets,
-    tariff: Tariff,
+def cells_of_all_times(
+    pipeline_sets: PipelineSets,
+    price_per_second: PricePerSecond,
     *,
     budget: float,
     last: Cell,
     target: Callable[[float], float],
     edges: tuple[float, ...],
+    effort: Effort,
     clock: Limit,
     known: Mapping[Options, Known],
     say: Callable[[float], None],
@@ -117,34 +120,52 @@ def march(
         if clock.passed():
             return (*cells, Cell(begin_s=0.0, limit_s=high, rate=0.0, empty=False, shown=()))
         wanted = target(high)
-        cell = cell_of(markets, tariff, high, known, budget=budget, enough=FINEST * wanted / high)
+        cell = cell_of(
+            pipeline_sets,
+            price_per_second,
+            high,
+            known,
+            budget=budget,
+            enough=effort.least_interval_ratio * wanted / high,
+        )
         if cell.empty or cell.rate is None:
             return (*cells, cell)
-        low = max(min(wanted / cell.rate if cell.rate else inf, high / FINEST), high / WIDEST)
+        low = max(
+            min(wanted / cell.rate if cell.rate else inf, high / effort.least_interval_ratio),
+            high / effort.largest_interval_ratio,
+        )
         low = max([low, *(edge for edge in edges if edge < high)])
         cells.append(replace(cell, begin_s=low))
         high = low
 
 
 def earliest_within(
-    markets: Markets,
-    tariff: Tariff,
+    pipeline_sets: PipelineSets,
+    price_per_second: PricePerSecond,
     *,
     budget: float,
     high: float,
+    effort: Effort,
     clock: Limit,
     known: Mapping[Options, Known],
 ) -> Cell:
     """Times by which no plan within a budget ends, as long as can be shown up to `high`."""
 
     def tried(limit_s: float) -> Cell:
-        return cell_of(markets, tariff, limit_s, known, budget=budget, enough=budget * (1 + 1e-6))
+        return cell_of(
+            pipeline_sets,
+            price_per_second,
+            limit_s,
+            known,
+            budget=budget,
+            enough=budget * (1 + 1e-6),
+        )
 
     found = tried(high)
     if found.empty:
         return found
     low, found = 0.0, Cell(begin_s=0.0, limit_s=0.0, rate=None, empty=True, shown=())
-    while high - low > FINE * high and not clock.passed():
+    while high - low > effort.budget_limit_precision * high and not clock.passed():
         middle = (low + high) / 2
         cell = tried(middle)
         low, high, found = (middle, high, cell) if cell.empty else (low, middle, found)
@@ -152,8 +173,8 @@ def earliest_within(
 
 
 def least_value(cells: tuple[Cell, ...], *, by: float = inf) -> float:
-    """What a plan that ends by some seconds takes at least; inf where cells show that there is
-    none.
+    """Lower bound on dollars or joules of a plan that ends by some seconds; inf where cells show that
+    there is none.
     """
     return min(
         (
@@ -165,18 +186,18 @@ def least_value(cells: tuple[Cell, ...], *, by: float = inf) -> float:
     )
 
 
-def cell_holds(markets: Markets, tariff: Tariff, cell: Cell) -> bool:
-    """Whether a cell's floors make up the space by its limit and show its rate."""
-    if {one.options for one in cell.shown} != set(markets):
+def cell_holds(pipeline_sets: PipelineSets, price_per_second: PricePerSecond, cell: Cell) -> bool:
+    """True where a cell's floors make up the space by its limit and prove its rate."""
+    if {one.options for one in cell.shown} != set(pipeline_sets):
         return False
     least = inf
     for one in cell.shown:
-        market = markets[one.options]
+        pipelines = pipeline_sets[one.options]
         least = min(least, least_of(one.floors))
         late = all(floor.limit_s >= cell.limit_s * (1 - SLIGHT) for floor in one.floors)
-        if not (late and covers(market.ground, [floor.frame for floor in one.floors])):
+        if not (late and covers(pipelines.stage_costs, [floor.frame for floor in one.floors])):
             return False
-        if not all(holds_floor(market, tariff, floor) for floor in one.floors):
+        if not all(holds_floor(pipelines, price_per_second, floor) for floor in one.floors):
             return False
-    least = whole_rate(markets, tariff, least)
+    least = whole_rate(pipeline_sets, price_per_second, least)
     return least == inf if cell.rate is None else least >= cell.rate * (1 - SLIGHT)

@@ -22,8 +22,8 @@ from scipy.optimize import linprog
 from shardwright.arrays import FloatArray
 from shardwright.search.frames import Dual, Floor, Frame
 from shardwright.search.mixed.pipelines.device_prices import Prices, Room
-from shardwright.search.mixed.pipelines.price_per_second import Tariff
-from shardwright.search.mixed.pipelines.priced_pipelines import Market, Values, prices_of
+from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
 from shardwright.search.mixed.stages.frame_terms import first_frames, split
 
 _LEAST_BATCH = 1e-9
@@ -31,77 +31,99 @@ _LEAST_BATCH = 1e-9
 to be that they do more anyway."""
 
 Known = dict[Frame, Values]
-"""What is known of the shapes of frames, at the limit that was looked at last."""
+"""Values of the shapes of frames, at the last limit that was priced."""
 
 
-def floor_of(market: Market, tariff: Tariff, frame: Frame, limit_s: float, known: Known) -> Floor:
+def floor_of(
+    pipelines: PricedPipelines,
+    price_per_second: PricePerSecond,
+    frame: Frame,
+    limit_s: float,
+    known: Known,
+) -> Floor:
     """The least that a plan of the frame takes a second to do the batch by the limit, as high as
     prices show it.
     """
-    dual, values = market.priced(frame, limit_s, start=known.get(frame))
+    dual, values = pipelines.priced(frame, limit_s, start=known.get(frame))
     known[frame] = values
-    if dual.samples < market.batch:
+    if dual.samples < pipelines.batch:
         return _closed(dual)
     while True:
-        found = _least_prices(market, tariff, values)
+        found = _least_prices(pipelines, price_per_second, values)
         if found is None:
-            return _nothing(frame, limit_s, market)
+            return _nothing(frame, limit_s, pipelines)
         prices, money = found
-        dear = market.dear(values, with_rates(prices, tariff, money))
-        if not len(dear):
-            return repriced(market, tariff, values, prices, money)
-        values.active = np.concatenate([values.active, dear])
+        underpriced = pipelines.underpriced(values, with_rates(prices, price_per_second, money))
+        if not len(underpriced):
+            return repriced(pipelines, price_per_second, values, prices, money)
+        values.active = np.concatenate([values.active, underpriced])
 
 
-def repriced(market: Market, tariff: Tariff, values: Values, prices: Prices, money: float) -> Floor:
+def repriced(
+    pipelines: PricedPipelines,
+    price_per_second: PricePerSecond,
+    values: Values,
+    prices: Prices,
+    money: float,
+) -> Floor:
     """The prices with a replica's raised until they cover what every shape is worth, and what they
     show then.
     """
-    worth = market.samples(values)
+    worth = pipelines.samples(values)
     worse = float(
-        (worth - market.cost(with_rates(prices, tariff, money)))[worth > 0].max(initial=0.0)
+        (worth - pipelines.cost(with_rates(prices, price_per_second, money)))[worth > 0].max(
+            initial=0.0
+        )
     )
     prices, room = (
         prices._replace(replicas=prices.replicas + max(worse, 0.0)),
-        market.room(values.frame),
+        pipelines.room(values.frame),
     )
     low, high = room.replicas
     free = float(prices.devices @ room.devices + prices.nodes * room.nodes) + prices.replicas * (
         high if prices.replicas > 0 else low
     )
-    left = market.batch - free
+    left = pipelines.batch - free
     rate = max(left / money, 0.0) if money else (None if left > 0 else 0.0)
     return _floor(values.frame, values.limit_s, prices, money, rate)
 
 
-def holds_floor(market: Market, tariff: Tariff, floor: Floor) -> bool:
-    """Whether a floor's prices show its rate: what every shape is worth by the limit made anew, and
-    no linear program.
+def holds_floor(pipelines: PricedPipelines, price_per_second: PricePerSecond, floor: Floor) -> bool:
+    """True where a floor's prices prove its rate: the samples of every shape by the limit are computed
+    again, without a linear program.
     """
     prices = Prices(devices=np.array(floor.devices), nodes=floor.nodes, replicas=floor.replicas)
-    values, mbs = market.values(floor.frame, floor.limit_s), market.shapes.mbs
-    whole = with_rates(prices, tariff, floor.money)
-    most = np.floor(np.maximum(market.cost(whole), 0.0) / mbs).astype(np.int64)
-    dear = np.flatnonzero(values.microbatches > most)
-    market.refine(values, dear, above=most[dear])
-    again = repriced(market, tariff, values, prices, floor.money)
+    values, mbs = pipelines.values(floor.frame, floor.limit_s), pipelines.shapes.mbs
+    whole = with_rates(prices, price_per_second, floor.money)
+    most = np.floor(np.maximum(pipelines.cost(whole), 0.0) / mbs).astype(np.int64)
+    underpriced = np.flatnonzero(values.microbatches > most)
+    pipelines.refine(values, underpriced, above=most[underpriced])
+    again = repriced(pipelines, price_per_second, values, prices, floor.money)
     if floor.rate is None:
         return again.rate is None
     return again.rate is None or again.rate >= floor.rate * (1 - 1e-6)
 
 
 def least_floors(
-    market: Market, tariff: Tariff, limit_s: float, *, enough: float, most: int, known: Known
+    pipelines: PricedPipelines,
+    price_per_second: PricePerSecond,
+    limit_s: float,
+    *,
+    enough: float,
+    most: int,
+    known: Known,
 ) -> tuple[Floor, ...]:
     """Floors of frames that make up the space, the weakest of them split until it is `enough`, in
     so many linear programs at most.
     """
     waiting: list[tuple[float, int, Floor]] = []
     turn = 0
-    for turn, frame in enumerate(first_frames(market.ground)):
-        heappush(waiting, _ranked(floor_of(market, tariff, frame, limit_s, known), turn))
+    for turn, frame in enumerate(first_frames(pipelines.stage_costs)):
+        heappush(
+            waiting, _ranked(floor_of(pipelines, price_per_second, frame, limit_s, known), turn)
+        )
     while waiting[0][0] < enough and turn < most:
-        parts = split(market.ground, waiting[0][2].frame)
+        parts = split(pipelines.stage_costs, waiting[0][2].frame)
         if not parts:
             break
         weakest = heappop(waiting)[2].frame
@@ -109,7 +131,9 @@ def least_floors(
             if part not in known and weakest in known:
                 known[part] = known[weakest]
             turn += 1
-            heappush(waiting, _ranked(floor_of(market, tariff, part, limit_s, known), turn))
+            heappush(
+                waiting, _ranked(floor_of(pipelines, price_per_second, part, limit_s, known), turn)
+            )
     return tuple(floor for _, _, floor in sorted(waiting, key=lambda one: one[1]))
 
 
@@ -122,27 +146,31 @@ def _ranked(floor: Floor, turn: int) -> tuple[float, int, Floor]:
     return (inf if floor.rate is None else floor.rate), turn, floor
 
 
-def with_rates(prices: Prices, tariff: Tariff, money: float) -> Prices:
+def with_rates(prices: Prices, price_per_second: PricePerSecond, money: float) -> Prices:
     """Prices of devices with what they take a second among them."""
-    return prices._replace(devices=prices.devices + money * tariff.rates)
+    return prices._replace(devices=prices.devices + money * price_per_second.rates)
 
 
-def _least_prices(market: Market, tariff: Tariff, values: Values) -> tuple[Prices, float] | None:
+def _least_prices(
+    pipelines: PricedPipelines, price_per_second: PricePerSecond, values: Values
+) -> tuple[Prices, float] | None:
     """Prices of the active shapes, and samples that a unit a second is worth; None where the
     program has no solution.
     """
     some = values.active[values.microbatches[values.active] > 0]
-    use, nodes = market.shapes.use[some].astype(np.float64), market.shapes.nodes[some]
-    worth = (values.microbatches[some] * market.shapes.mbs[some]).astype(np.float64)
-    taken = use @ tariff.rates
+    use, nodes = pipelines.shapes.use[some].astype(np.float64), pipelines.shapes.nodes[some]
+    worth = (values.microbatches[some] * pipelines.shapes.mbs[some]).astype(np.float64)
+    taken = use @ price_per_second.rates
     scale = float(taken.max(initial=0.0))
     if not scale:
         return None
-    marginals = _solved(use, nodes, worth / market.batch, taken / scale, market.room(values.frame))
+    marginals = _solved(
+        use, nodes, worth / pipelines.batch, taken / scale, pipelines.room(values.frame)
+    )
     if marginals is None:
         return None
     batch = max(float(marginals[0]), _LEAST_BATCH)
-    each = market.batch / batch
+    each = pipelines.batch / batch
     devices, (node, high, low) = marginals[1:-3] * each, (marginals[-3:] * each).tolist()
     return Prices(devices=devices, nodes=node, replicas=high - low), each / scale
 
@@ -186,9 +214,11 @@ def _closed(dual: Dual) -> Floor:
     return _floor(dual.frame, dual.limit_s, prices_of(dual), 0.0, None)
 
 
-def _nothing(frame: Frame, limit_s: float, market: Market) -> Floor:
+def _nothing(frame: Frame, limit_s: float, pipelines: PricedPipelines) -> Floor:
     """Nothing is shown of the frame."""
     none = Prices(
-        devices=np.zeros(len(market.ground.table.pools)), nodes=0.0, replicas=float(market.batch)
+        devices=np.zeros(len(pipelines.stage_costs.table.pools)),
+        nodes=0.0,
+        replicas=float(pipelines.batch),
     )
     return _floor(frame, limit_s, none, 0.0, 0.0)

@@ -12,50 +12,40 @@ import numpy as np
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.frames import Dual, Frame
 from shardwright.search.limit import Limit
-from shardwright.search.mixed.pipelines.priced_pipelines import Market, Values, prices_of
-from shardwright.search.mixed.pipelines.search_tasks import Bench, Stock
-from shardwright.search.mixed.stages.frame_terms import Ground, first_frames, split
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
+from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
+from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames, split
 
-TESTS, FEWEST, SHAPES = 200, 32, 20_000_000
-"""Frames that are tested at most, and at least, before the limit is lowered; shapes of all tests
-together between them."""
-WIDE_GAPS = (0.2, 0.1)
-"""Gaps that are shown first, before the one that is asked for: each takes a fraction of the next
-one's tests."""
 FINE = 0.0005
 """From one limit of the grid to the next."""
-FIRST = 16
-"""Steps of the grid by which a limit is lowered first."""
-AT_ONCE = 16
-"""Frames that are tested at once, whatever the workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pricing:
-    """A frame of a market that may have no plan by a limit.
+    """A frame that may have no plan by a limit.
 
     Args:
-        market: its place on the bench.
+        pipelines_index: place of its pipelines in `TaskInputs.pipeline_sets`.
         start: what is known of its shapes there at no earlier a limit, or near by.
     """
 
-    market: int
+    pipelines_index: int
     frame: Frame
     limit_s: float
     start: Values | None
 
 
-def tested(stock: Stock, asked: Pricing) -> tuple[Dual, Values | None]:
+def tested(inputs: TaskInputs, asked: Pricing) -> tuple[Dual, Values | None]:
     """Prices of a frame, and what is known of its shapes where they do not close it."""
-    market = stock.markets[asked.market]
-    dual, values = market.priced(asked.frame, asked.limit_s, start=asked.start)
-    return dual, None if dual.samples < market.batch else values
+    pipelines = inputs.pipeline_sets[asked.pipelines_index]
+    dual, values = pipelines.priced(asked.frame, asked.limit_s, start=asked.start)
+    return dual, None if dual.samples < pipelines.batch else values
 
 
 @dataclass(slots=True)
 class Closing:
-    """The frames of one market, as far as they are closed. All frames of a round are tested at one
-    limit, wherever that is done.
+    """Frames of one set of pipelines that are proven to hold no plan by a limit, and those that are
+    not. All frames of a round are tested at one limit, in whatever process.
 
     Args:
         closed: prices of the leaves that no plan of which ends by their limit.
@@ -64,8 +54,8 @@ class Closing:
         clock: past it nothing more is closed.
     """
 
-    market: Market
-    bench: Bench
+    pipelines: PricedPipelines
+    tasks: SearchTasks
     closed: dict[Frame, Dual] = field(default_factory=dict)
     open: dict[Frame, Values | None] = field(default_factory=dict)
     tests: int = 0
@@ -75,14 +65,15 @@ class Closing:
         """Close frames at a limit, and split those that stay open, in at most so many tests;
         whether all are closed.
         """
-        # The widest first, so that no part of the space is split to the end before another is
-        # begun.
+        # Branch and bound: dual prices under which a frame's plans do fewer samples than the batch
+        # prove that none of them ends by the limit; other frames are split. The widest come first,
+        # so that no part of the space is split to the end before another is begun.
         waiting: deque[tuple[Frame, Values | None]] = deque(
-            (frame, None) for frame in first_frames(self.market.ground)
+            (frame, None) for frame in first_frames(self.pipelines.stage_costs)
         )
         self.closed.clear()
         self.open.clear()
-        begun, place, left = deque[Frame](), self.bench.place(self.market), most
+        begun, place, left = deque[Frame](), self.tasks.place(self.pipelines), most
 
         def ask() -> Pricing | None:
             nonlocal left
@@ -91,15 +82,17 @@ class Closing:
             left -= 1
             frame, start = waiting.popleft()
             begun.append(frame)
-            return Pricing(market=place, frame=frame, limit_s=limit_s, start=start)
+            return Pricing(pipelines_index=place, frame=frame, limit_s=limit_s, start=start)
 
-        for dual, values in self.bench.flow(tested, ask, size=AT_ONCE, more=most):
+        for dual, values in self.tasks.flow(
+            tested, ask, size=self.tasks.effort.tests_at_once, more=most
+        ):
             frame = begun.popleft()
             self.tests += 1
             if values is None:
                 self.closed[frame] = dual
                 continue
-            parts = split(self.market.ground, frame)
+            parts = split(self.pipelines.stage_costs, frame)
             waiting.extend((part, values) for part in parts)
             if not parts:
                 self.open[frame] = values
@@ -112,7 +105,11 @@ class Closing:
         """The largest limit, up to `limit_s`, that was shown to close all frames; 0 where the clock
         stopped before one was.
         """
-        most = min(max(SHAPES // len(self.market.shapes), FEWEST), TESTS)
+        effort = self.tasks.effort
+        most = min(
+            max(effort.bound_test_shapes // len(self.pipelines.shapes), effort.least_bound_tests),
+            effort.bound_tests,
+        )
         if not limit_s or self.close(limit_s, most=most):
             return limit_s
         return 0.0 if self.clock.stopped_at else self.lowered(limit_s)
@@ -127,7 +124,7 @@ class Closing:
         """
         left = self._left(self.open, limit_s)
         self.open.clear()
-        high, step = step_of(limit_s), FIRST
+        high, step = step_of(limit_s), self.tasks.effort.first_lowered_steps
         if not left:
             return limit_s
         if self.clock.passed():
@@ -149,12 +146,12 @@ class Closing:
 
     def _left(self, frames: Mapping[Frame, Values | None], limit_s: float) -> dict[Frame, Values]:
         """Test frames at one limit: those that stay open, and what is known of their shapes."""
-        place = self.bench.place(self.market)
+        place = self.tasks.place(self.pipelines)
         tests = [
-            Pricing(market=place, frame=frame, limit_s=limit_s, start=start)
+            Pricing(pipelines_index=place, frame=frame, limit_s=limit_s, start=start)
             for frame, start in frames.items()
         ]
-        found = dict(zip(frames, self.bench.map(tested, tests), strict=True))
+        found = dict(zip(frames, self.tasks.map(tested, tests), strict=True))
         self.tests += len(tests)
         self.closed |= {frame: dual for frame, (dual, values) in found.items() if values is None}
         return {frame: values for frame, (_, values) in found.items() if values is not None}
@@ -178,15 +175,15 @@ def aimed_at(best_s: float, gap: float) -> float:
 
 
 def lower_bound(
-    bench: Bench,
-    markets: tuple[Market, ...],
+    tasks: SearchTasks,
+    pipeline_sets: tuple[PricedPipelines, ...],
     best_s: float,
     *,
     tolerance: float,
     clock: Limit | None = None,
 ) -> tuple[float, tuple[Closing, ...]]:
-    """Seconds that no plan of any market ends before, and the frames that show it; 0 where the
-    clock leaves no time to show any.
+    """Lower bound, in seconds, on the step time of every plan of the pipelines, and the frames that
+    prove it; 0 where the clock leaves no time to prove any.
 
     Where not all frames close within `tolerance` of the best, the limit is that by which the
     earliest of them ends. A wide gap is shown first, which takes little and stands if the clock's
@@ -194,13 +191,13 @@ def lower_bound(
     """
     clock, found = (
         clock or Limit(),
-        (0.0, tuple(Closing(market=market, bench=bench) for market in markets)),
+        (0.0, tuple(Closing(pipelines=pipelines, tasks=tasks) for pipelines in pipeline_sets)),
     )
-    for share in (*(gap for gap in WIDE_GAPS if gap > tolerance), tolerance):
+    for share in (*(gap for gap in tasks.effort.first_gaps if gap > tolerance), tolerance):
         limit = aimed_at(best_s, share)
         closings = tuple(
-            Closing(market=one, bench=bench, tests=old.tests, clock=clock)
-            for one, old in zip(markets, found[1], strict=True)
+            Closing(pipelines=one, tasks=tasks, tests=old.tests, clock=clock)
+            for one, old in zip(pipeline_sets, found[1], strict=True)
         )
         for closing in closings:
             limit = closing.closed_limit(limit)
@@ -211,27 +208,27 @@ def lower_bound(
     return found
 
 
-def holds(market: Market, dual: Dual) -> bool:
-    """Whether prices close their frame: what every shape is worth by the limit made anew, and no
-    linear program.
+def holds(pipelines: PricedPipelines, dual: Dual) -> bool:
+    """True where prices close their frame: the samples of every shape by the limit are computed
+    again, without a linear program.
     """
-    values, mbs = market.values(dual.frame, dual.limit_s), market.shapes.mbs
-    floor = np.floor(np.maximum(market.cost(prices_of(dual)), 0.0) / mbs).astype(np.int64)
-    dear = np.flatnonzero(values.microbatches > floor)
-    market.refine(values, dear, above=floor[dear])
-    return market.repriced(dual, market.samples(values)).samples < market.batch
+    values, mbs = pipelines.values(dual.frame, dual.limit_s), pipelines.shapes.mbs
+    floor = np.floor(np.maximum(pipelines.cost(prices_of(dual)), 0.0) / mbs).astype(np.int64)
+    underpriced = np.flatnonzero(values.microbatches > floor)
+    pipelines.refine(values, underpriced, above=floor[underpriced])
+    return pipelines.repriced(dual, pipelines.samples(values)).samples < pipelines.batch
 
 
-def covers(ground: Ground, frames: list[Frame]) -> bool:
-    """Whether frames make up the space: those that it begins with, and parts of the ones that were
-    split.
+def covers(stage_costs: StageCosts, frames: list[Frame]) -> bool:
+    """True where frames make up the space: the frames that it begins with, and parts of the frames
+    that were split.
     """
-    left, waiting = set(frames), list(first_frames(ground))
+    left, waiting = set(frames), list(first_frames(stage_costs))
     while waiting:
         frame = waiting.pop()
         if frame in left:
             continue
-        parts = split(ground, frame)
+        parts = split(stage_costs, frame)
         if not parts:
             return False
         waiting += parts

@@ -13,7 +13,7 @@ from shardwright.arrays import FloatArray
 
 
 class Prices(NamedTuple):
-    """What one more of each is worth, in samples: (pools,) a device; a node that may be filled; a
+    """Dual prices of the linear program, in samples for one more of each: (pools,) a device; a node that may be filled; a
     replica, negative where plans must have more of them than is good.
     """
 
@@ -23,7 +23,7 @@ class Prices(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What there is: (pools,) devices; nodes that may be filled; least and most replicas."""
+    """Right-hand sides of the linear program: (pools,) devices; nodes that may be filled; least and most replicas."""
 
     devices: FloatArray
     nodes: float

@@ -42,7 +42,7 @@ class Shapes:
         return len(self.mbs)
 
     def take(self, which: IntArray) -> Shapes:
-        """Some of them."""
+        """The shapes at the places `which`."""
         return Shapes(
             **{name: np.ascontiguousarray(getattr(self, name)[which]) for name in Shapes.__slots__}
         )

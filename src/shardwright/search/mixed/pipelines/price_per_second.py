@@ -1,4 +1,4 @@
-"""What pools take a second: dollars of nodes, or joules of devices."""
+"""Cost rate of each device pool, in dollars or joules a second."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _MOST_RATES: Final = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tariff:
-    """Units that a plan takes a second.
+class PricePerSecond:
+    """Cost rates of device pools.
 
     Args:
         unit: usd or joules.
@@ -62,8 +62,10 @@ class Tariff:
         return found
 
 
-def tariff_of(cluster: Cluster, pools: tuple[Pool, ...], objective: str) -> Tariff:
-    """The tariff of an objective (of all but energy dollars).
+def price_per_second_of(
+    cluster: Cluster, pools: tuple[Pool, ...], objective: str
+) -> PricePerSecond:
+    """Price per second of every pool for an objective: joules for energy, else dollars.
 
     Raises:
         UsageError: a pool has no price, or no power limit is known of it.
@@ -77,12 +79,12 @@ def tariff_of(cluster: Cluster, pools: tuple[Pool, ...], objective: str) -> Tari
                     f"the power of {pool.name} is not known",
                     hint="--objective cost, with prices behind the devices: :8/2.5usd",
                 )
-        return Tariff(unit="joules", rates=np.array(watts), sizes=np.ones_like(sizes))
+        return PricePerSecond(unit="joules", rates=np.array(watts), sizes=np.ones_like(sizes))
     prices = [cluster.groups[pool.group].price for pool in pools]
     for pool, price in zip(pools, prices, strict=True):
         if not price:
             raise _no_price(cluster, pool)
-    return Tariff(unit="usd", rates=np.array(prices) / SECONDS_PER_HOUR, sizes=sizes)
+    return PricePerSecond(unit="usd", rates=np.array(prices) / SECONDS_PER_HOUR, sizes=sizes)
 
 
 def _no_price(cluster: Cluster, pool: Pool) -> UsageError:

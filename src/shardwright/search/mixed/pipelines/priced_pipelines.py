@@ -1,9 +1,9 @@
-"""Shapes on their ground: what a replica of each does by a limit, and prices that bound what all
-replicas together do.
+"""Pipelines with their costs: the microbatches that a replica of each shape completes by a
+step-time limit, and dual prices that bound the samples of all replicas together.
 
-A frame is priced by generating columns: prices of the shapes that are known exactly, then those
-among all others that are worth more than they cost, until there are none. What one frame leaves is
-where its parts, and later limits, begin.
+A frame is priced by column generation: a linear program over the shapes whose microbatches are
+known exactly, which other shapes join whose samples exceed their cost, until there are none.
+Its parts, and later limits, begin with the shapes of this program.
 """
 
 from __future__ import annotations
@@ -15,17 +15,11 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import compiled
 from shardwright.search.frames import Dual, Frame
+from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.device_prices import Prices, Room, best_prices
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes, alike_use, shapes_of
 from shardwright.search.mixed.pipelines.pipeline_throughput import most_above, most_by_work
-from shardwright.search.mixed.stages.frame_terms import Ground, Terms
-
-_AT_ONCE = 1024
-"""Shapes that are looked at before the prices are asked again whether they are worth it."""
-_JOIN = 96
-"""Shapes at most that join a linear program at a time."""
-_NEAR = 800
-"""Shapes nearest to the prices that compositions choose from."""
+from shardwright.search.mixed.stages.frame_terms import StageCosts, Terms
 
 
 @dataclass(slots=True)
@@ -46,43 +40,52 @@ class Values:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Market:
-    """Shapes on their ground.
+class PricedPipelines:
+    """Shapes of pipelines with the costs of their stages.
 
     Args:
         devices: (pools,) that there are.
         use_of, first: see `shapes.alike_use`.
         is_whole: the shapes are all of them.
         kept: terms of frames, as they were asked for.
+        effort: limits on the work of the search.
     """
 
-    ground: Ground
+    stage_costs: StageCosts
     shapes: Shapes
     devices: FloatArray
     use_of: IntArray
     first: IntArray
     is_whole: bool = True
     kept: dict[Frame, Terms] = field(default_factory=dict)
+    effort: Effort = USUAL
 
     @staticmethod
-    def of(ground: Ground) -> Market:
-        """All shapes on their ground."""
-        shapes = shapes_of(ground.table)
+    def of(stage_costs: StageCosts, *, effort: Effort = USUAL) -> PricedPipelines:
+        """All shapes of the stage costs."""
+        shapes = shapes_of(stage_costs.table)
         use_of, first = alike_use(shapes)
-        devices = np.array([pool.devices for pool in ground.table.pools], dtype=np.float64)
-        return Market(ground=ground, shapes=shapes, devices=devices, use_of=use_of, first=first)
+        devices = np.array([pool.devices for pool in stage_costs.table.pools], dtype=np.float64)
+        return PricedPipelines(
+            stage_costs=stage_costs,
+            shapes=shapes,
+            devices=devices,
+            use_of=use_of,
+            first=first,
+            effort=effort,
+        )
 
     def terms(self, frame: Frame) -> Terms:
-        """What stages of a frame take."""
+        """Least seconds that stages of a frame take."""
         key = replace(frame, nodes=(0.0, 0.0))
         if key not in self.kept:
-            self.kept[key] = self.ground.terms(frame)
+            self.kept[key] = self.stage_costs.terms(frame)
         return self.kept[key]
 
     @property
     def batch(self) -> int:
         """Samples of a step."""
-        return self.ground.problem.job.global_batch
+        return self.stage_costs.problem.job.global_batch
 
     def values(self, frame: Frame, limit_s: float, start: Values | None = None) -> Values:
         """Upper bounds of the frame's shapes, none of them exact: by work, or what `start` found at
@@ -91,7 +94,7 @@ class Market:
         if start is not None and start.limit_s >= limit_s and _inside(frame, start.frame):
             upper = start.microbatches.copy()
         else:
-            limit = limit_s / self.ground.jitter(frame)
+            limit = limit_s / self.stage_costs.jitter(frame)
             least = start.microbatches if start is not None else None
             upper = most_by_work(
                 self.terms(frame), self.shapes, batch=self.batch, limit=limit, least=least
@@ -112,7 +115,9 @@ class Market:
             within &= lanes & (shapes.most >= low) if frame.alone else lanes | ~shapes.sharded
         for one in frame.sole or ():
             pools = [
-                place for place, number in enumerate(self.ground.shared.classes) if number == one
+                place
+                for place, number in enumerate(self.stage_costs.shared.classes)
+                if number == one
             ]
             within &= shapes.use[:, pools].any(axis=1)
         return within
@@ -122,7 +127,7 @@ class Market:
         (per shape) that is all that is found out.
         """
         least = np.zeros(len(which), dtype=np.int64) if above is None else above
-        limit = values.limit_s / self.ground.jitter(values.frame)
+        limit = values.limit_s / self.stage_costs.jitter(values.frame)
         found = most_above(
             self.terms(values.frame),
             self.shapes,
@@ -165,12 +170,12 @@ class Market:
             raised = self._raised(dual, float(above[1].max(initial=0.0)))
             if not thorough and raised.samples < self.batch:
                 return raised, values
-            dear = self._dear(values, *above)
-            if not len(dear):
+            underpriced = self._underpriced_among(values, *above)
+            if not len(underpriced):
                 break
-            values.active = np.concatenate([some, dear])
+            values.active = np.concatenate([some, underpriced])
         if thorough:
-            self.look_near(values, prices)
+            self.refine_near(values, prices)
         return self.repriced(dual, self.samples(values)), values
 
     def _first(self, values: Values) -> IntArray:
@@ -184,22 +189,22 @@ class Market:
         some = np.flatnonzero(best >= 0)
         prices = self._prices(values, self.first[some], best[some])
         gains = (worth - self.cost(prices))[alive]
-        most = min(_AT_ONCE, len(alive))
+        most = min(self.effort.shapes_refined_at_once, len(alive))
         near = np.argpartition(-gains, most - 1)[:most] if most else alive
-        return self._unlike(alive[near[np.lexsort((near, -gains[near]))]])
+        return self._distinct_by_use(alive[near[np.lexsort((near, -gains[near]))]])
 
-    def dear(self, values: Values, prices: Prices) -> IntArray:
+    def underpriced(self, values: Values, prices: Prices) -> IntArray:
         """Shapes that are worth more than they cost and not yet among the active ones, some of the
         dearest; [] = there are none.
         """
-        return self._dear(
+        return self._underpriced_among(
             values,
             *_above(
                 self.shapes.use, self.shapes.nodes, self.shapes.mbs, values.microbatches, *prices
             ),
         )
 
-    def _dear(
+    def _underpriced_among(
         self, values: Values, which: IntArray, gains: FloatArray, floor: IntArray
     ) -> IntArray:
         """Of shapes that may be worth more than they cost some of the dearest that are, and not yet
@@ -213,22 +218,26 @@ class Market:
         known[values.active] = True
         new = np.flatnonzero(~known[which])
         ranked = new[np.argsort(-gains[new], kind="stable")]
-        for begin in range(0, len(ranked), _AT_ONCE):
-            some = ranked[begin : begin + _AT_ONCE]
+        for begin in range(0, len(ranked), self.effort.shapes_refined_at_once):
+            some = ranked[begin : begin + self.effort.shapes_refined_at_once]
             doubtful = some[~values.exact[which[some]]]
             self.refine(values, which[doubtful], above=floor[doubtful])
-            dear = some[values.microbatches[which[some]] > floor[some]]
-            if len(dear):
-                worth = (values.microbatches[which[dear]] - floor[dear]) * mbs[which[dear]]
-                return self._unlike(which[dear[np.lexsort((which[dear], -worth))]])
+            underpriced = some[values.microbatches[which[some]] > floor[some]]
+            if len(underpriced):
+                worth = (values.microbatches[which[underpriced]] - floor[underpriced]) * mbs[
+                    which[underpriced]
+                ]
+                return self._distinct_by_use(
+                    which[underpriced[np.lexsort((which[underpriced], -worth))]]
+                )
         return which[:0]
 
-    def _unlike(self, ranked: IntArray) -> IntArray:
+    def _distinct_by_use(self, ranked: IntArray) -> IntArray:
         """The first of some shapes, one of those that use as many devices."""
         _, first = np.unique(self.use_of[ranked], return_index=True)
-        return ranked[np.sort(first)[:_JOIN]]
+        return ranked[np.sort(first)[: self.effort.columns_joined_at_once]]
 
-    def look_near(self, values: Values, prices: Prices) -> None:
+    def refine_near(self, values: Values, prices: Prices) -> None:
         """Make the values of shapes that are nearest to their price exact, of lanes that shard and
         of others: those that compositions choose from.
         """
@@ -240,7 +249,7 @@ class Market:
             else (~self.shapes.sharded,)
         ):
             near = np.flatnonzero(open_to & which)
-            most = min(_NEAR, len(near))
+            most = min(self.effort.shapes_refined_near_prices, len(near))
             self.refine(
                 values,
                 np.sort(near[np.argpartition(-gains[near], most - 1)[:most]]) if most else near,
@@ -257,12 +266,14 @@ class Market:
         alive = worth > 0
         columns = some[alive]
         if not len(columns):
-            return Prices(devices=np.zeros(len(self.ground.table.pools)), nodes=0.0, replicas=0.0)
+            return Prices(
+                devices=np.zeros(len(self.stage_costs.table.pools)), nodes=0.0, replicas=0.0
+            )
         use, nodes = self.shapes.use[columns].astype(np.float64), self.shapes.nodes[columns]
         return best_prices(use, nodes, worth[alive], self.room(values.frame))
 
     def room(self, frame: Frame) -> Room:
-        """What there is for plans of a frame."""
+        """Devices, nodes and replicas that plans of a frame may use."""
         return Room(devices=self.devices, nodes=frame.nodes[1], replicas=frame.replicas)
 
     def _dual(self, frame: Frame, limit_s: float, prices: Prices) -> Dual:
@@ -293,9 +304,9 @@ class Market:
             dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(more, 0.0))
         )
 
-    def within(self, pools: tuple[int, ...]) -> Market:
+    def within(self, pools: tuple[int, ...]) -> PricedPipelines:
         """The shapes that lie on some of the pools."""
-        others = [pool for pool in range(len(self.ground.table.pools)) if pool not in pools]
+        others = [pool for pool in range(len(self.stage_costs.table.pools)) if pool not in pools]
         shapes = self.shapes.take(np.flatnonzero((self.shapes.use[:, others] == 0).all(axis=1)))
         use_of, first = alike_use(shapes)
         return replace(self, shapes=shapes, use_of=use_of, first=first, is_whole=False)

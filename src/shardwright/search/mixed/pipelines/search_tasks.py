@@ -1,5 +1,5 @@
-"""What tasks of a mixed search read, and the engine that works them out:
-see docs/decisions/0016.
+"""Tasks of a search over mixed clusters on an engine, and the inputs that all of them read
+(docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -10,51 +10,84 @@ from typing import TypeVar
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.engine.protocol import Ask, Engine
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.effort import USUAL, Effort
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Stock:
-    """What all tasks of a mixed search read; a task names its market by its place."""
+class TaskInputs:
+    """Inputs that all tasks of a search read; a task names its pipelines by their place in
+    `pipeline_sets`.
+    """
 
     problem: Problem
-    markets: tuple[Market, ...]
+    pipeline_sets: tuple[PricedPipelines, ...]
+    effort: Effort = USUAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Bench:
-    """Markets on an engine. One object for all of a search, so that workers that have its markets
-    stay.
+class SearchTasks:
+    """Sets of pipelines on an engine. One object for all of a search, so that workers keep the
+    inputs that they have.
     """
 
     engine: Engine
-    stock: Stock
+    inputs: TaskInputs
 
     @staticmethod
-    def of(engine: Engine, problem: Problem, markets: Sequence[Market]) -> Bench:
-        """Some markets of a problem on an engine."""
-        return Bench(engine=engine, stock=Stock(problem=problem, markets=tuple(markets)))
+    def of(
+        engine: Engine,
+        problem: Problem,
+        pipeline_sets: Sequence[PricedPipelines],
+        *,
+        effort: Effort = USUAL,
+    ) -> SearchTasks:
+        """Sets of pipelines of a problem on an engine."""
+        return SearchTasks(
+            engine=engine,
+            inputs=TaskInputs(problem=problem, pipeline_sets=tuple(pipeline_sets), effort=effort),
+        )
 
-    def place(self, market: Market) -> int:
-        """Where a market stands among all."""
-        return next(place for place, one in enumerate(self.stock.markets) if one is market)
+    @property
+    def effort(self) -> Effort:
+        """Limits on the work of the search."""
+        return self.inputs.effort
 
-    def place_of(self, ground: Ground) -> int:
-        """Where the first market on a ground stands among all."""
-        return next(place for place, one in enumerate(self.stock.markets) if one.ground is ground)
+    def place(self, pipelines: PricedPipelines) -> int:
+        """The place of a set of pipelines in `TaskInputs.pipeline_sets`."""
+        return next(
+            place for place, one in enumerate(self.inputs.pipeline_sets) if one is pipelines
+        )
+
+    def place_of(self, stage_costs: StageCosts) -> int:
+        """The place of the first set of pipelines with these stage costs."""
+        return next(
+            place
+            for place, one in enumerate(self.inputs.pipeline_sets)
+            if one.stage_costs is stage_costs
+        )
 
     def flow(
-        self, function: Callable[[Stock, Task], Result], ask: Ask[Task], *, size: int, more: int = 0
+        self,
+        function: Callable[[TaskInputs, Task], Result],
+        ask: Ask[Task],
+        *,
+        size: int,
+        more: int = 0,
     ) -> Iterator[Result]:
-        """``function(stock, task)`` of one task after another; as `Engine.flow`."""
-        return self.engine.flow(function, ask, shared=self.stock, size=size, more=more)
+        """``function(inputs, task)`` of one task after another; as `Engine.flow`."""
+        return self.engine.flow(function, ask, shared=self.inputs, size=size, more=more)
 
     def map(
-        self, function: Callable[[Stock, Task], Result], tasks: Sequence[Task], *, more: int = 0
+        self,
+        function: Callable[[TaskInputs, Task], Result],
+        tasks: Sequence[Task],
+        *,
+        more: int = 0,
     ) -> list[Result]:
-        """``function(stock, task)`` of every task, in their order; as `Engine.map`."""
-        return self.engine.map(function, tasks, shared=self.stock, more=more)
+        """``function(inputs, task)`` of every task, in their order; as `Engine.map`."""
+        return self.engine.map(function, tasks, shared=self.inputs, more=more)

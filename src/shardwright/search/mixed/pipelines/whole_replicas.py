@@ -7,9 +7,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from shardwright.arrays import FloatArray, IntArray
 
-NODES = 100
-"""Nodes that the integer program looks at; no seconds, so that it finds the same on every machine.
-"""
 USED = 1e-6
 """What a shape more costs, so that of equal choices the one of fewer shapes is taken."""
 
@@ -23,6 +20,7 @@ def whole_replicas(
     most: FloatArray,
     others: FloatArray,
     shapes: int,
+    nodes: int,
 ) -> IntArray | None:
     """(n,) replicas of at most `shapes` of n shapes that cost least; None where none was found.
 
@@ -32,6 +30,8 @@ def whole_replicas(
         within: (r,) least and most of each row.
         least, most: (n,) replicas of each that is used.
         others: (k,) most of the others.
+        nodes: of the branch and bound tree, at most; there is no limit in seconds, so that every
+            machine finds the same.
     """
     n, k, r = len(most), len(others), len(rows)
     few = np.flatnonzero(least > 1)
@@ -49,6 +49,6 @@ def whole_replicas(
         constraints=LinearConstraint(
             whole, lower, np.concatenate([within[1], [shapes], np.zeros(n + len(few))])
         ),
-        options={"node_limit": NODES, "mip_rel_gap": 1e-3},
+        options={"node_limit": nodes, "mip_rel_gap": 1e-3},
     )
     return None if found.x is None else np.rint(found.x[:n]).astype(np.int64)

@@ -20,8 +20,8 @@ def certified(
     shown_s: float,
     stopped_at: int,
 ) -> Certificate:
-    """Everything that was looked at, and the bound of all parts of the space: at least that of any
-    plan whatever.
+    """The certificate: counts of the plans that were examined, and the bound of all parts of the
+    space, at least the bound that holds for every plan.
 
     Args:
         best_s: seconds of the answer.

@@ -1,5 +1,5 @@
-"""Plans on fewer nodes of a mixed cluster: what is best there is looked for as if the others were
-not, so that an answer with more nodes is never slower.
+"""Plans on fewer nodes of a mixed cluster: the best is searched for as if the other nodes did not
+exist, so that an answer with more nodes is never slower.
 """
 
 from __future__ import annotations
@@ -15,27 +15,24 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster import Cluster
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.effort import Effort
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import Ground, first_frames
+from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.stage_tables import StageTable
 
-MOST = 64
-"""Clusters of fewer nodes that are looked at; where there are more, none is: a search of each takes
-as long as of the whole."""
-
-Search = Callable[[Problem], tuple[Standing, dict[Options, Ground]]]
-"""What is found on a cluster, and the ground of each set of options."""
+Search = Callable[[Problem], tuple[Standing, dict[Options, StageCosts]]]
+"""The search of a cluster, and the stage costs of each set of options."""
 
 
-def counts_of(cluster: Cluster) -> Iterator[tuple[int, ...]]:
+def counts_of(cluster: Cluster, *, most: int) -> Iterator[tuple[int, ...]]:
     """Nodes of each group on fewer nodes, most first, as long as there are two groups or more; none
     of clusters that have too many.
     """
     whole = tuple(group.count for group in cluster.groups)
-    if prod(count + 1 for count in whole) > MOST:
+    if prod(count + 1 for count in whole) > most:
         return
     some = product(*(range(count + 1) for count in whole))
     yield from sorted(
@@ -62,18 +59,27 @@ def with_counts(cluster: Cluster, counts: tuple[int, ...]) -> Cluster:
     return replace(cluster, groups=groups, links=links)
 
 
-def look_at_fewer(standing: Standing, markets: dict[Options, Market], search: Search) -> None:
+def search_fewer_nodes(
+    standing: Standing,
+    pipeline_sets: dict[Options, PricedPipelines],
+    search: Search,
+    effort: Effort,
+) -> None:
     """Keep the best plan on fewer nodes where it is faster. Clusters on which prices leave none
     that is are not searched.
     """
     problem = standing.problem
-    for counts in counts_of(problem.cluster):
+    for counts in counts_of(problem.cluster, most=effort.fewer_node_clusters):
         if standing.ends():
             return
-        if all(_is_closed(market, counts, standing.best_s) for market in markets.values()):
+        if all(
+            _is_closed(pipelines, counts, standing.best_s) for pipelines in pipeline_sets.values()
+        ):
             continue
         try:
-            found, grounds = search(replace(problem, cluster=with_counts(problem.cluster, counts)))
+            found, stage_costs_of = search(
+                replace(problem, cluster=with_counts(problem.cluster, counts))
+            )
         except InfeasibleError:
             continue
         for name in ("looked_at", "simulated", "bounded", "infeasible"):
@@ -81,29 +87,29 @@ def look_at_fewer(standing: Standing, markets: dict[Options, Market], search: Se
         if found.mixed is None or found.best is None or found.best_s >= standing.best_s:
             continue
         options = found.best.options
-        ground = (
-            markets[options].ground
-            if options in markets
-            else Ground.of(replace(grounds[options].problem, cluster=problem.cluster))
+        stage_costs = (
+            pipeline_sets[options].stage_costs
+            if options in pipeline_sets
+            else StageCosts.of(replace(stage_costs_of[options].problem, cluster=problem.cluster))
         )
         plan = _renamed(
-            grounds[options].table,
-            ground.table,
+            stage_costs_of[options].table,
+            stage_costs.table,
             [place for place, count in enumerate(counts) if count],
             found.mixed,
         )
-        standing.attempt(general_plan(ground, plan, options=options), plan)
+        standing.attempt(general_plan(stage_costs, plan, options=options), plan)
 
 
-def _is_closed(market: Market, counts: tuple[int, ...], limit_s: float) -> bool:
-    """Whether prices close all plans on so many nodes by a limit."""
-    pools = market.ground.table.pools
+def _is_closed(pipelines: PricedPipelines, counts: tuple[int, ...], limit_s: float) -> bool:
+    """True where prices prove that no plan on so many nodes ends by a limit."""
+    pools = pipelines.stage_costs.table.pools
     devices = np.array(
         [count * pool.node for count, pool in zip(counts, pools, strict=True)], dtype=np.float64
     )
-    fewer, nodes = replace(market, devices=devices), float(sum(counts))
-    frames = (replace(frame, nodes=(0.0, nodes)) for frame in first_frames(market.ground))
-    return all(fewer.priced(frame, limit_s)[0].samples < market.batch for frame in frames)
+    fewer, nodes = replace(pipelines, devices=devices), float(sum(counts))
+    frames = (replace(frame, nodes=(0.0, nodes)) for frame in first_frames(pipelines.stage_costs))
+    return all(fewer.priced(frame, limit_s)[0].samples < pipelines.batch for frame in frames)
 
 
 def _renamed(table: StageTable, other: StageTable, pools: list[int], plan: MixedPlan) -> MixedPlan:

@@ -12,31 +12,26 @@ from itertools import permutations
 from math import lcm
 
 from shardwright.runtime.runtime import Options
-from shardwright.search.mixed.pipelines.search_tasks import Bench
+from shardwright.search.mixed.pipelines.search_tasks import SearchTasks
 from shardwright.search.mixed.plans.simulated_plans import Simulating, Standing, simulated_there
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, general_plan
-from shardwright.search.mixed.stages.frame_terms import Ground
-
-BEST, TRIES = 2, 16
-"""Plans that are changed, and changes that are tried of each at most."""
-AT_ONCE = 4
-"""Changes that are tried at once, whatever the workers."""
-FEW = 4
-"""Microbatches that a lane gives another at most."""
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 
 
-def polish(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground]) -> None:
+def improve_best_plans(
+    standing: Standing, tasks: SearchTasks, stage_costs_of: Mapping[Options, StageCosts]
+) -> None:
     """Change each of the best plans step by step; a change that helps it is kept, until none does
-    or TRIES are spent.
+    or `Effort.changes_per_plan` are spent.
     """
-    for seconds, _, plan, options in sorted(standing.ranked)[:BEST]:
-        climb(standing, bench, grounds[options], seconds, plan, options)
+    for seconds, _, plan, options in sorted(standing.ranked)[: tasks.effort.improved_plans]:
+        improve_plan(standing, tasks, stage_costs_of[options], seconds, plan, options)
 
 
-def climb(
+def improve_plan(
     standing: Standing,
-    bench: Bench,
-    ground: Ground,
+    tasks: SearchTasks,
+    stage_costs: StageCosts,
     seconds: float,
     plan: MixedPlan,
     options: Options,
@@ -44,29 +39,35 @@ def climb(
     """Change one plan step by step. Of changes that are under way when one helps, the others are
     still of the plan before it.
     """
-    place, begun, tries = bench.place_of(ground), deque[MixedPlan](), 0
-    others = neighbours(ground, plan)
+    effort = tasks.effort
+    place, begun, tries = tasks.place_of(stage_costs), deque[MixedPlan](), 0
+    others = neighbours(stage_costs, plan, most_moved=effort.moved_microbatches)
 
     def ask() -> Simulating | None:
         nonlocal tries
         other = next((one for one in others if (options, one) not in standing.seen), None)
-        if other is None or tries == TRIES or standing.ends():
+        if other is None or tries == effort.changes_per_plan or standing.ends():
             return None
         tries += 1
         standing.seen.add((options, other))
         begun.append(other)
         return standing.simulating(place, other, options)
 
-    for step in bench.flow(simulated_there, ask, size=AT_ONCE, more=TRIES):
+    for step in tasks.flow(
+        simulated_there, ask, size=effort.changes_at_once, more=effort.changes_per_plan
+    ):
         other = begun.popleft()
         found = standing.take(
-            other, options, step, partial(general_plan, ground, other, options=options)
+            other, options, step, partial(general_plan, stage_costs, other, options=options)
         )
         if found < seconds:
-            seconds, others = found, neighbours(ground, other)
+            seconds, others = (
+                found,
+                neighbours(stage_costs, other, most_moved=effort.moved_microbatches),
+            )
 
 
-def neighbours(ground: Ground, plan: MixedPlan) -> Iterator[MixedPlan]:
+def neighbours(stage_costs: StageCosts, plan: MixedPlan, *, most_moved: int) -> Iterator[MixedPlan]:
     """Plans that differ by one layer of one lane's cut, or by a few microbatches of two lanes."""
     for number, lane in enumerate(plan.lanes):
         for give, take in (
@@ -81,11 +82,11 @@ def neighbours(ground: Ground, plan: MixedPlan) -> Iterator[MixedPlan]:
                 yield _with(plan, {number: replace(lane, sizes=tuple(sizes))})
     for one, other in permutations(range(len(plan.lanes)), 2):
         units = [
-            plan.lanes[n].replicas * int(ground.table.mbs[plan.lanes[n].rows[0]])
+            plan.lanes[n].replicas * int(stage_costs.table.mbs[plan.lanes[n].rows[0]])
             for n in (one, other)
         ]
         less, more = (lcm(*units) // unit for unit in units)
-        if max(less, more) <= FEW and plan.lanes[one].microbatches > less:
+        if max(less, more) <= most_moved and plan.lanes[one].microbatches > less:
             changed = {
                 one: replace(plan.lanes[one], microbatches=plan.lanes[one].microbatches - less),
                 other: replace(

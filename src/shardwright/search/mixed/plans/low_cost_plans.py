@@ -15,16 +15,16 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Floor
 from shardwright.search.mixed.bounds.cost_rate_bound import Known, floor_of, with_rates
+from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.device_prices import Prices
-from shardwright.search.mixed.pipelines.price_per_second import Tariff
-from shardwright.search.mixed.pipelines.priced_pipelines import Market, Values
+from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values
 from shardwright.search.mixed.pipelines.whole_replicas import whole_replicas
 from shardwright.search.mixed.plans.composition_search import composed_frames
 from shardwright.search.mixed.plans.replica_counts import (
-    COLUMNS,
     Composition,
-    among,
-    dealt,
+    choice_of_shapes,
+    exact_microbatches,
     most_replicas,
 )
 from shardwright.search.mixed.plans.simulated_plans import MixedCandidate, Standing
@@ -34,15 +34,10 @@ from shardwright.simulator.predict import step_spending
 from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.strategy.plan.plan import Plan
 
-FRAMES = 2
-"""Frames of a limit in which compositions are looked for: those that may take least."""
-TRIES = 3
-"""Plans of a limit that are simulated at most."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A simulated plan: seconds and units of the tariff of its step; its replicas of shapes, or
+    """A simulated plan: seconds and units (dollars, joules) of its step; its replicas of shapes, or
     else its grid in words.
     """
 
@@ -54,7 +49,7 @@ class Point:
 
 
 @dataclass(slots=True)
-class Book:
+class PlanRecord:
     """Plans that were simulated and are within the budget (dollars an hour; inf = any).
 
     Args:
@@ -62,22 +57,26 @@ class Book:
     """
 
     standing: Standing
-    tariff: Tariff
+    price_per_second: PricePerSecond
     budget: float = inf
+    effort: Effort = USUAL
     grid: str = ""
     points: list[Point] = field(default_factory=list)
 
-    def note(self, plan: Plan, mixed: MixedPlan | None, done: SimulatedPlan) -> None:
+    def add(self, plan: Plan, mixed: MixedPlan | None, done: SimulatedPlan) -> None:
         """Keep a plan that was simulated."""
         spending = step_spending(self.standing.problem, done)
         if (spending.usd_per_hour or 0.0) <= self.budget * (1 + 1e-12):
-            value, grid = self.tariff.value(spending), "" if mixed is not None else self.grid
+            value, grid = (
+                self.price_per_second.value(spending),
+                "" if mixed is not None else self.grid,
+            )
             self.points.append(
                 Point(seconds=done.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid)
             )
 
     def ends(self) -> bool:
-        """Look at the clock: whether no more plans are looked at. Raises as
+        """Check the clock; True = the search for plans ends. Raises as
         `search.limit.Limit.ends`.
         """
         return self.standing.limit.ends(found=bool(self.points))
@@ -103,9 +102,9 @@ class Book:
         return tuple(found)
 
 
-def look_at(
-    book: Book,
-    markets: dict[Options, Market],
+def compose_low_cost(
+    record: PlanRecord,
+    pipeline_sets: dict[Options, PricedPipelines],
     limit_s: float,
     *,
     known: dict[Options, Known],
@@ -114,49 +113,57 @@ def look_at(
     """Compose and simulate plans that end by about a limit and take little a second.
 
     Args:
-        known: of each market's frames, kept from limit to limit.
+        known: values of the frames of each set of pipelines, kept from limit to limit.
         timed: plans that take as little as others and end earlier count too.
     """
     for options, whole in [
         (options, whole)
-        for options, market in markets.items()
-        for whole in first_frames(market.ground)
+        for options, pipelines in pipeline_sets.items()
+        for whole in first_frames(pipelines.stage_costs)
     ]:
-        market = markets[options]
+        pipelines = pipeline_sets[options]
         floors = []
         for frame in composed_frames(whole):
-            if book.ends():
+            if record.ends():
                 return
-            floors.append(floor_of(market, book.tariff, frame, limit_s, known[options]))
-        for floor in sorted((one for one in floors if one.rate is not None), key=_rate)[:FRAMES]:
-            if timed or _rate(floor) * limit_s < book.least(by=limit_s):
-                _compose(book, market, floor, known[options][floor.frame], options)
-    _simulate(book, markets)
+            floors.append(
+                floor_of(pipelines, record.price_per_second, frame, limit_s, known[options])
+            )
+        for floor in sorted((one for one in floors if one.rate is not None), key=_rate)[
+            : pipelines.effort.cost_frames
+        ]:
+            if timed or _rate(floor) * limit_s < record.least(by=limit_s):
+                _compose(record, pipelines, floor, known[options][floor.frame], options)
+    _simulate(record, pipeline_sets)
 
 
 def _rate(floor: Floor) -> float:
     return inf if floor.rate is None else floor.rate
 
 
-def _compose(book: Book, market: Market, floor: Floor, values: Values, options: Options) -> None:
+def _compose(
+    record: PlanRecord, pipelines: PricedPipelines, floor: Floor, values: Values, options: Options
+) -> None:
     """Let the cheapest compositions of a frame by its limit wait for their simulation."""
     prices = with_rates(
         Prices(devices=np.array(floor.devices), nodes=floor.nodes, replicas=floor.replicas),
-        book.tariff,
+        record.price_per_second,
         floor.money,
     )
-    market.look_near(values, prices)
+    pipelines.refine_near(values, prices)
     some = np.flatnonzero(values.exact & (values.microbatches > 0))
-    ranked = some[np.argsort((market.cost(prices) - market.samples(values))[some], kind="stable")]
-    chosen = among(market, values, ranked, COLUMNS)
+    ranked = some[
+        np.argsort((pipelines.cost(prices) - pipelines.samples(values))[some], kind="stable")
+    ]
+    chosen = choice_of_shapes(pipelines, values, ranked, pipelines.effort.program_shapes)
     if not len(chosen):
         return
-    node = max(pool.node for pool in market.ground.table.pools)
-    for lanes in (1, max(2, len(market.ground.table.pools))):
+    node = max(pool.node for pool in pipelines.stage_costs.table.pools)
+    for lanes in (1, max(2, len(pipelines.stage_costs.table.pools))):
         for grain in dict.fromkeys((node, 1)):
             found = _cheapest(
-                book,
-                market,
+                record,
+                pipelines,
                 values,
                 chosen,
                 replicas=floor.frame.replicas,
@@ -164,13 +171,13 @@ def _compose(book: Book, market: Market, floor: Floor, values: Values, options: 
                 grain=grain,
             )
             if found is not None:
-                lanes_of = dealt(found, market.shapes, batch=market.batch)
-                book.standing.consider(market, lanes_of, floor.limit_s, options)
+                lanes_of = exact_microbatches(found, pipelines)
+                record.standing.consider(pipelines, lanes_of, floor.limit_s, options)
 
 
 def _cheapest(
-    book: Book,
-    market: Market,
+    record: PlanRecord,
+    pipelines: PricedPipelines,
     values: Values,
     chosen: IntArray,
     *,
@@ -181,35 +188,46 @@ def _cheapest(
     """Replicas of at most `lanes` shapes, of each a multiple of `grain`, that do the batch on the
     cheapest nodes; None = none was found.
     """
-    tariff, shapes, pools = book.tariff, market.shapes, market.ground.table.pools
-    use, worth = shapes.use[chosen], market.samples(values)[chosen]
+    price_per_second, shapes, pools = (
+        record.price_per_second,
+        pipelines.shapes,
+        pipelines.stage_costs.table.pools,
+    )
+    use, worth = shapes.use[chosen], pipelines.samples(values)[chosen]
     devices, n, (low, high) = (
         np.array([pool.devices for pool in pools], dtype=np.float64),
         len(chosen),
         replicas,
     )
-    most = most_replicas(market, chosen, devices, worth, high=high, grain=grain)
+    most = most_replicas(pipelines, chosen, devices, worth, high=high, grain=grain)
     if not most.any():
         return None
-    k, packs = len(pools), devices / tariff.sizes
-    taken = tariff.rates * tariff.sizes
-    rents = taken * (SECONDS_PER_HOUR if tariff.unit == "usd" else 0.0)
+    k, packs = len(pools), devices / price_per_second.sizes
+    taken = price_per_second.rates * price_per_second.sizes
+    rents = taken * (SECONDS_PER_HOUR if price_per_second.unit == "usd" else 0.0)
     # Columns: replicas, nodes of each pool.
     rows = np.zeros((k + 3, n + k))
-    rows[:k, :n], rows[:k, n:] = grain * use.T, -np.diag(tariff.sizes.astype(np.float64))
-    rows[k, :n], rows[k + 1, :n], rows[k + 2, n:] = grain, grain * worth / market.batch, rents
+    rows[:k, :n], rows[:k, n:] = grain * use.T, -np.diag(price_per_second.sizes.astype(np.float64))
+    rows[k, :n], rows[k + 1, :n], rows[k + 2, n:] = grain, grain * worth / pipelines.batch, rents
     lower = np.concatenate([np.full(k, -np.inf), [low, 1.0, 0.0]])
-    upper = np.concatenate([np.zeros(k), [high, np.inf, book.budget]])
+    upper = np.concatenate([np.zeros(k), [high, np.inf, record.budget]])
     costs = np.concatenate([np.zeros(n), taken / taken.max()])
     least = -(-shapes.least[chosen] // grain)
     found = whole_replicas(
-        costs, rows, (lower, upper), least=least, most=most, others=np.floor(packs), shapes=lanes
+        costs,
+        rows,
+        (lower, upper),
+        least=least,
+        most=most,
+        others=np.floor(packs),
+        shapes=lanes,
+        nodes=pipelines.effort.program_nodes,
     )
     if found is None:
         return None
     many = grain * found
     used = np.flatnonzero(many)
-    enough = worth @ many >= market.batch and (use.T @ many <= devices).all()
+    enough = worth @ many >= pipelines.batch and (use.T @ many <= devices).all()
     return (
         Composition(
             shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]
@@ -219,17 +237,17 @@ def _cheapest(
     )
 
 
-def _simulate(book: Book, markets: dict[Options, Market]) -> None:
+def _simulate(record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines]) -> None:
     """Simulate the waiting plans that may be cheaper than any that ends as early, some of the
     cheapest; the others are dropped.
     """
-    standing = book.standing
+    standing = record.standing
     some: list[tuple[float, float, int, MixedCandidate]] = []
     for one in standing.waiting:
-        table = markets[one.options].ground.table
+        table = pipeline_sets[one.options].stage_costs.table
         some.append(
             (
-                one.seconds * book.tariff.rate(devices_of(table, one.plan)),
+                one.seconds * record.price_per_second.rate(devices_of(table, one.plan)),
                 one.seconds,
                 len(some),
                 one,
@@ -238,17 +256,24 @@ def _simulate(book: Book, markets: dict[Options, Market]) -> None:
     standing.waiting = []
     tried = 0
     for value, seconds, _, one in sorted(some, key=lambda one: one[:3]):
-        if tried == TRIES or value >= book.least(by=seconds) or book.ends():
+        if (
+            tried == record.effort.cost_simulations
+            or value >= record.least(by=seconds)
+            or record.ends()
+        ):
             standing.looked_at += 1
             standing.bounded += 1
             continue
         tried += 1
-        _attempt(book, markets, one)
+        _attempt(record, pipeline_sets, one)
 
 
-def _attempt(book: Book, markets: dict[Options, Market], one: MixedCandidate) -> None:
-    book.standing.attempt(
-        general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan
+def _attempt(
+    record: PlanRecord, pipeline_sets: dict[Options, PricedPipelines], one: MixedCandidate
+) -> None:
+    record.standing.attempt(
+        general_plan(pipeline_sets[one.options].stage_costs, one.plan, options=one.options),
+        one.plan,
     )
 
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Runner
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan, pipelines_text
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 
 
 def runners_of(
-    standing: Standing, grounds: Mapping[Options, Ground], *, top: int
+    standing: Standing, stage_costs_of: Mapping[Options, StageCosts], *, top: int
 ) -> tuple[Runner, ...]:
     """Up to `top` next best plans, the fastest first; those that differ from a faster one by their
     cut or shares alone are left out.
@@ -23,22 +23,24 @@ def runners_of(
     for seconds, _, plan, options in sorted(standing.ranked, key=lambda one: one[:2]):
         if len(found) == top:
             break
-        if composition(plan) in seen or options not in grounds:
+        if composition(plan) in seen or options not in stage_costs_of:
             continue
         seen.add(composition(plan))
-        ground = grounds[options]
-        words = pipelines_text(ground.table, plan)
+        stage_costs = stage_costs_of[options]
+        words = pipelines_text(stage_costs.table, plan)
         found.append(
             Runner(
                 pipelines=words,
                 step_time_s=seconds,
-                plan=general_plan(ground, plan, options=options),
+                plan=general_plan(stage_costs, plan, options=options),
             )
         )
     return tuple(found)
 
 
-def simulate_behind(standing: Standing, markets: Mapping[Options, Market], *, top: int) -> None:
+def simulate_behind(
+    standing: Standing, pipeline_sets: Mapping[Options, PricedPipelines], *, top: int
+) -> None:
     """Simulate plans that cannot be the best, those that leave the least first, where fewer than
     `top` compositions are known.
     """
@@ -53,10 +55,11 @@ def simulate_behind(standing: Standing, markets: Mapping[Options, Market], *, to
             standing.looked_at -= 1
             tries -= 1
             standing.attempt(
-                general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan
+                general_plan(pipeline_sets[one.options].stage_costs, one.plan, options=one.options),
+                one.plan,
             )
 
 
 def composition(plan: MixedPlan) -> frozenset[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """What pipelines a plan has and how many of each, whatever their cut and microbatches."""
+    """The pipelines of a plan and their numbers, without their cuts and microbatches."""
     return frozenset((lane.rows, lane.stages, lane.replicas) for lane in plan.lanes)

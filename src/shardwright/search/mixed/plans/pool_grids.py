@@ -21,6 +21,7 @@ from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.space import Space, requested, standard_space
 from shardwright.search.limit import Stops, out_of_time
+from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import moved
 from shardwright.search.mixed.stages.device_pools import Pool, alone
@@ -30,13 +31,9 @@ from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
-LOOKS = 2000
-"""Looks at the clock in the search of one pool's grids, ten seconds and more: what it has shown by
-then does not depend on the machine."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class PoolResult:
     """A pool with its best grid, if any fits.
 
     Args:
@@ -52,8 +49,8 @@ class Alone:
     lower_bound_s: float
     stopped_at: int = 0
 
-    def told(self, worth_s: float | None) -> PoolAlone:
-        """What a certificate keeps of it."""
+    def for_certificate(self, worth_s: float | None) -> PoolAlone:
+        """The record of the pool in a certificate."""
         return PoolAlone(
             name=self.pool.name,
             devices=self.pool.devices,
@@ -89,9 +86,10 @@ class AloneSearch:
     memory: int
     devices: int = 0
     fewest: int | None = None
+    effort: Effort = USUAL
 
 
-def each_alone(
+def search_each_pool(
     standing: Standing,
     pools: tuple[Pool, ...],
     engine: Engine,
@@ -101,8 +99,9 @@ def each_alone(
     stops: Stops | None,
     memory: int,
     known: Known,
+    effort: Effort,
     done: Callable[[int], None],
-) -> list[Alone]:
+) -> list[PoolResult]:
     """The best grid of each pool's devices, simulated where they lie in the cluster.
 
     Args:
@@ -121,6 +120,7 @@ def each_alone(
             seconds=each,
             stop=stops.grids[number] if stops else None,
             memory=room,
+            effort=effort,
         )
         for number, pool in new
     ]
@@ -173,7 +173,7 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
             capacity=capacity,
             top=1,
             time_limit_s=task.seconds,
-            most_looks=LOOKS,
+            most_looks=task.effort.pool_grid_clock_checks,
             stop_at=task.stop,
             memory=task.memory,
             hints=False,
@@ -184,10 +184,10 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
         return universal_seconds(own)
 
 
-def placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
-    """What was found of a pool's grids, the best simulated where its devices lie in the cluster."""
+def placed(standing: Standing, pool: Pool, answer: Answer | float) -> PoolResult:
+    """The result of a pool's grids, the best one simulated where its devices lie in the cluster."""
     if isinstance(answer, float):
-        return Alone(
+        return PoolResult(
             pool=pool,
             answer=None,
             step_time_s=inf,
@@ -197,7 +197,7 @@ def placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
     problem, found = standing.problem, answer.certificate
     plan = moved(plan_of_grid(problem, answer.grid), problem, pool)
     seconds = standing.attempt(plan, None)
-    return Alone(
+    return PoolResult(
         pool=pool,
         answer=answer,
         step_time_s=seconds,

@@ -17,14 +17,12 @@ from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import PoolAlone
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.limit import Limit, Stops
-from shardwright.search.mixed.plans.low_cost_plans import Book
-from shardwright.search.mixed.plans.pool_grids import Alone, AloneSearch, placed, pool_alone
+from shardwright.search.mixed.effort import Effort
+from shardwright.search.mixed.plans.low_cost_plans import PlanRecord
+from shardwright.search.mixed.plans.pool_grids import AloneSearch, PoolResult, placed, pool_alone
 from shardwright.search.mixed.stages.device_pools import Pool
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.strategy.text.grid_notation import print_grid
-
-MOST = 120
-"""Ranges of all pools that are searched at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Range:
     pool: Pool
     fewest: int
     devices: int
-    found: Alone
+    found: PoolResult
 
     def text(self) -> str:
         """The devices in words."""
@@ -47,9 +45,9 @@ class Range:
         return f"{low}{self.devices:,} {self.pool.name}"
 
     @property
-    def told(self) -> PoolAlone:
-        """What a certificate keeps of it."""
-        return replace(self.found.told(None), devices=self.devices, fewest=self.fewest)
+    def for_certificate(self) -> PoolAlone:
+        """The record of the range in a certificate."""
+        return replace(self.found.for_certificate(None), devices=self.devices, fewest=self.fewest)
 
 
 @dataclass(slots=True)
@@ -62,12 +60,13 @@ class OwnGrids:
         seconds, memory: of a search of one.
     """
 
-    book: Book
+    record: PlanRecord
     engine: Engine
     choices: Choices
     seconds: float
     memory: int
     stops: Stops | None
+    effort: Effort
     ranges: list[Range] = field(default_factory=list)
     searched: list[Range] = field(default_factory=list)
 
@@ -82,11 +81,11 @@ class OwnGrids:
 
     def _most_nodes(self, pool: Pool) -> int:
         """Nodes that the budget pays for."""
-        price = self.book.standing.problem.cluster.groups[pool.group].price * pool.node
+        price = self.record.standing.problem.cluster.groups[pool.group].price * pool.node
         return (
             pool.nodes
-            if not isfinite(self.book.budget)
-            else min(pool.nodes, int(self.book.budget / price * (1 + 1e-12)))
+            if not isfinite(self.record.budget)
+            else min(pool.nodes, int(self.record.budget / price * (1 + 1e-12)))
         )
 
     def _halves(self, pool: Pool) -> list[tuple[int, int]]:
@@ -97,7 +96,7 @@ class OwnGrids:
         while nodes > 1:
             found.append(((nodes // 2 + 1) * pool.node, nodes * pool.node))
             nodes //= 2
-        whole = int(self.book.tariff.sizes[pool.group]) == 1
+        whole = int(self.record.price_per_second.sizes[pool.group]) == 1
         return [*found, (pool.node if whole else 1, pool.node)] if nodes else found
 
     def _search(self, asked: list[tuple[Pool, int, int]], done: Callable[[int], None]) -> None:
@@ -110,19 +109,20 @@ class OwnGrids:
                 seconds=self.seconds,
                 stop=self.stops.grids[begun + number] if self.stops else None,
                 memory=self.memory // each,
+                effort=self.effort,
                 devices=most,
                 fewest=fewest if fewest < most else 0,
             )
             for number, (pool, fewest, most) in enumerate(asked)
         ]
-        found = self.engine.map(pool_alone, tasks, shared=self.book.standing.problem, done=done)
+        found = self.engine.map(pool_alone, tasks, shared=self.record.standing.problem, done=done)
         for (pool, fewest, most), answer in zip(asked, found, strict=True):
-            self.book.grid = "" if isinstance(answer, float) else print_grid(answer.grid)
+            self.record.grid = "" if isinstance(answer, float) else print_grid(answer.grid)
             one = Range(
                 pool=pool,
                 fewest=fewest,
                 devices=most,
-                found=placed(self.book.standing, pool, answer),
+                found=placed(self.record.standing, pool, answer),
             )
             self.ranges.append(one)
             self.searched.append(one)
@@ -133,7 +133,7 @@ class OwnGrids:
         """Split ranges as long as some may hold a grid below the target of its time, and there are
         not too many.
         """
-        while len(self.searched) < MOST and not clock.passed():
+        while len(self.searched) < self.effort.pool_grid_ranges and not clock.passed():
             weak = [
                 one
                 for one in self.ranges
@@ -150,10 +150,10 @@ class OwnGrids:
         """Units that a grid of a range takes at least; inf = none fits, or none is paid by the
         budget.
         """
-        used = [0] * len(self.book.tariff.sizes)
+        used = [0] * len(self.record.price_per_second.sizes)
         used[one.pool.group] = one.fewest
         return (
-            self.book.tariff.rate(used) * one.found.lower_bound_s
+            self.record.price_per_second.rate(used) * one.found.lower_bound_s
             if one.found.lower_bound_s < inf
             else inf
         )

@@ -5,13 +5,13 @@ without a simulation.
 from __future__ import annotations
 
 from shardwright.search.mixed.pipelines.pipeline_throughput import PIECES
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, zero_of
 from shardwright.search.mixed.stages.layer_cuts import LAYER
 from shardwright.search.mixed.stages.stage_reductions import GATHER, REDUCE
 
 
-def likely_later(market: Market, plan: MixedPlan) -> float:
+def likely_later(pipelines: PricedPipelines, plan: MixedPlan) -> float:
     """Seconds by which the slowest first stage begins and ends later than its terms say; of plans
     with a lane that shards nothing is known.
 
@@ -19,7 +19,10 @@ def likely_later(market: Market, plan: MixedPlan) -> float:
     decides: each as with all replicas on devices of its own pool, cut as it is. Other stages end
     sooner.
     """
-    table, terms = market.ground.table, market.terms(frame_of(market.ground.table, plan))
+    table, terms = (
+        pipelines.stage_costs.table,
+        pipelines.terms(frame_of(pipelines.stage_costs.table, plan)),
+    )
     if any(zero_of(table, lane) > 1 for lane in plan.lanes):
         return 0.0
     first = [lane.stage_rows()[0] for lane in plan.lanes]
@@ -27,7 +30,7 @@ def likely_later(market: Market, plan: MixedPlan) -> float:
         lane.replicas * table.mesh(row).dp for row, lane in zip(first, plan.lanes, strict=True)
     )
     each = [
-        market.ground.sums.of_row(row, members=members, replicas=plan.replicas)[:, LAYER]
+        pipelines.stage_costs.sums.of_row(row, members=members, replicas=plan.replicas)[:, LAYER]
         for row in first
     ]
     gather, reduce = (max(float(one[which]) for one in each) for which in (GATHER, REDUCE))

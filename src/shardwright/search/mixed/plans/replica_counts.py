@@ -12,21 +12,12 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.frames import Dual
-from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
 from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut
-from shardwright.search.mixed.pipelines.priced_pipelines import Market, Values, prices_of
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
 from shardwright.search.mixed.pipelines.whole_replicas import whole_replicas
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
-from shardwright.search.mixed.stages.frame_terms import Ground, Terms
+from shardwright.search.mixed.stages.frame_terms import StageCosts, Terms
 from shardwright.search.mixed.stages.sharded_lanes import ANY
-
-PAIRED = 400
-"""Shapes of which every pair is tried: those that gain most under the prices of the linear program.
-"""
-COLUMNS = 160
-"""Shapes that the integer program chooses from where there are more pools than two."""
-NEAR = 6
-"""Microbatches less than its most that a shape may do, when the batch is dealt out exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +30,7 @@ class Composition:
 
 
 def compositions(
-    market: Market,
+    pipelines: PricedPipelines,
     dual: Dual,
     values: Values,
     *,
@@ -56,25 +47,25 @@ def compositions(
         grain: of each shape a multiple of so many: regular groups sum gradients faster.
         most: as many at most.
     """
-    done = market.samples(values)
+    done = pipelines.samples(values)
     some = np.flatnonzero(values.exact & (done > 0))
     if not len(some):
         return []
-    gains = (done - market.cost(prices_of(dual)))[some]
+    gains = (done - pipelines.cost(prices_of(dual)))[some]
     ranked = some[np.argsort(-gains, kind="stable")]
     found = _paired(
-        market,
+        pipelines,
         values,
-        among(market, values, ranked, PAIRED),
+        choice_of_shapes(pipelines, values, ranked, pipelines.effort.paired_shapes),
         replicas=replicas,
         grain=grain,
         most=most,
     )
     if lanes > 2:
         whole = _integer(
-            market,
+            pipelines,
             values,
-            among(market, values, ranked, COLUMNS),
+            choice_of_shapes(pipelines, values, ranked, pipelines.effort.program_shapes),
             replicas=replicas,
             lanes=lanes,
             grain=grain,
@@ -84,7 +75,7 @@ def compositions(
 
 
 def _paired(
-    market: Market,
+    pipelines: PricedPipelines,
     values: Values,
     chosen: IntArray,
     *,
@@ -95,8 +86,8 @@ def _paired(
     """Every pair of the chosen shapes, and each alone, as many replicas of the one as can be had
     beside any number of the other.
     """
-    shapes = market.shapes
-    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.int64)
+    shapes = pipelines.shapes
+    devices = np.array([pool.devices for pool in pipelines.stage_costs.table.pools], dtype=np.int64)
     worth = values.microbatches[chosen] * shapes.mbs[chosen]
     least, most_of = shapes.least[chosen], shapes.most[chosen]
     best, counts = _best_pairs(
@@ -106,7 +97,7 @@ def _paired(
         # Others are those of frames in which no lane shards.
         shards = shapes.sharded[chosen]
         best[~(shards[:, None] | shards)] = 0
-    one, other = np.nonzero(best >= market.batch)
+    one, other = np.nonzero(best >= pipelines.batch)
     order = np.lexsort((other, one, -best[one, other]))[:most]
     found = []
     for i, j in zip(one[order].tolist(), other[order].tolist(), strict=True):
@@ -171,7 +162,7 @@ def _best_pairs(
 
 
 def _integer(
-    market: Market,
+    pipelines: PricedPipelines,
     values: Values,
     chosen: IntArray,
     *,
@@ -182,18 +173,27 @@ def _integer(
     """The best of at most `lanes` shapes that an integer program finds; None where it finds none
     that does the batch.
     """
-    shapes, batch = market.shapes, market.batch
-    worth = market.samples(values)[chosen]
-    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
+    shapes, batch = pipelines.shapes, pipelines.batch
+    worth = pipelines.samples(values)[chosen]
+    devices = np.array(
+        [pool.devices for pool in pipelines.stage_costs.table.pools], dtype=np.float64
+    )
     n, (low, high) = len(chosen), replicas
-    most = most_replicas(market, chosen, devices, worth, high=high, grain=grain)
+    most = most_replicas(pipelines, chosen, devices, worth, high=high, grain=grain)
     if not most.any():
         return None
     rows = grain * np.concatenate([shapes.use[chosen].T, np.ones((1, n))])
     within = np.array([*np.zeros(len(devices)), low]), np.array([*devices, high])
     least = -(-shapes.least[chosen] // grain)
     found = whole_replicas(
-        -grain * worth, rows, within, least=least, most=most, others=np.zeros(0), shapes=lanes
+        -grain * worth,
+        rows,
+        within,
+        least=least,
+        most=most,
+        others=np.zeros(0),
+        shapes=lanes,
+        nodes=pipelines.effort.program_nodes,
     )
     if found is None:
         return None
@@ -211,7 +211,7 @@ def _integer(
 
 
 def most_replicas(
-    market: Market,
+    pipelines: PricedPipelines,
     chosen: IntArray,
     devices: FloatArray,
     worth: FloatArray,
@@ -222,30 +222,33 @@ def most_replicas(
     """(chosen,) times `grain` replicas of each shape that there is room and work for; 0 where a
     lane that shards has too few then.
     """
-    shapes = market.shapes
+    shapes = pipelines.shapes
     most = np.minimum(
-        (devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(market.batch / worth)
+        (devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1),
+        np.ceil(pipelines.batch / worth),
     )
     result: FloatArray = np.floor(np.minimum(np.minimum(most, high), shapes.most[chosen]) / grain)
     return np.where(result * grain >= shapes.least[chosen], result, 0.0)
 
 
-def among(market: Market, values: Values, ranked: IntArray, most: int) -> IntArray:
+def choice_of_shapes(
+    pipelines: PricedPipelines, values: Values, ranked: IntArray, most: int
+) -> IntArray:
     """Shapes that compositions choose from: where some lane is to shard, some that do and some that
     do not.
     """
     if not values.frame.sharded:
-        return unlike(market, ranked, most)
-    shards = market.shapes.sharded[ranked]
-    some = unlike(market, ranked[shards], most // 2)
-    return np.concatenate([some, unlike(market, ranked[~shards], most - len(some))])
+        return distinct_shapes(pipelines, ranked, most)
+    shards = pipelines.shapes.sharded[ranked]
+    some = distinct_shapes(pipelines, ranked[shards], most // 2)
+    return np.concatenate([some, distinct_shapes(pipelines, ranked[~shards], most - len(some))])
 
 
-def unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
+def distinct_shapes(pipelines: PricedPipelines, ranked: IntArray, most: int) -> IntArray:
     """The first of some shapes, of those that use as many devices the first two."""
     seen: dict[int, int] = {}
     kept: list[int] = []
-    for shape, use in zip(ranked.tolist(), market.use_of[ranked].tolist(), strict=True):
+    for shape, use in zip(ranked.tolist(), pipelines.use_of[ranked].tolist(), strict=True):
         if seen.setdefault(use, 0) < 2:
             seen[use] += 1
             kept.append(shape)
@@ -254,17 +257,21 @@ def unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
     return np.array(kept, dtype=np.int64)
 
 
-def dealt(composition: Composition, known: Shapes, *, batch: int) -> list[tuple[int, int, int]]:
+def exact_microbatches(
+    composition: Composition, pipelines: PricedPipelines
+) -> list[tuple[int, int, int]]:
     """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the
     most as can be; [] = there are none.
 
     A shape of which some replicas do one microbatch less becomes two lanes.
     """
+    known, batch = pipelines.shapes, pipelines.batch
     mbs, whole = (column[composition.shapes] for column in (known.mbs, known.most))
+    spared = pipelines.effort.spared_microbatches
     each = composition.replicas * mbs
     most = composition.microbatches
     found: list[tuple[float, tuple[int, ...]]] = []
-    for less in product(*(range(min(NEAR, int(m) - 1) + 1) for m in most[:-1])):
+    for less in product(*(range(min(spared, int(m) - 1) + 1) for m in most[:-1])):
         some = most[:-1] - np.array(less, dtype=np.int64)
         left = batch - int(some @ each[:-1])
         last, rest = divmod(left, int(each[-1]))
@@ -303,9 +310,9 @@ def _split(
 
 
 def cut_lanes(
-    ground: Ground,
+    stage_costs: StageCosts,
     terms: Terms,
-    market: Market,
+    pipelines: PricedPipelines,
     lanes: list[tuple[int, int, int]],
     *,
     limit_s: float,
@@ -315,7 +322,10 @@ def cut_lanes(
     """
     found, slowest = [], 0.0
     for shape, replicas, microbatches in lanes:
-        rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
+        rows, stages = (
+            pipelines.shapes.rows[shape].tolist(),
+            pipelines.shapes.stages[shape].tolist(),
+        )
         seconds, sizes = best_cut(terms, (*rows, *stages), microbatches=microbatches, limit=limit_s)
         if not sizes:
             return None

@@ -17,22 +17,17 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.limit import Limit
-from shardwright.search.mixed.pipelines.priced_pipelines import Market
-from shardwright.search.mixed.pipelines.search_tasks import Bench, Stock
+from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans.reduction_estimates import likely_later
 from shardwright.search.mixed.plans.replica_counts import cut_lanes
 from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, general_plan
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.simulator.simulate import SimulatedPlan, fits_hosts, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 Lanes = list[tuple[int, int, int]]
 """(shape, replicas, microbatches) of each lane."""
-LOOSE = 1.25
-"""Times a limit by which a lane may end under the terms of the plan's own frame."""
-AT_ONCE = 8
-"""Plans that are simulated at once, whatever the workers: each unless what was known before the
-last so many rules it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +58,11 @@ class Simulating:
     """A plan to be simulated.
 
     Args:
-        market: a market on its ground, by its place on the bench.
+        pipelines_index: place of pipelines with its stage costs in `TaskInputs.pipeline_sets`.
         whole: all of the simulation is asked for, not its seconds alone.
     """
 
-    market: int
+    pipelines_index: int
     plan: MixedPlan
     options: Options
     whole: bool
@@ -83,10 +78,10 @@ class SimulatedStep:
 
 @dataclass(slots=True)
 class Standing:
-    """The best plan so far, and what was looked at.
+    """The best plan so far, and the plans that were examined.
 
     Args:
-        seen: plans that were looked at.
+        seen: plans that were examined.
         ranked: (seconds, turn, plan, options) of all that were simulated and fit.
         waiting: candidates.
         behind: those that cannot be the best.
@@ -111,7 +106,7 @@ class Standing:
     after: Callable[[Plan, MixedPlan | None, SimulatedPlan], None] | None = None
 
     def ends(self) -> bool:
-        """Look at the clock: whether no more plans are looked at. Raises as
+        """Check the clock; True = the search for plans ends. Raises as
         `search.limit.Limit.ends`.
         """
         return self.limit.ends(found=self.best is not None)
@@ -154,9 +149,14 @@ class Standing:
             self.best_s, self.best, self.mixed = step.seconds, written(), mixed
         return step.seconds
 
-    def simulating(self, market: int, plan: MixedPlan, options: Options) -> Simulating:
-        """A plan to be simulated. Args: market: place of one on its ground."""
-        return Simulating(market=market, plan=plan, options=options, whole=self.after is not None)
+    def simulating(self, pipelines_index: int, plan: MixedPlan, options: Options) -> Simulating:
+        """The task of simulating a plan; the arguments are those of `Simulating`."""
+        return Simulating(
+            pipelines_index=pipelines_index,
+            plan=plan,
+            options=options,
+            whole=self.after is not None,
+        )
 
     def set_aside(self) -> None:
         """Plans that cannot be faster than the best wait no longer."""
@@ -166,10 +166,12 @@ class Standing:
         self.bounded += len(slower)
         self.looked_at += len(slower)
 
-    def consider(self, market: Market, lanes: Lanes, limit_s: float, options: Options) -> None:
+    def consider(
+        self, pipelines: PricedPipelines, lanes: Lanes, limit_s: float, options: Options
+    ) -> None:
         """Cut some lanes as well as can be, and let the plan wait for its simulation."""
         if lanes and (options, tuple(sorted(lanes))) not in self.seen:
-            self.wait(lanes, candidate(market, lanes, limit_s, options), options)
+            self.wait(lanes, candidate(pipelines, lanes, limit_s, options), options)
 
     def wait(self, lanes: Lanes, one: MixedCandidate | None, options: Options) -> None:
         """Let lanes that were cut wait for their simulation, unless they were looked at. Args: one:
@@ -187,25 +189,31 @@ class Standing:
 
 
 def candidate(
-    market: Market, lanes: Lanes, limit_s: float, options: Options
+    pipelines: PricedPipelines, lanes: Lanes, limit_s: float, options: Options
 ) -> MixedCandidate | None:
-    """Some lanes, each cut as well as can be; None where no cut fits."""
+    """The plan of some lanes, each with the cut that ends first; None where no cut fits."""
     total = sum(replicas for _, replicas, _ in lanes)
-    tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
-    sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
+    tp = min(int(pipelines.shapes.tp[shape]) for shape, _, _ in lanes)
+    sharded = any(bool(pipelines.shapes.sharded[shape]) for shape, _, _ in lanes)
     frame = Frame(
         replicas=(total, total),
         tp=tp,
-        nodes=(0.0, market.ground.nodes),
+        nodes=(0.0, pipelines.stage_costs.nodes),
         sharded=sharded,
         alone=sharded and len(lanes) == 1,
     )
-    cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
+    cut = cut_lanes(
+        pipelines.stage_costs,
+        pipelines.terms(frame),
+        pipelines,
+        lanes,
+        limit_s=limit_s * pipelines.effort.lane_limit_ratio,
+    )
     if cut is None:
         return None
     plan, slowest = cut
-    seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
-    likely = seconds + likely_later(market, plan)
+    seconds = slowest * pipelines.stage_costs.jitter(frame_of(pipelines.stage_costs.table, plan))
+    likely = seconds + likely_later(pipelines, plan)
     return MixedCandidate(
         seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded
     )
@@ -220,11 +228,15 @@ def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
     return done if done is not None and done.fits else None
 
 
-def simulated_there(stock: Stock, asked: Simulating) -> SimulatedStep | None:
-    """The same of a plan that is not written out yet, of the problem of a bench."""
+def simulated_there(inputs: TaskInputs, asked: Simulating) -> SimulatedStep | None:
+    """The simulated step of a plan in terms of shapes; None = it does not fit."""
     done = simulated(
-        stock.problem,
-        general_plan(stock.markets[asked.market].ground, asked.plan, options=asked.options),
+        inputs.problem,
+        general_plan(
+            inputs.pipeline_sets[asked.pipelines_index].stage_costs,
+            asked.plan,
+            options=asked.options,
+        ),
     )
     return (
         None
@@ -235,8 +247,8 @@ def simulated_there(stock: Stock, asked: Simulating) -> SimulatedStep | None:
 
 def simulate_best(
     standing: Standing,
-    bench: Bench,
-    grounds: Mapping[Options, Ground],
+    tasks: SearchTasks,
+    stage_costs_of: Mapping[Options, StageCosts],
     *,
     most: int,
     sharded: bool = False,
@@ -247,7 +259,9 @@ def simulate_best(
     Args:
         sharded: of those plans in which some lane shards, or else in which none does.
     """
-    places = {options: bench.place_of(ground) for options, ground in grounds.items()}
+    places = {
+        options: tasks.place_of(stage_costs) for options, stage_costs in stage_costs_of.items()
+    }
     tried = 0
     while (
         any(one.sharded == sharded for one in standing.waiting)
@@ -269,13 +283,15 @@ def simulate_best(
             begun.append(one)
             return standing.simulating(places[one.options], one.plan, one.options)
 
-        for step in bench.flow(simulated_there, ask, size=AT_ONCE, more=most - tried):
+        for step in tasks.flow(
+            simulated_there, ask, size=tasks.effort.simulations_at_once, more=most - tried
+        ):
             one = begun.popleft()
             standing.take(
                 one.plan,
                 one.options,
                 step,
-                partial(general_plan, grounds[one.options], one.plan, options=one.options),
+                partial(general_plan, stage_costs_of[one.options], one.plan, options=one.options),
             )
             standing.waiting.remove(one)
             tried += 1

@@ -11,9 +11,9 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.device_pools import Pool
-from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.layer_cuts import Pattern
-from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Redone, Sharers
+from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Recompute, Sharers
 from shardwright.search.mixed.stages.stage_meshes import grid_of, has_experts
 from shardwright.search.mixed.stages.stage_tables import StageTable
 from shardwright.strategy.grid.axes import Grid
@@ -123,7 +123,7 @@ def zero_of(table: StageTable, lane: MixedLane) -> int:
 
 
 def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
-    """Who shares states; of each lane's runs the one of the fewest members counts, so that what
+    """The replicas that share optimizer states; of each lane's runs the one of the fewest members counts, so that what
     fits so fits whoever holds which layer. Likewise of two lanes of one row that shard each for
     itself.
     """
@@ -146,12 +146,16 @@ def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
     )
 
 
-def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> Plan:
+def general_plan(stage_costs: StageCosts, plan: MixedPlan, *, options: Options = ()) -> Plan:
     """The plan in the general form. Of each pool the stages of more devices come first, so that no
     group crosses a node.
     """
-    problem, table, experts = ground.problem, ground.table, has_experts(ground.problem)
-    redone = ground.redone(sharers_of(table, plan))
+    problem, table, experts = (
+        stage_costs.problem,
+        stage_costs.table,
+        has_experts(stage_costs.problem),
+    )
+    recompute = stage_costs.recompute(sharers_of(table, plan))
     bases = _bases(table, plan)
     lanes, last = [], 0
     for number, lane in enumerate(plan.lanes):
@@ -161,7 +165,7 @@ def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> P
             base, mesh = bases[number, place], table.mesh(row)
             last = max(last, base + mesh.size * lane.replicas)
             grid = grid_of(problem, mesh, mbs=int(table.mbs[row]), replicas=lane.replicas)
-            keeps = _keeps(redone, table.pattern, lane, place, row)
+            keeps = _keeps(recompute, table.pattern, lane, place, row)
             stages.append(
                 Stage(
                     items=chunks[place],
@@ -226,19 +230,19 @@ def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
 
 
 def _keeps(
-    redone: Redone, pattern: Pattern, lane: MixedLane, place: int, row: int
+    recompute: Recompute, pattern: Pattern, lane: MixedLane, place: int, row: int
 ) -> tuple[Keep, ...]:
-    """What a stage recomputes: its first units of layers in full, the next selectively."""
+    """The recomputation of a stage: its first units of layers in full, the next selectively."""
     stages = len(lane.sizes)
     role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
     at, alone = (
         (row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]),
-        row - len(redone.full),
+        row - len(recompute.full),
     )
     if alone >= 0:
-        full, selective = int(redone.whole_full[alone]), int(redone.whole_selective[alone])
+        full, selective = int(recompute.whole_full[alone]), int(recompute.whole_selective[alone])
     else:
-        full, selective = int(redone.full[at]), int(redone.selective[at])
+        full, selective = int(recompute.full[at]), int(recompute.selective[at])
     begin = 0 if place else pattern.first
     ranges = (
         (begin + a * pattern.period, begin + b * pattern.period, what)

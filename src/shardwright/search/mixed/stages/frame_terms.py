@@ -1,4 +1,4 @@
-"""What stages take inside a frame at least; and the frames that make up a mixed space."""
+"""Least seconds that stages of a frame take; and the frames that make up a mixed space."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.device_pools import in_one_zone
 from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, parts_of
 from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.search.mixed.stages.recompute_choices import Redone, Sharers, least_recompute
+from shardwright.search.mixed.stages.recompute_choices import Recompute, Sharers, least_recompute
 from shardwright.search.mixed.stages.sharded_lanes import PLAIN
 from shardwright.search.mixed.stages.shared_layer_synchronisation import SharedLayers, sole_choices
-from shardwright.search.mixed.stages.stage_reductions import Sums
+from shardwright.search.mixed.stages.stage_reductions import StageReductions
 from shardwright.search.mixed.stages.stage_tables import StageTable, stage_table
 from shardwright.search.mixed.stages.stage_transfers import send_table
-from shardwright.search.mixed.stages.unsharded_reductions import Parties
+from shardwright.search.mixed.stages.unsharded_reductions import UnshardedReductions
 
 
 class Terms(NamedTuple):
-    """What a stage takes inside a frame at least. r = row, p = part, f = microbatches in flight
+    """Least seconds that a stage of a frame takes. r = row, p = part, f = microbatches in flight
     less one, n = layers; s = row of several stages.
 
     seconds: (r, p, 2).
@@ -60,8 +60,8 @@ class Terms(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Ground:
-    """All that frames are priced from.
+class StageCosts:
+    """Costs of the stages of a problem, from which frames are priced.
 
     Args:
         sums: of gradients, and gathers.
@@ -71,25 +71,25 @@ class Ground:
     problem: Problem
     table: StageTable
     send: FloatArray
-    sums: Sums
-    kept: dict[Sharers, Redone] = field(default_factory=dict)
+    sums: StageReductions
+    kept: dict[Sharers, Recompute] = field(default_factory=dict)
 
     @staticmethod
-    def of(problem: Problem, choices: Choices | None = None) -> Ground:
+    def of(problem: Problem, choices: Choices | None = None) -> StageCosts:
         """Price what all frames share, of stages that have what is chosen."""
         table = stage_table(problem, choices)
         # Which replicas lie in which zone is not known: their sums cross none.
         near = replace(problem, cluster=in_one_zone(problem.cluster))
-        sums = Sums.of(near, table, replicas=_most_replicas(problem, table))
+        sums = StageReductions.of(near, table, replicas=_most_replicas(problem, table))
         send = send_table(problem, table)[: table.several, : table.several]
-        return Ground(
+        return StageCosts(
             problem=problem, table=table, send=np.where(np.isfinite(send), send, 0.0), sums=sums
         )
 
     @cached_property
-    def parties(self) -> Parties:
+    def unsharded(self) -> UnshardedReductions:
         """Sums of lanes that do not shard beside one that does."""
-        return Parties.of(self.problem, self.sums)
+        return UnshardedReductions.of(self.problem, self.sums)
 
     @cached_property
     def shared(self) -> SharedLayers:
@@ -119,18 +119,18 @@ class Ground:
             Frame(replicas=(many, many), tp=1, nodes=(0.0, self.nodes))
             for many in (1, self.most_replicas)
         )
-        found = [self.redone(self._sharers(frame, all_rows)) for frame in frames]
+        found = [self.recompute(self._sharers(frame, all_rows)) for frame in frames]
         several = np.isfinite([one.seconds[:, :, 0, 1] for one in found]).any(axis=(0, 2))
         return np.concatenate([several, np.isfinite([one.whole for one in found]).any(axis=0)])
 
-    def redone(self, sharers: Sharers) -> Redone:
+    def recompute(self, sharers: Sharers) -> Recompute:
         """The cheapest recompute under which stages fit, by who shares states."""
         if sharers not in self.kept:
             self.kept[sharers] = least_recompute(self.problem, self.table, sharers)
         return self.kept[sharers]
 
     def _sharers(self, frame: Frame, rows: BoolArray) -> Sharers:
-        """Who shares states at most in plans of a frame whose stages are of some rows."""
+        """Most replicas that share optimizer states in plans of a frame whose stages are of some rows."""
         most = self.sums.members(frame, rows)[1]
         return Sharers(
             members=tuple(most.tolist()), replicas=frame.replicas[1], several=frame.replicas[0] > 1
@@ -152,15 +152,15 @@ class Ground:
         )
 
     def terms(self, frame: Frame) -> Terms:
-        """What stages of the frame take at least."""
+        """Least seconds of stages of the frame."""
         runtime, table = self.problem.runtime, self.table
         rows = self.rows(frame) & self.alive
         if frame.alone:
             gather, reduce = table.own_sums
         elif frame.sharded:
-            own = table.own_sums + self.parties.beside(frame, rows)
+            own = table.own_sums + self.unsharded.beside(frame, rows)
             gather, reduce = np.where(
-                table.sharded[:, None], own, self.parties.least(frame, rows)[:, table.pairs]
+                table.sharded[:, None], own, self.unsharded.least(frame, rows)[:, table.pairs]
             )
         else:
             least = self.sums.least(frame, rows)
@@ -170,15 +170,15 @@ class Ground:
                 )
             gather, reduce = least[:, table.pairs]
         sharers = self._sharers(frame, rows)
-        redone = self.redone(sharers)
+        recompute = self.recompute(sharers)
         update = _updates(self.problem, table, sharers)
-        extra = np.maximum.accumulate(redone.seconds, axis=3)
+        extra = np.maximum.accumulate(recompute.seconds, axis=3)
         # Kernels are compiled for each layout of arrays that they are called with: one.
         return Terms(
             seconds=np.ascontiguousarray(table.seconds),
             extra=extra,
             fits=layers_that_fit(extra),
-            whole=redone.whole,
+            whole=recompute.whole,
             send=self.send,
             gather=np.ascontiguousarray(gather if runtime.overlap_param_gather else 0.0 * gather),
             reduce=np.ascontiguousarray(reduce),
@@ -222,17 +222,21 @@ def _updates(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArra
     return result
 
 
-def first_frames(ground: Ground) -> tuple[Frame, ...]:
+def first_frames(stage_costs: StageCosts) -> tuple[Frame, ...]:
     """The frames of all plans in which no lane shards, of others with several lanes, and with one;
     what has no rows is left out.
     """
-    whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
-    shards = ground.table.sharded
+    whole = Frame(
+        replicas=(1, stage_costs.most_replicas),
+        tp=stage_costs.least_tp,
+        nodes=(0.0, stage_costs.nodes),
+    )
+    shards = stage_costs.table.sharded
     others = (replace(whole, sharded=True), replace(whole, sharded=True, alone=True))
     return (*((whole,) if not shards.all() else ()), *(others if shards.any() else ()))
 
 
-def split(ground: Ground, frame: Frame) -> tuple[Frame, ...]:
+def split(stage_costs: StageCosts, frame: Frame) -> tuple[Frame, ...]:
     """The frame in two, by filled nodes and then by replicas, at edges that are the same in every
     cluster; where it lies between two, by the classes of pools that alone hold some layer; () where
     these are known, too.
@@ -252,7 +256,7 @@ def split(ground: Ground, frame: Frame) -> tuple[Frame, ...]:
         return replace(frame, replicas=(edge, most)), replace(frame, replicas=(least, edge - 1))
     if frame.sole is not None or frame.sharded:
         return ()
-    return tuple(replace(frame, sole=sole) for sole in sole_choices(ground.shared.classes))
+    return tuple(replace(frame, sole=sole) for sole in sole_choices(stage_costs.shared.classes))
 
 
 def _node_edges(most: float) -> list[float]:

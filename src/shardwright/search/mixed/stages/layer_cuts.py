@@ -1,4 +1,4 @@
-"""Where pipelines of mixed plans may be cut: a model's layers as some first ones, equal units, and
+"""Places where pipelines of mixed plans may be cut: a model's layers as some first ones, equal units, and
 some last ones.
 """
 
@@ -38,7 +38,7 @@ class Pattern:
         return tuple(found)
 
     def text(self) -> str:
-        """What cuts there are, in words; empty = any."""
+        """The allowed cuts in words; empty = any."""
         said = [f"behind every {self.period} layers"] if self.period > 1 else []
         said += (
             [f"the first {self.first} on the first stage and never run again"] if self.first else []

@@ -1,4 +1,4 @@
-"""What a request pins of mixed plans: tensor parallel degrees, microbatch sizes and options of the
+"""Values that a request pins in mixed plans: tensor parallel degrees, microbatch sizes and options of the
 runtime.
 """
 
@@ -67,7 +67,7 @@ class Choices:
         return tuple((name, values[0]) for name, values in self.pins if name in BY_NAME)
 
     def text(self) -> str:
-        """What is pinned and excluded, in words; empty = nothing."""
+        """The pinned and excluded values in words; empty = none."""
         said = [f"{axis}={','.join(values)}" for axis, values in self.pins]
         return ", ".join(
             [*said, *(f"not {axis}={','.join(values)}" for axis, values in self.excludes)]

@@ -1,5 +1,5 @@
-"""What stages of mixed plans run again in their backward so that they fit: the cheapest choice for
-every row, role, flight and size.
+"""Recomputation that makes stages of mixed plans fit in memory: the cheapest choice for every row,
+role, number of microbatches in flight and number of layers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_STAGES = 32
 """Stages of a shape at most."""
 
 
-class Redone(NamedTuple):
+class Recompute(NamedTuple):
     """The cheapest recompute under which stages fit: (rows of several stages, roles, in flight,
     layers + 1).
 
@@ -44,7 +44,7 @@ class Redone(NamedTuple):
 
 
 class Sharers(NamedTuple):
-    """Who shares states of a plan.
+    """Replicas and members that share optimizer states of a plan.
 
     members: of each pair of pool and mesh, data-parallel members of all replicas.
     replicas: that share those of experts.
@@ -61,7 +61,7 @@ class Sharers(NamedTuple):
     apart: bool = False
 
 
-def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Redone:
+def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Recompute:
     """Of n layers the first x run again in full and as many of the others selectively as it needs;
     of all x the cheapest.
     """
@@ -85,7 +85,7 @@ def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Re
     )
     several = [np.full(shape, np.inf), *(np.zeros(shape, dtype=np.int64) for _ in range(2))]
     whole = [np.full(alone, np.inf), *(np.zeros(alone, dtype=np.int64) for _ in range(2))]
-    found = Redone(*several, *whole)
+    found = Recompute(*several, *whole)
     host = _host(problem, table, sharers)
     _least(
         found,
@@ -174,7 +174,7 @@ def _cheapest(
 
 @allocation_free
 def _least(
-    found: Redone,
+    found: Recompute,
     rooms: FloatArray,
     static: FloatArray,
     ends: FloatArray,

@@ -25,7 +25,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.mixed.stages.layer_cuts import LAYER
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
-from shardwright.search.mixed.stages.stage_rows import filled, stage_rows, sums_table
+from shardwright.search.mixed.stages.stage_rows import filled, reductions_table, stage_rows
 
 PLAIN: Final = 1
 """ZeRO stage of lanes that sum gradients once a step, with all other such lanes."""
@@ -52,7 +52,7 @@ class Stages(NamedTuple):
 
 
 def zero_stages(problem: Problem, choices: Choices) -> Stages:
-    """Those that the runtime has and that are chosen from."""
+    """ZeRO stages of lanes that the runtime has and the request allows."""
     runtime = problem.runtime
     some = [zero for zero in (1, 2, 3) if zero in runtime.zero_stages and choices.has_zero(zero)]
     several = tuple(zero for zero in some if zero == PLAIN or zero <= runtime.zero_with_pipeline)
@@ -106,7 +106,7 @@ class LaneSums:
 
 
 def lane_sums(own: Problem, mesh: StageMesh, replicas: int, *, nodes: int) -> LaneSums:
-    """Those of 2 to so many replicas, side by side in nodes of the mesh's pool.
+    """Collectives of lanes of 2 to `replicas` replicas, side by side in nodes of the mesh's pool.
 
     Where the pool has several nodes, a lane may begin inside one. Its groups then have fewer
     members in a node, down to half of what the densest group has, and slower collectives, for which
@@ -127,7 +127,7 @@ def lane_sums(own: Problem, mesh: StageMesh, replicas: int, *, nodes: int) -> La
         ep=mesh.ep,
         stride=tp,
     )
-    sync = sums_table(own, rows, mesh.dp * many)
+    sync = reductions_table(own, rows, mesh.dp * many)
     network = network_of(own.cluster, library=own.runtime.collective_library)
     axes = axes_of("dp-cp", rows)
     span = span_of(network.tiers, axes)
@@ -207,18 +207,24 @@ def plain_columns(base: dict[str, FloatArray]) -> dict[str, FloatArray]:
     }
 
 
-def _among(sums: LaneSums, among: tuple[int, int]) -> slice:
+def _among(sums: LaneSums, choice_of_shapes: tuple[int, int]) -> slice:
     """The columns of least to most replicas."""
-    return slice(among[0] - 2, min(among[1] - 1, len(sums.slowdown)))
+    return slice(choice_of_shapes[0] - 2, min(choice_of_shapes[1] - 1, len(sums.slowdown)))
 
 
 def _least_of(
-    own: Problem, blocks: Blocks, sums: LaneSums, row: int, among: tuple[int, int], *, zero: int
+    own: Problem,
+    blocks: Blocks,
+    sums: LaneSums,
+    row: int,
+    choice_of_shapes: tuple[int, int],
+    *,
+    zero: int,
 ) -> FloatArray:
     """(4, blocks) seconds at least of a layer's forward and backward, and of what selective and
     full recompute add to it.
     """
-    sync, some, runtime = sums.sync, _among(sums, among), own.runtime
+    sync, some, runtime = sums.sync, _among(sums, choice_of_shapes), own.runtime
     moved = (
         (sync.fetch, sync.refetch, sync.scatter)
         if zero == 3
@@ -283,12 +289,12 @@ def _fill(
 
 
 def _own_sums(
-    own: Problem, counts: IntArray, sums: LaneSums, among: tuple[int, int], *, zero: int
+    own: Problem, counts: IntArray, sums: LaneSums, choice_of_shapes: tuple[int, int], *, zero: int
 ) -> FloatArray:
     """(2, parts) seconds at least of what a lane gathers at the step's start, and sums at its end
     where no microbatch does.
     """
-    sync, some = sums.sync, _among(sums, among)
+    sync, some = sums.sync, _among(sums, choice_of_shapes)
     gather = counts @ sync.gather[:, some] if zero == 2 else np.zeros((len(counts), 1))
     reduce = sync.scatter if zero == 3 else sync.reduce
     late = (

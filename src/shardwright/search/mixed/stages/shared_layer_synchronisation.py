@@ -48,7 +48,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.stages.device_pools import in_one_zone
 from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER, parts_of
-from shardwright.search.mixed.stages.stage_rows import stage_rows, sums_table
+from shardwright.search.mixed.stages.stage_rows import reductions_table, stage_rows
 from shardwright.search.mixed.stages.stage_tables import StageTable
 
 
@@ -110,7 +110,7 @@ class SharedLayers:
         )
         counts, one = parts_of(problem.model), np.ones(1, dtype=np.int64)
         rows = stage_rows(one, one, sp=problem.runtime.sequence_parallel)
-        dense = sums_table(group_problem(problem, 0), rows, one, parts=("dense",)).dense[:, 0]
+        dense = reductions_table(group_problem(problem, 0), rows, one, parts=("dense",)).dense[:, 0]
         sizes = sum_sizes(problem.job, problem.runtime)
         kept = np.array(
             [part == LAYER or not table.tied for part in sorted((LAYER, BEFORE, AFTER))]

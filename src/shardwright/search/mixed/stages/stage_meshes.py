@@ -1,4 +1,4 @@
-"""How the devices of one stage of a replica share its work: tensor parallel, and where the model
+"""Meshes over which the devices of one stage of a replica share its work: tensor parallel, and where the model
 has experts side by side for them.
 """
 
@@ -46,7 +46,7 @@ class StageMesh:
 
 
 def has_experts(problem: Problem) -> bool:
-    """Some layer of the model has experts."""
+    """True where some layer of the model has experts."""
     return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
 
 
@@ -61,7 +61,7 @@ def grid_of(problem: Problem, mesh: StageMesh, *, mbs: int, replicas: int = 1) -
 
 
 def meshes_of(problem: Problem, pool: Pool, choices: Choices) -> tuple[StageMesh, ...]:
-    """Those inside a node of the pool that are legal for the model and chosen from."""
+    """Meshes inside a node of the pool that are legal for the model and allowed by the request."""
     return tuple(
         mesh
         for mesh in _inside(problem, pool.node)

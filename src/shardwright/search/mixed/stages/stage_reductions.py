@@ -18,14 +18,14 @@ from shardwright.cost.network.plan_groups import group_problem
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.layer_cuts import parts_of
-from shardwright.search.mixed.stages.stage_rows import filled, stage_rows, sums_table
+from shardwright.search.mixed.stages.stage_rows import filled, reductions_table, stage_rows
 from shardwright.search.mixed.stages.stage_tables import StageTable
 
 GATHER, REDUCE = range(2)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Sums:
+class StageReductions:
     """Seconds of a gather and of a gradient sum of one of each part.
 
     Args:
@@ -43,8 +43,8 @@ class Sums:
     dp: IntArray
 
     @staticmethod
-    def of(problem: Problem, table: StageTable, *, replicas: int) -> Sums:
-        """Those of up to so many replicas."""
+    def of(problem: Problem, table: StageTable, *, replicas: int) -> StageReductions:
+        """Seconds of gathers and reductions of up to `replicas` replicas."""
         dp = np.array([mesh.dp for _, mesh in table.meshes], dtype=np.int64)
         strides = tuple(sorted({one for _, mesh in table.meshes for one in (mesh.tp, mesh.size)}))
         of_pairs = range(len(table.meshes))
@@ -53,7 +53,7 @@ class Sums:
         ]
         copied = of_pairs if table.experts.any() else ()
         experts = [_experts(problem, table, pair, strides, replicas) for pair in copied]
-        return Sums(
+        return StageReductions(
             table=table,
             strides=strides,
             dense=np.stack(dense, axis=1),
@@ -153,7 +153,7 @@ def _priced(
         by=mesh.size if "experts" in parts else mesh.tp,
     )
     counts = parts_of(problem.model)
-    found = sums_table(own, rows, shard, parts=parts, copies=copies)
+    found = reductions_table(own, rows, shard, parts=parts, copies=copies)
     return np.stack(
         [np.einsum("pb,bn->np", counts, seconds) for seconds in (found.gather, found.reduce)]
     )

@@ -46,7 +46,7 @@ def filled(own: Problem, *, by: int) -> Problem:
     return working_problem(own, range(node - node % by)) if by < node else own
 
 
-def sums_table(
+def reductions_table(
     own: Problem,
     rows: Rows,
     shard: IntArray,

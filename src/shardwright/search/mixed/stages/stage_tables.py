@@ -1,4 +1,4 @@
-"""What stages of mixed plans take: seconds and bytes by pool, mesh and microbatch, linear in the
+"""Costs of stages of mixed plans: seconds and bytes by pool, mesh and microbatch, linear in the
 units of layers of a stage.
 """
 
@@ -31,7 +31,7 @@ from shardwright.search.mixed.stages.sharded_lanes import (
     zero_stages,
 )
 from shardwright.search.mixed.stages.stage_meshes import StageMesh, meshes_of
-from shardwright.search.mixed.stages.stage_rows import stage_rows, sums_table
+from shardwright.search.mixed.stages.stage_rows import reductions_table, stage_rows
 
 MICROBATCHES = (1, 2, 4, 8)
 """Samples of a microbatch that each data-parallel member of a stage has."""
@@ -320,7 +320,7 @@ def _held(
     rows = stage_rows(
         one, np.ones_like(one), sp=own.runtime.sequence_parallel, dp=mesh.dp, ep=mesh.ep, stride=tp
     )
-    table = sums_table(own, rows, np.full_like(one, mesh.dp))
+    table = reductions_table(own, rows, np.full_like(one, mesh.dp))
     trained = any(
         p.klass in TABLES and p.trainable
         for b in problem.model.blocks

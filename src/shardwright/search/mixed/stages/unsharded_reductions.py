@@ -1,7 +1,7 @@
-"""Gradient sums and gathers of lanes that do not shard, where another lane does: inside their
-party, then pieces to the owners of states.
+"""Gradient reductions and parameter gathers of lanes that do not shard, where another lane does:
+among the members of these lanes, then pieces to the owners of states.
 
-A party of n members sums V (1 - 1/n) and sends V / n, at least, to the owners, who are all N
+A group of n members sums V (1 - 1/n) and sends V / n, at least, to the owners, who are all N
 members (docs/decisions/0019).
 """
 
@@ -21,16 +21,16 @@ from shardwright.cost.network.plan_groups import group_problem
 from shardwright.program.problem import Problem
 from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.layer_cuts import parts_of
-from shardwright.search.mixed.stages.stage_reductions import Sums
-from shardwright.search.mixed.stages.stage_rows import filled, stage_rows, sums_table
+from shardwright.search.mixed.stages.stage_reductions import StageReductions
+from shardwright.search.mixed.stages.stage_rows import filled, reductions_table, stage_rows
 
 FEWEST = 2
 """Replicas of a lane that shards."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parties:
-    """Sums of one party beside others.
+class UnshardedReductions:
+    """Gradient reductions and parameter gathers of lanes that do not shard, beside lanes that do.
 
     Args:
         elements: (2, pairs, blocks) of one layer of each block, dense and of experts.
@@ -40,15 +40,15 @@ class Parties:
     """
 
     problem: Problem
-    sums: Sums
+    sums: StageReductions
     elements: FloatArray
     counts: IntArray
     kept: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
     lanes: dict[tuple[int, ...], FloatArray] = field(default_factory=dict)
 
     @staticmethod
-    def of(problem: Problem, sums: Sums) -> Parties:
-        """Those of a table. Left out: exchanges of tied weights, whose gradients wait for other
+    def of(problem: Problem, sums: StageReductions) -> UnshardedReductions:
+        """The reductions of a table of stages. Left out: exchanges of tied weights, whose gradients wait for other
         stages'.
         """
         found = []
@@ -62,12 +62,12 @@ class Parties:
                 ep=mesh.ep,
                 stride=tp,
             )
-            table = sums_table(own, rows, np.array([mesh.dp]))
+            table = reductions_table(own, rows, np.array([mesh.dp]))
             found.append(np.stack([table.dense[:, 0], table.experts[:, 0]]))
         counts = parts_of(problem.model)
         if sums.table.tied:
             counts = counts * np.array([[1], [0], [0]])
-        return Parties(
+        return UnshardedReductions(
             problem=problem,
             sums=sums,
             elements=np.stack(found, axis=1).astype(np.float64),
@@ -76,7 +76,7 @@ class Parties:
 
     def least(self, frame: Frame, rows: BoolArray) -> FloatArray:
         """(2, pairs, parts) seconds at least in plans of a frame whose stages are of some rows: of
-        any number of members of the party, of lanes that leave room for one that shards, and the
+        any number of members of the group, of lanes that leave room for one that shards, and the
         exchange of its pieces among all.
         """
         table, plain = self.sums.table, rows & ~self.sums.table.sharded
@@ -139,7 +139,7 @@ class Parties:
     def _of_members(
         self, pair: int, most: int, every: int, *, stride: int, kind: int
     ) -> FloatArray:
-        """(2, parts) the least of a party of up to `most` members, at least `every` of all: those
+        """(2, parts) the least of a group of up to `most` members, at least `every` of all: those
         of experts are one a replica.
         """
         known = (self.sums.experts if kind else self.sums.dense)[
@@ -155,7 +155,7 @@ class Parties:
     def _exchanged(
         self, pair: int, members: IntArray, every: IntArray, *, stride: int, kind: int
     ) -> FloatArray:
-        """(2, members, parts) seconds in which a party's members exchange their pieces with all: of
+        """(2, members, parts) seconds in which a group's members exchange their pieces with all: of
         new values, and of gradients.
         """
         pool, mesh = self.sums.table.meshes[pair]
