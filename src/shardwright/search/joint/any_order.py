@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.progress import Progress
-from shardwright.search.engine.protocol import Engine, rounds
+from shardwright.search.engine.protocol import rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
@@ -97,12 +96,7 @@ class Ordering:
 
 
 def search_orders(
-    search: Search,
-    pipelines: tuple[PipelineShape, ...],
-    engine: Engine,
-    progress: Progress | None,
-    *,
-    share: float = 1.0,
+    search: Search, pipelines: tuple[PipelineShape, ...], *, share: float = 1.0
 ) -> bool:
     """Bound every pipeline with any order, then search orders for the cuts with the least bounds;
     True if the time limit did not pass.
@@ -123,15 +117,13 @@ def search_orders(
         * footing.jitter
     )
     order = np.argsort(quick, kind="stable").tolist()
-    waiting = _bounded(
-        search, pipelines, [(float(quick[place]), place) for place in order], engine, progress
-    )
+    waiting = _bounded(search, pipelines, [(float(quick[place]), place) for place in order])
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
         waiting.append(Candidate(bound_s=0.0, plan=search.best.plan))
     waiting.sort(key=lambda one: one.bound_s)
     sketched, refined = (max(round(most * share), 1) for most in (SKETCHED, REFINED))
-    sketches = _sketched(search, _promising(search, waiting, engine)[:sketched], engine, progress)
-    _refine(search, sketches[:refined], engine, progress)
+    sketches = _sketched(search, _promising(search, waiting)[:sketched])
+    _refine(search, sketches[:refined])
     return not search.limit.passed()
 
 
@@ -139,14 +131,14 @@ def _bounded(
     search: Search,
     pipelines: tuple[PipelineShape, ...],
     order: Sequence[tuple[float, int]],
-    engine: Engine,
-    progress: Progress | None,
 ) -> list[Candidate]:
     """Plans with the least lower bounds of every pipeline whose bound is below the best plan.
 
     Args:
         order: pipelines with what their work alone takes, the least first.
     """
+    # Every pipeline stays at its bound over all orders, as the orders found for a few of its cuts
+    # prove nothing of the others; those behind the loop's end are not below the first of them.
     first, waiting = len(search.shaped.pipelines), list[Candidate]()
     left = sum(least < search.enough_s for least, _ in order)
     for number, some in enumerate(rounds(order, size=BOUNDED)):
@@ -156,14 +148,11 @@ def _bounded(
         tasks = [Bounding(pipeline=pipelines[place], enough_s=search.enough_s) for place in close]
         left -= len(close)
         for place, (lower, found) in zip(
-            close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
+            close, search.engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
         ):
             search.lower[first + place] = min(lower, search.enough_s)
             waiting += found
-        if progress is not None:
-            progress(
-                search.stands("bound cuts of any order"), number * BOUNDED + len(close), len(order)
-            )
+        search.say("bound cuts of any order", number * BOUNDED + len(close), len(order))
         if len(close) < len(some):
             least, place = some[len(close)]
             search.lower[first + place] = least
@@ -203,17 +192,12 @@ def _shapes(
     if not len(shapes):
         return float("inf"), []
     exact = footing.kept_splits(pipeline)
-    owners = np.array(
-        plan_of_sizes(shaped, pipeline, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners
-    )
+    owners = np.array(plan_of_sizes(shaped, pipeline, shapes[0]).owners)
     bounds = (
         any_order_bounds(exact, footing.pipe(pipeline), shapes, owners) + footing.norm(pipeline)
     ) * footing.jitter
     best = np.argsort(bounds, kind="stable")[:SHAPES]
-    plans = [
-        plan_of_sizes(shaped, pipeline, tuple(shapes[row].tolist()), (0,) * shapes.shape[1])
-        for row in best
-    ]
+    plans = [plan_of_sizes(shaped, pipeline, shapes[row]) for row in best]
     found = [
         Candidate(bound_s=float(bounds[row]), plan=plan)
         for row, plan in zip(best, plans, strict=True)
@@ -221,7 +205,7 @@ def _shapes(
     return float(bounds.min()), [one for one in found if one.bound_s < enough_s]
 
 
-def _promising(search: Search, waiting: list[Candidate], engine: Engine) -> list[Candidate]:
+def _promising(search: Search, waiting: list[Candidate]) -> list[Candidate]:
     """Candidates whose lower bound under the memory limit is below the best plan, the least
     bound first.
     """
@@ -229,7 +213,7 @@ def _promising(search: Search, waiting: list[Candidate], engine: Engine) -> list
     for number, some in enumerate(rounds(waiting[:WEIGHED], size=BOUNDED)):
         if search.limit.passed():
             break
-        bounds = engine.map(weighed, [one.plan for one in some], shared=search.footing)
+        bounds = search.engine.map(weighed, [one.plan for one in some], shared=search.footing)
         found += [
             (bound, number * BOUNDED + place)
             for place, bound in enumerate(bounds)
@@ -275,34 +259,29 @@ def order_found(footing: Footing, task: Ordering) -> Ordered | None:
     )
 
 
-def _sketched(
-    search: Search, candidates: list[Candidate], engine: Engine, progress: Progress | None
-) -> list[Ordered]:
+def _sketched(search: Search, candidates: list[Candidate]) -> list[Ordered]:
     """Candidates with the orders of a short search, the least estimated step first."""
     found: list[Ordered] = []
-    most = len(candidates)
     for number, some in enumerate(rounds(candidates, size=SKETCHES)):
         if search.limit.passed():
             break
         tasks = [Ordering(plan=candidate.plan, share=SKETCH) for candidate in some]
-        orders = engine.map(order_found, tasks, shared=search.footing)
+        orders = search.engine.map(order_found, tasks, shared=search.footing)
         found += [
             replace(one, bound_s=candidate.bound_s)
             for candidate, one in zip(some, orders, strict=True)
             if one is not None and one.estimate_s < search.best_s * CLOSE
         ]
-        if progress is not None:
-            progress(
-                search.stands("sketch orders", lower_s=search.lower_s),
-                number * SKETCHES + len(some),
-                most,
-            )
+        search.say(
+            "sketch orders",
+            number * SKETCHES + len(some),
+            len(candidates),
+            lower_s=search.lower_s,
+        )
     return sorted(found, key=lambda one: one.estimate_s)
 
 
-def _refine(
-    search: Search, sketches: list[Ordered], engine: Engine, progress: Progress | None
-) -> None:
+def _refine(search: Search, sketches: list[Ordered]) -> None:
     """Run full order searches for the best sketches, and simulate the best results."""
     found: list[Ordered] = []
     for number, some in enumerate(rounds(sketches, size=SEARCHES)):
@@ -314,19 +293,16 @@ def _refine(
             *(Ordering(plan=plan, share=1.0) for plan in bare),
             *(Ordering(plan=plan, share=MEMORY, with_recompute=True) for plan in bare),
         ]
-        orders = engine.map(order_found, tasks, shared=search.footing)
+        orders = search.engine.map(order_found, tasks, shared=search.footing)
         for sketch, one, both in zip(some, orders[: len(some)], orders[len(some) :], strict=True):
             best = min(
                 (other for other in (sketch, one, both) if other is not None),
                 key=lambda other: other.estimate_s,
             )
             found.append(replace(best, bound_s=sketch.bound_s))
-        if progress is not None:
-            progress(
-                search.stands("search orders", lower_s=search.lower_s),
-                number * SEARCHES + len(some),
-                len(sketches),
-            )
+        search.say(
+            "search orders", number * SEARCHES + len(some), len(sketches), lower_s=search.lower_s
+        )
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
         if one.estimate_s >= search.best_s:
             search.scored += 1

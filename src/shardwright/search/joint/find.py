@@ -223,8 +223,7 @@ def _search_part(asked: _JointSearch, footing: Footing, found: _Found, *, share:
     Args:
         share: of the order searches.
     """
-    joint, shaped, layers = asked.joint, footing.shaped, asked.facts.layers
-    engine, progress, limit = asked.engine, asked.progress, asked.limit
+    joint, shaped, layers, limit = asked.joint, footing.shaped, asked.facts.layers, asked.limit
     chunks = [count for count in CHUNKS if count in joint.grids.of("vpp")]
     more = any_order_pipelines(shaped, layers, chunks_per_rank=chunks) if joint.any_order else ()
     found.sizes += [_num_members(pipeline, layers) for pipeline in (*shaped.pipelines, *more)]
@@ -233,10 +232,16 @@ def _search_part(asked: _JointSearch, footing: Footing, found: _Found, *, share:
         least = universal_bound(footing.problem, joint.base.devices)
         found.complete, found.lower_s = False, min(found.lower_s, least)
         return
-    search = Search(footing=footing, best_s=found.best_s, limit=limit)
-    found.complete &= search_named(search, engine, progress)
+    search = Search(
+        footing=footing,
+        best_s=found.best_s,
+        limit=limit,
+        engine=asked.engine,
+        progress=asked.progress,
+    )
+    found.complete &= search_named(search)
     if more:
-        found.complete &= search_orders(search, more, engine, progress, share=share)
+        found.complete &= search_orders(search, more, share=share)
     found.lower_s = min(found.lower_s, search.lower_s)
     found.infeasible += search.infeasible
     found.scored += search.scored

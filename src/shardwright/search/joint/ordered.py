@@ -144,15 +144,24 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
 
 
+def _fitting_problem(
+    problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
+) -> OrderProblem | None:
+    """`order_problem`; None if a rank cannot keep one microbatch."""
+    try:
+        return order_problem(problem, plan, costs, capacity=capacity)
+    except InfeasibleError:
+        return None
+
+
 def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
     """Lower bound of the step in seconds over all orders of `plan` that fit in memory, without
     reductions; inf if none fits.
     """
     costs = compose(problem, shaped, plan)
-    try:
-        asked = order_problem(problem, plan, costs, capacity=capacity)
-    except InfeasibleError:
-        return float("inf")
+    asked = _fitting_problem(problem, plan, costs, capacity=capacity)
+    if asked is None:
+        return inf
     return _step_seconds(problem, plan, costs, order_bounds(asked).best)
 
 
@@ -169,9 +178,8 @@ def ordered(
     Args:
         effort: as in `search.orders.find.find_order`.
     """
-    try:
-        asked = order_problem(problem, plan, compose(problem, shaped, plan), capacity=capacity)
-    except InfeasibleError:
+    asked = _fitting_problem(problem, plan, compose(problem, shaped, plan), capacity=capacity)
+    if asked is None:
         return None
     return in_order(
         problem, shaped, plan, find_order(asked, effort=effort).table, capacity=capacity
@@ -185,9 +193,8 @@ def in_order(
     None if it does not fit in memory.
     """
     costs = compose(problem, shaped, plan)
-    try:
-        asked = order_problem(problem, plan, costs, capacity=capacity)
-    except InfeasibleError:
+    asked = _fitting_problem(problem, plan, costs, capacity=capacity)
+    if asked is None:
         return None
     columns, found = flat(asked)[0], []
     for turned in (table, closed_in_turn(table)):
@@ -212,9 +219,8 @@ def named_orders(
     Left out: schedules that overlap pairs of actions, which the joint space has not.
     """
     costs = compose(problem, shaped, plan)
-    try:
-        asked = order_problem(problem, plan, costs, capacity=capacity)
-    except InfeasibleError:
+    asked = _fitting_problem(problem, plan, costs, capacity=capacity)
+    if asked is None:
         return
     for name, table in named_tables(asked):
         order = weigh(asked, flat(asked)[0], *codes_of(asked, table), method=name)

@@ -61,16 +61,11 @@ def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Ce
         width = size
     shape = (pipe.ranks, length, width, OPTIONS)
     cells = Cells(
-        way=np.full(shape, np.inf),
-        work=np.full(shape, np.inf),
-        drain=np.full(shape, np.inf),
-        alone=np.full(shape, np.inf),
-        begin=np.zeros(shape[1:]),
+        numbers=np.full((*shape, label_program.CHAIN + 1), np.inf),
         code=np.full(shape, -1, dtype=np.int64),
-        chain=np.zeros(shape),
         back=np.full(1, np.inf),
-        host=np.zeros(shape),
     )
+    cells.numbers[..., label_program.BEGIN] = 0.0
     fill(splits, pipe, cells, limit, alike)
     return cells
 
@@ -116,6 +111,9 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
         )
     if low > limit or reach(cells, pipe, border, rest, limit, label, back) == np.inf:
         return Solved(lower_s=limit, cuts=())
+    # `low` bounds every member from below: with a limit of `low` no label reaches the end. The
+    # tests of `reach` are lower bounds of a member's time that never fall when the limit falls, so
+    # the least limit that some label meets can be found by halving.
     low, high = max(low, 1e-12), limit
     while high > low * (1 + PRECISION):
         middle = (low + min(high, 2 * low)) / 2 if high > 2 * low else (low + high) / 2

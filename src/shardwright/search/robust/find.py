@@ -14,15 +14,15 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.progress import Progress
 from shardwright.search.answer import GeneralAnswer
-from shardwright.search.certificate import Certificate, assert_sound
+from shardwright.search.certificate import Certificate, Counts, assert_sound
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.robust.ranking import (
@@ -123,6 +123,8 @@ def find_robust(
         for one in engine.map(ranked, _further_tasks(questions), shared=questions)
         if one is not None
     ]
+    # A plan outside all rankings takes at least `beyond_s` in each state, and the mean of the slow
+    # tail never falls when some seconds rise, so it is no better than the tail of these.
     known, count, best_s = list[Ranking](), 0, inf
     for count in RANKED:
         if progress is not None:
@@ -261,6 +263,8 @@ def _summed(
     spaces = list(dict.fromkeys(one.space for one in found))
     space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"
     states = [repr((one.state, one.share)) for one in questions]
+    fates = [f.name for f in fields(Counts)]
+    counts: dict[str, Any] = {name: sum(getattr(one, name) for one in found) for name in fates}
     reasons: Counter[str] = Counter()
     for one in found:
         reasons.update(dict(one.infeasible_by_reason))
@@ -269,13 +273,7 @@ def _summed(
         digest=hashlib.sha256(
             "\n".join([space, *states, *(one.digest for one in found)]).encode()
         ).hexdigest(),
-        enumerated=sum(one.enumerated for one in found),
-        illegal=sum(one.illegal for one in found),
-        duplicates=sum(one.duplicates for one in found),
-        infeasible=sum(one.infeasible for one in found),
-        bounded_b0=sum(one.bounded_b0 for one in found),
-        bounded_b1=sum(one.bounded_b1 for one in found),
-        simulated=sum(one.simulated for one in found),
+        **counts,
         best_s=best_s,
         lower_bound_s=lower_s,
         gap=(best_s - lower_s) / best_s,
