@@ -81,33 +81,33 @@ def _bounded(search: Search, order: Sequence[tuple[float, int]]) -> list[tuple[f
         order: pipelines with what their work alone takes, the least first.
     """
     waiting: list[tuple[float, int, Solved]] = []
-    left = sum(least < search.enough_s for least, _ in order)
+    left = sum(bound_s < search.enough_s for bound_s, _ in order)
     # Pipelines come in the order of the bounds by their work alone. Where the loop ends early, the
     # bound of the first pipeline that is left holds for all behind it: `search.lower` keeps it
     # under a number below 0.
-    for number, some in enumerate(rounds(order, size=BOUNDED)):
-        if some[0][0] < search.enough_s and search.limit.passed():
-            search.lower[-1] = some[0][0]
+    for number, batch in enumerate(rounds(order, size=BOUNDED)):
+        if batch[0][0] < search.enough_s and search.limit.passed():
+            search.lower[-1] = batch[0][0]
             break
         if number % 4 == 0:
             search.say("bound cuts", number * BOUNDED, len(order))
-        close = [place for least, place in some if least < search.enough_s]
+        close = [place for bound_s, place in batch if bound_s < search.enough_s]
         pipelines = [search.shaped.pipelines[place] for place in close]
         tasks = [Bounding(pipeline=pipeline, enough_s=search.enough_s) for pipeline in pipelines]
         left -= len(close)
-        for place, found in zip(
+        for place, solved in zip(
             close, search.engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
         ):
-            if found is None:
+            if solved is None:
                 continue
-            if found.cuts:
+            if solved.cuts:
                 norm = search.footing.norm(search.shaped.pipelines[place])
-                waiting.append(((found.lower_s + norm) * search.footing.jitter, place, found))
+                waiting.append(((solved.lower_s + norm) * search.footing.jitter, place, solved))
             else:
                 # Nothing fits, or nothing ends before what is good enough.
                 search.lower[-3] = search.enough_s
-        if len(close) < len(some):
-            search.lower[-2] = some[len(close)][0]
+        if len(close) < len(batch):
+            search.lower[-2] = batch[len(close)][0]
             break
     search.say("bound cuts", len(order), len(order))
     return sorted(waiting, key=lambda entry: entry[0])
@@ -131,33 +131,33 @@ def _scored(search: Search, waiting: Sequence[tuple[float, int, Solved]]) -> boo
     """
     # Pipelines come in the order of their bounds by labels: once one is not below the best plan,
     # none behind it is, and its bound holds for all of them.
-    for number, some in enumerate(rounds(waiting, size=SCORED)):
-        lower_s, first, _ = some[0]
-        search.lower[first] = lower_s
+    for number, batch in enumerate(rounds(waiting, size=SCORED)):
+        lower_s, place_ahead, _ = batch[0]
+        search.lower[place_ahead] = lower_s
         if lower_s >= search.enough_s:
             break
         if search.limit.passed():
             return False
         search.say("score cuts", number * SCORED, len(waiting), lower_s=lower_s)
-        close = [entry for entry in some if entry[0] < search.enough_s]
+        close = [entry for entry in batch if entry[0] < search.enough_s]
         tasks = [
             Scoring(
                 pipeline=search.shaped.pipelines[place],
                 cuts=solved.cuts,
-                lower_s=least,
+                lower_s=bound_s,
                 best_s=search.best_s,
             )
-            for least, place, solved in close
+            for bound_s, place, solved in close
         ]
-        left = sum(least < search.enough_s for least, _, _ in waiting[(number + 1) * SCORED :])
-        for (_, place, _), found in zip(
+        left = sum(bound_s < search.enough_s for bound_s, _, _ in waiting[(number + 1) * SCORED :])
+        for (_, place, _), looked in zip(
             close, search.engine.map(scored, tasks, shared=search.footing, more=left), strict=True
         ):
-            search.lower[place] = found.lower_s
-            search.take(found)
-        if len(close) < len(some):
-            least, place, _ = some[len(close)]
-            search.lower[place] = least
+            search.lower[place] = looked.lower_s
+            search.take(looked)
+        if len(close) < len(batch):
+            bound_s, place, _ = batch[len(close)]
+            search.lower[place] = bound_s
             break
     return True
 
@@ -213,10 +213,10 @@ def _spread(
     grid = split_grid(search.shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
     table = order_table(grid, microbatches=pipeline.microbatches)
     order = np.argsort(bounds, kind="stable")
-    some = order[bounds[order] < search.enough_s]
-    least = float(bounds[order[len(some)]]) if len(some) < len(order) else float("inf")
+    close = order[bounds[order] < search.enough_s]
+    lower_s = float(bounds[order[len(close)]]) if len(close) < len(order) else float("inf")
     times = shape_times(
-        exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce
+        exact, pipe, shapes[close], pieces=search.problem.runtime.overlap_grad_reduce
     )
 
     def path_of(place: int, redone: IntArray | None = None) -> float:
@@ -226,7 +226,7 @@ def _spread(
 
     paths: list[tuple[float, int]] = []
     recomputed: dict[int, IntArray] = {}
-    for place, row in enumerate(some.tolist()):
+    for place, row in enumerate(close.tolist()):
         path = path_of(place)
         if path < search.enough_s:
             needed = least_redone(exact, pipe, shapes[row])
@@ -241,8 +241,8 @@ def _spread(
     for path, row in sorted(paths):
         if path >= search.enough_s:
             search.scored += 1
-            least = min(least, path)
+            lower_s = min(lower_s, path)
         else:
             plan = plan_of_sizes(search.shaped, pipeline, shapes[row], recomputed.get(row))
-            least = min(least, search.attempt(plan))
-    return max(bound, least)
+            lower_s = min(lower_s, search.attempt(plan))
+    return max(bound, lower_s)
