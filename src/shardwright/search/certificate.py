@@ -8,6 +8,19 @@ from shardwright.search.limit import Stops
 from shardwright.search.scenarios import ScenariosPart
 
 
+@dataclass(slots=True)
+class Counts:
+    """Numbers of members by fate, while a search runs; see `Certificate`."""
+
+    enumerated: int = 0
+    illegal: int = 0
+    duplicates: int = 0
+    infeasible: int = 0
+    bounded_b0: int = 0
+    bounded_b1: int = 0
+    simulated: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointPart:
     """Part of the certificate of a joint search.

@@ -42,7 +42,7 @@ def only(cells: Cells, chosen: list[tuple[int, int, int]]) -> Cells:
 
 def least_seconds(cells: Cells, pipe: Pipeline, border: float) -> float:
     """The least limit (to 1e-9) by which some cut ends."""
-    shape = cells.way.shape[0] + 1, cells.way.shape[1] + 1
+    shape = cells.code.shape[0] + 1, cells.code.shape[1] + 1
     label, rest = np.empty((*shape, LABELS, 2)), np.empty(shape)
     back = np.zeros((*shape, LABELS), dtype=np.int64)
     ways_on(cells, rest)
@@ -58,7 +58,7 @@ def least_seconds(cells: Cells, pipe: Pipeline, border: float) -> float:
 
 def drawn_cut(cells: Cells, generator: Random, length: int) -> list[tuple[int, int, int]] | None:
     """A cut near the even one, with any option of each rank that fits; None if a rank has none."""
-    ranks = cells.way.shape[0]
+    ranks = cells.code.shape[0]
     even = [length * k // ranks for k in range(1, ranks)]
     inner = sorted(min(max(at + generator.choice((-1, 0, 0, 1)), 1), length - 1) for at in even)
     bounds, chosen = (0, *inner, length), []
@@ -67,7 +67,7 @@ def drawn_cut(cells: Cells, generator: Random, length: int) -> list[tuple[int, i
     for k in range(ranks):
         i, w = bounds[k], bounds[k + 1] - bounds[k] - 1
         options = (
-            np.flatnonzero(cells.code[k, i, w] >= 0).tolist() if w < cells.way.shape[2] else []
+            np.flatnonzero(cells.code[k, i, w] >= 0).tolist() if w < cells.code.shape[2] else []
         )
         if not options:
             return None

@@ -57,7 +57,7 @@ def random_plan(
         if not len(shapes):
             return None
         shape = shapes[generator.randrange(len(shapes))]
-        return plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), (0,) * len(shape))  # type: ignore[arg-type]
+        return plan_of_sizes(shaped, pipeline, shape)  # type: ignore[arg-type]
     sizes = np.diff(
         [0, *sorted(generator.sample(range(1, layers), pipeline.ranks - 1)), layers]
     ).tolist()

@@ -182,7 +182,7 @@ def test_a_grid_composed_is_the_grid() -> None:
             sizes = chunk_layers(facts.layers, pp=pipeline.ranks, vpp=pipeline.chunks)
         except StrategyError:
             continue
-        plan = plan_of_sizes(shaped, pipeline, sizes, (0,) * len(sizes))
+        plan = plan_of_sizes(shaped, pipeline, np.array(sizes))
         grid: Grid = plan.grids[0]
         done = evaluate(problem, path_score(problem, shaped, plan))
         assert done.seconds == simulate_grid(problem, grid).step_time_s
@@ -238,12 +238,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
                 shape = shapes[generator.randrange(len(shapes))]
                 exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
                 redone = least_redone(exact, pipe, shape)
-                plan = plan_of_sizes(
-                    shaped,
-                    pipeline,
-                    tuple(shape.tolist()),
-                    tuple((0 * shape if redone is None else redone).tolist()),
-                )
+                plan = plan_of_sizes(shaped, pipeline, shape, redone)
             scored = path_score(problem, shaped, plan)
             if max(scored.need) > capacity:
                 continue
@@ -290,7 +285,7 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
         ):
             if pipeline.chunks > 1:
                 plans = [
-                    plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), (0,) * len(shape))
+                    plan_of_sizes(shaped, pipeline, shape)
                     for shape in layer_counts(layers, pipeline.ranks, pipeline.chunks)[:40]
                 ]
             else:

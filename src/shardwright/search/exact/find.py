@@ -23,15 +23,20 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.progress import Progress
 from shardwright.search.answer import GeneralAnswer
-from shardwright.search.certificate import Certificate, assert_sound
+from shardwright.search.certificate import Certificate, Counts, assert_sound
 from shardwright.search.exact.find_lanes import search_lanes
 from shardwright.search.exact.options import StageOption, chain_blocks, together
 from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
-from shardwright.search.exact.stage_prices import NEVER, StageChoices, StagePrices, shape_bounds
-from shardwright.search.exact.state import Best, Counts
-from shardwright.search.exact.walk import best_first, run_orders
+from shardwright.search.exact.stage_prices import (
+    NEVER,
+    StageChoices,
+    StagePrices,
+    member_counts,
+    shape_bounds,
+)
+from shardwright.search.exact.walk import Best, best_first, run_orders
 from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, Stops, limit_of, progress_text
 from shardwright.search.universal import universal_seconds
@@ -164,26 +169,18 @@ def _priced(
                 turn,
                 len(whole),
             )
-        orders = num_orders(len(partition.ends), partition.microbatches)
         late = late or limit.ends(found=any((p.bounds < inf).any() for p in result))
         if late:
-            members = (
-                prod(sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices)
-                * orders
-            )
-            counts.enumerated += members
-            counts.bounded_b0 += members
+            trees = (sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices)
+            unpriced = prod(trees) * num_orders(len(partition.ends), partition.microbatches)
+            counts.enumerated += unpriced
+            counts.bounded_b0 += unpriced
             continue
         choices = prices.choices(partition)
-        trees, legal, unlike = (
-            prod(c.trees for c in choices),
-            prod(c.legal for c in choices),
-            prod(len(c.options) for c in choices),
-        )
-        live = len(pipeline_orders(len(partition.ends), partition.microbatches)[0])
-        counts.enumerated += trees * orders
-        counts.illegal += (trees - legal) * orders + unlike * (orders - live)
-        counts.duplicates += (legal - unlike) * orders
+        members = member_counts(choices, partition.microbatches)
+        counts.enumerated += members.enumerated
+        counts.illegal += members.illegal
+        counts.duplicates += members.duplicates
         factor, bounds = (
             jitter_among(problem, partition.working),
             shape_bounds(choices, partition.microbatches).ravel(),

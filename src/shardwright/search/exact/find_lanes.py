@@ -25,15 +25,15 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.program import Program, chunks_of
 from shardwright.progress import Progress
+from shardwright.search.certificate import Counts
 from shardwright.search.exact.deals import Deal, LaneKind, choices, deals, num_members, unordered
 from shardwright.search.exact.lane_shapes import LanePrices, LaneShape, LaneShapes
 from shardwright.search.exact.options import chain_blocks, flights
 from shardwright.search.exact.orders import pipeline_orders
 from shardwright.search.exact.shapes import lane_of, table_of
 from shardwright.search.exact.space import ExactSpace
-from shardwright.search.exact.state import Best, Counts
 from shardwright.search.exact.tasks import tasks_of_shape
-from shardwright.search.exact.walk import best_first, run_orders
+from shardwright.search.exact.walk import Best, best_first, run_orders
 from shardwright.search.limit import Limit, progress_text
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.simulate import fits_hosts, lower

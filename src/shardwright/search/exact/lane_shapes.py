@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field, replace
-from math import prod
 
 import numpy as np
 
@@ -20,11 +19,15 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import parameter_places, shares_of
 from shardwright.program.stages.parts import StageParts
-from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks
-from shardwright.search.exact.orders import num_orders, pipeline_orders
+from shardwright.search.exact.options import Illegal, StageOption
 from shardwright.search.exact.space import ExactSpace, Partition, lane_partitions, stage_trees
-from shardwright.search.exact.stage_prices import StageChoices, shape_bounds
-from shardwright.search.exact.trees import Node, split_on
+from shardwright.search.exact.stage_prices import (
+    StageChoices,
+    member_counts,
+    price_tree,
+    shape_bounds,
+)
+from shardwright.search.exact.trees import Node
 
 Devices = tuple[tuple[int, ...], ...]
 
@@ -105,15 +108,9 @@ class LanePrices:
             choices = tuple(
                 self._choices(start, end, some, samples=samples) for start, end, some in stages
             )
-            trees, legal, unlike = (
-                prod(c.trees for c in choices),
-                prod(c.legal for c in choices),
-                prod(len(c.options) for c in choices),
-            )
-            every = num_orders(len(choices), microbatches)
-            live = len(pipeline_orders(len(choices), microbatches)[0])
-            enumerated += trees * every
-            illegal += (trees - legal) * every + unlike * (every - live)
+            counts = member_counts(choices, microbatches)
+            enumerated += counts.enumerated
+            illegal += counts.illegal
             first.append(sum(map(len, bounds)))
             parts.append((partition, choices))
             bounds.append(
@@ -121,7 +118,7 @@ class LanePrices:
                     choices, microbatches, context=True, shards=bool(self.space.shards)
                 ).ravel()
             )
-            orders.append(np.full(unlike, live, dtype=np.int64))
+            orders.append(np.full_like(bounds[-1], counts.live))
         return LaneShapes(
             enumerated=enumerated,
             illegal=illegal,
@@ -142,24 +139,11 @@ class LanePrices:
         labels the same ones are kept.
         """
         alone = replace(self.problem, job=replace(self.problem.job, global_batch=samples))
-        base, working = (
-            min(min(some) for some in devices if some),
-            tuple(sorted(d for some in devices for d in some)),
-        )
+        working = tuple(sorted(d for some in devices for d in some))
+        here = {"first": start, "end": end, "microbatches": 1}
 
         def priced(tree: Node | int, working: Sequence[int] = working) -> StageOption | Illegal:
-            stage = stage_of_blocks(
-                alone, first=start, end=end, tree=split_on(tree, devices), base=base
-            )
-            return price_stage(
-                alone,
-                stage,
-                first=start,
-                end=end,
-                microbatches=1,
-                working=tuple(working),
-                shards=self.space.shards,
-            )
+            return price_tree(alone, self.space, tree, devices, working=tuple(working), **here)
 
         # What other lanes leave of cards and links tells trees apart, too.
         every = range(alone.cluster.num_devices)

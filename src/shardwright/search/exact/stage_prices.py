@@ -6,15 +6,22 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from functools import reduce
+from math import prod
 
 import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.exact.options import StageOption, price_stage, stage_of_blocks
+from shardwright.search.exact.options import (
+    Illegal,
+    StageOption,
+    price_stage,
+    stage_of_blocks,
+)
+from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.space import ExactSpace, Partition, stage_trees
-from shardwright.search.exact.trees import split_on
+from shardwright.search.exact.trees import Node, split_on
 
 NEVER = np.iinfo(np.int64).max
 """Picoseconds of what does not fit in memory."""
@@ -65,26 +72,76 @@ class StagePrices:
         if key not in self.known:
             trees, legal = 0, 0
             unlike: dict[object, StageOption] = {}
-            base = min(device for some in devices for device in some)
             for tree in stage_trees(devices, self.space):
                 trees += 1
-                stage = stage_of_blocks(
-                    self.problem, first=start, end=end, tree=split_on(tree, devices), base=base
-                )
-                found = price_stage(
+                found = price_tree(
                     self.problem,
-                    stage,
+                    self.space,
+                    tree,
+                    devices,
                     first=start,
                     end=end,
                     microbatches=microbatches,
                     working=working,
-                    shards=self.space.shards,
                 )
                 if isinstance(found, StageOption):
                     legal += 1
                     unlike.setdefault(found.alike, found)
             self.known[key] = StageChoices(trees=trees, legal=legal, options=tuple(unlike.values()))
         return self.known[key]
+
+
+def price_tree(
+    problem: Problem,
+    space: ExactSpace,
+    tree: Node | int,
+    devices: tuple[tuple[int, ...], ...],
+    *,
+    first: int,
+    end: int,
+    microbatches: int,
+    working: tuple[int, ...],
+) -> StageOption | Illegal:
+    """Price of the stage with blocks first to end - 1 under `tree` on these devices (by label);
+    see `price_stage`.
+    """
+    base = min(device for some in devices for device in some)
+    stage = stage_of_blocks(problem, first=first, end=end, tree=split_on(tree, devices), base=base)
+    return price_stage(
+        problem,
+        stage,
+        first=first,
+        end=end,
+        microbatches=microbatches,
+        working=working,
+        shards=space.shards,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberCounts:
+    """Numbers of members of a partition: all, illegal ones, duplicates, and orders of a shape that
+    do not deadlock.
+    """
+
+    enumerated: int
+    illegal: int
+    duplicates: int
+    live: int
+
+
+def member_counts(choices: tuple[StageChoices, ...], microbatches: int) -> MemberCounts:
+    """The members of the partition whose stages have these choices, under all orders."""
+    orders = num_orders(len(choices), microbatches)
+    live = len(pipeline_orders(len(choices), microbatches)[0])
+    trees, legal = prod(c.trees for c in choices), prod(c.legal for c in choices)
+    unlike = prod(len(c.options) for c in choices)
+    return MemberCounts(
+        enumerated=trees * orders,
+        illegal=(trees - legal) * orders + unlike * (orders - live),
+        duplicates=(legal - unlike) * orders,
+        live=live,
+    )
 
 
 def shape_bounds(

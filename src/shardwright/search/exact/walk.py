@@ -5,16 +5,26 @@ longest paths.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.progress import Progress
-from shardwright.search.exact.state import Best, Counts
+from shardwright.search.certificate import Counts
 from shardwright.search.exact.tasks import ShapeTasks
 from shardwright.search.limit import Limit, progress_text
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
+
+
+@dataclass(slots=True)
+class Best:
+    """The best member so far."""
+
+    seconds: float = inf
+    plan: Plan | None = None
 
 
 def best_first(
@@ -40,6 +50,8 @@ def best_first(
         The shapes that nobody looked at, and the seconds that no member is below which nobody
         looked at; at least those of the best if all were.
     """
+    # In the order of their bounds, all shapes behind one that cannot be better have bounds at least
+    # as large, so its bound holds for all of them.
     turn = np.argsort(bounds, kind="stable")
     for place, at in enumerate(turn):
         if bounds[at] >= best.seconds or limit.ends(found=best.plan is not None):

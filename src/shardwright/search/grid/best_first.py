@@ -125,6 +125,9 @@ class Refinement:
         best_s = min(
             [best_s, *(entry[3].step_time_s for entry in heap if isinstance(entry[3], Simulated))]
         )
+        # The least bound of all that waits (B0 of members not refined, B1 and S of those on the
+        # heap) bounds every member that is not ranked. A member that comes up under its own S is
+        # the next best, since nothing waits under less.
         while len(outcome.ranked) < self._top:
             outcome.lower_bound_s = self.least()
             if outcome.lower_bound_s >= until:

@@ -336,6 +336,8 @@ class _Run:
         order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
         known, sets = self.found.outcome, list[Refinement]()
         waiting: list[tuple[float, int]] = []
+        # What is not ranked is in a mesh that was not crossed, with at least `least`, or in a set
+        # that waits, with at least `best`: once both reach the last rank, no member can be better.
         while at < len(order) or waiting:
             outcome = self.found.outcome
             least, (best, number) = (

@@ -15,9 +15,11 @@ from shardwright.progress import Progress
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Simulated
+from shardwright.search.grid.bounded import Crossed
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.infeasible import nothing_fits
 from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.grid.paired import PairedSearch
 from shardwright.search.grid.relaxed_members import NO_ROOM
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit, limit_of, out_of_time
@@ -197,6 +199,7 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
         searched.paired,
         _whole(searched),
     )
+    every: tuple[Crossed | PairedSearch | _Whole, ...] = (*parts, *paired, whole)
     unfit = sum(part.infeasible for part in paired) + whole.infeasible
     best = outcome.ranked[0].step_time_s
     infeasible = sum(part.infeasible for part in parts)
@@ -209,14 +212,8 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(p.enumerated for p in parts)
-        + sum(p.enumerated for p in paired)
-        + whole.enumerated
-        + searched.refused,
-        illegal=sum(p.illegal for p in parts)
-        + sum(p.illegal for p in paired)
-        + whole.illegal
-        + searched.refused,
+        enumerated=sum(part.enumerated for part in every) + searched.refused,
+        illegal=sum(part.illegal for part in every) + searched.refused,
         duplicates=sum(part.duplicates for part in parts) + whole.duplicates,
         infeasible=infeasible + outcome.too_large + unfit,
         bounded_b0=sum(part.num_members for part in parts)

@@ -375,6 +375,8 @@ def search_paired(
     order = np.argsort(least, kind="stable")
     heap: list[tuple[float, int, Grid]] = []
     at = 0
+    # Members wait under the bound along their rows, then under the longest path of their order. The
+    # least of both bounds all that were not simulated.
     while heap or at < len(order):
         below = min(until, _worst(found.ranked, top))
         least_s = min(

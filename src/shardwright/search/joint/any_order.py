@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.progress import Progress
-from shardwright.search.engine.protocol import Engine, rounds
+from shardwright.search.engine.protocol import rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.member import JointPlan, compose, plan_of_cut, plan_of_sizes
@@ -97,12 +96,7 @@ class Ordering:
 
 
 def search_orders(
-    search: Search,
-    pipelines: tuple[PipelineShape, ...],
-    engine: Engine,
-    progress: Progress | None,
-    *,
-    share: float = 1.0,
+    search: Search, pipelines: tuple[PipelineShape, ...], *, share: float = 1.0
 ) -> bool:
     """Bound every pipeline with any order, then search orders for the cuts with the least bounds;
     True if the time limit did not pass.
@@ -123,15 +117,13 @@ def search_orders(
         * footing.jitter
     )
     order = np.argsort(quick, kind="stable").tolist()
-    waiting = _bounded(
-        search, pipelines, [(float(quick[place]), place) for place in order], engine, progress
-    )
+    waiting = _bounded(search, pipelines, [(float(quick[place]), place) for place in order])
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
         waiting.append(Candidate(bound_s=0.0, plan=search.best.plan))
-    waiting.sort(key=lambda one: one.bound_s)
-    sketched, refined = (max(round(most * share), 1) for most in (SKETCHED, REFINED))
-    sketches = _sketched(search, _promising(search, waiting, engine)[:sketched], engine, progress)
-    _refine(search, sketches[:refined], engine, progress)
+    waiting.sort(key=lambda candidate: candidate.bound_s)
+    sketched, refined = (max(round(count * share), 1) for count in (SKETCHED, REFINED))
+    sketches = _sketched(search, _promising(search, waiting)[:sketched])
+    _refine(search, sketches[:refined])
     return not search.limit.passed()
 
 
@@ -139,34 +131,31 @@ def _bounded(
     search: Search,
     pipelines: tuple[PipelineShape, ...],
     order: Sequence[tuple[float, int]],
-    engine: Engine,
-    progress: Progress | None,
 ) -> list[Candidate]:
     """Plans with the least lower bounds of every pipeline whose bound is below the best plan.
 
     Args:
         order: pipelines with what their work alone takes, the least first.
     """
-    first, waiting = len(search.shaped.pipelines), list[Candidate]()
-    left = sum(least < search.enough_s for least, _ in order)
-    for number, some in enumerate(rounds(order, size=BOUNDED)):
-        close = [place for least, place in some if least < search.enough_s]
+    # Every pipeline stays at its bound over all orders, as the orders found for a few of its cuts
+    # prove nothing of the others; those behind the loop's end are not below the first of them.
+    offset, waiting = len(search.shaped.pipelines), list[Candidate]()
+    left = sum(bound_s < search.enough_s for bound_s, _ in order)
+    for number, batch in enumerate(rounds(order, size=BOUNDED)):
+        close = [place for bound_s, place in batch if bound_s < search.enough_s]
         if close and number and search.limit.passed():
             close = []
         tasks = [Bounding(pipeline=pipelines[place], enough_s=search.enough_s) for place in close]
         left -= len(close)
-        for place, (lower, found) in zip(
-            close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
+        for place, (lower, plans) in zip(
+            close, search.engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
         ):
-            search.lower[first + place] = min(lower, search.enough_s)
-            waiting += found
-        if progress is not None:
-            progress(
-                search.stands("bound cuts of any order"), number * BOUNDED + len(close), len(order)
-            )
-        if len(close) < len(some):
-            least, place = some[len(close)]
-            search.lower[first + place] = least
+            search.lower[offset + place] = min(lower, search.enough_s)
+            waiting += plans
+        search.say("bound cuts of any order", number * BOUNDED + len(close), len(order))
+        if len(close) < len(batch):
+            bound_s, place = batch[len(close)]
+            search.lower[offset + place] = bound_s
             break
     return waiting
 
@@ -203,46 +192,45 @@ def _shapes(
     if not len(shapes):
         return float("inf"), []
     exact = footing.kept_splits(pipeline)
-    owners = np.array(
-        plan_of_sizes(shaped, pipeline, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners
-    )
+    owners = np.array(plan_of_sizes(shaped, pipeline, shapes[0]).owners)
     bounds = (
         any_order_bounds(exact, footing.pipe(pipeline), shapes, owners) + footing.norm(pipeline)
     ) * footing.jitter
     best = np.argsort(bounds, kind="stable")[:SHAPES]
-    plans = [
-        plan_of_sizes(shaped, pipeline, tuple(shapes[row].tolist()), (0,) * shapes.shape[1])
-        for row in best
-    ]
-    found = [
+    plans = [plan_of_sizes(shaped, pipeline, shapes[row]) for row in best]
+    candidates = [
         Candidate(bound_s=float(bounds[row]), plan=plan)
         for row, plan in zip(best, plans, strict=True)
     ]
-    return float(bounds.min()), [one for one in found if one.bound_s < enough_s]
+    return float(bounds.min()), [
+        candidate for candidate in candidates if candidate.bound_s < enough_s
+    ]
 
 
-def _promising(search: Search, waiting: list[Candidate], engine: Engine) -> list[Candidate]:
+def _promising(search: Search, waiting: list[Candidate]) -> list[Candidate]:
     """Candidates whose lower bound under the memory limit is below the best plan, the least
     bound first.
     """
-    found: list[tuple[float, int]] = []
-    for number, some in enumerate(rounds(waiting[:WEIGHED], size=BOUNDED)):
+    bounded_places: list[tuple[float, int]] = []
+    for number, batch in enumerate(rounds(waiting[:WEIGHED], size=BOUNDED)):
         if search.limit.passed():
             break
-        bounds = engine.map(weighed, [one.plan for one in some], shared=search.footing)
-        found += [
+        bounds = search.engine.map(
+            weighed, [candidate.plan for candidate in batch], shared=search.footing
+        )
+        bounded_places += [
             (bound, number * BOUNDED + place)
             for place, bound in enumerate(bounds)
             if bound < search.enough_s
         ]
     # Splits that differ only in where a step's gradients go have the same orders.
-    kept: dict[object, Candidate] = {}
-    for bound, place in sorted(found):
+    distinct: dict[object, Candidate] = {}
+    for bound, place in sorted(bounded_places):
         plan = waiting[place].plan
-        kept.setdefault(
+        distinct.setdefault(
             (round(bound, 9), plan.chunks, plan.folded, plan.microbatches), waiting[place]
         )
-    return _in_turn(list(kept.values()))
+    return _in_turn(list(distinct.values()))
 
 
 def weighed(footing: Footing, plan: JointPlan) -> float:
@@ -256,11 +244,14 @@ def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
     """
     turns: Counter[tuple[int, bool]] = Counter()
     keys: list[int] = []
-    for one in candidates:
-        kind = one.plan.chunks_per_rank, one.plan.folded
+    for candidate in candidates:
+        kind = candidate.plan.chunks_per_rank, candidate.plan.folded
         keys.append(turns[kind])
         turns[kind] += 1
-    return [one for _, one in sorted(zip(keys, candidates, strict=True), key=lambda pair: pair[0])]
+    return [
+        candidate
+        for _, candidate in sorted(zip(keys, candidates, strict=True), key=lambda pair: pair[0])
+    ]
 
 
 def order_found(footing: Footing, task: Ordering) -> Ordered | None:
@@ -275,84 +266,78 @@ def order_found(footing: Footing, task: Ordering) -> Ordered | None:
     )
 
 
-def _sketched(
-    search: Search, candidates: list[Candidate], engine: Engine, progress: Progress | None
-) -> list[Ordered]:
+def _sketched(search: Search, candidates: list[Candidate]) -> list[Ordered]:
     """Candidates with the orders of a short search, the least estimated step first."""
-    found: list[Ordered] = []
-    most = len(candidates)
-    for number, some in enumerate(rounds(candidates, size=SKETCHES)):
+    sketches: list[Ordered] = []
+    for number, batch in enumerate(rounds(candidates, size=SKETCHES)):
         if search.limit.passed():
             break
-        tasks = [Ordering(plan=candidate.plan, share=SKETCH) for candidate in some]
-        orders = engine.map(order_found, tasks, shared=search.footing)
-        found += [
-            replace(one, bound_s=candidate.bound_s)
-            for candidate, one in zip(some, orders, strict=True)
-            if one is not None and one.estimate_s < search.best_s * CLOSE
+        tasks = [Ordering(plan=candidate.plan, share=SKETCH) for candidate in batch]
+        orders = search.engine.map(order_found, tasks, shared=search.footing)
+        sketches += [
+            replace(sketch, bound_s=candidate.bound_s)
+            for candidate, sketch in zip(batch, orders, strict=True)
+            if sketch is not None and sketch.estimate_s < search.best_s * CLOSE
         ]
-        if progress is not None:
-            progress(
-                search.stands("sketch orders", lower_s=search.lower_s),
-                number * SKETCHES + len(some),
-                most,
-            )
-    return sorted(found, key=lambda one: one.estimate_s)
+        search.say(
+            "sketch orders",
+            number * SKETCHES + len(batch),
+            len(candidates),
+            lower_s=search.lower_s,
+        )
+    return sorted(sketches, key=lambda sketch: sketch.estimate_s)
 
 
-def _refine(
-    search: Search, sketches: list[Ordered], engine: Engine, progress: Progress | None
-) -> None:
+def _refine(search: Search, sketches: list[Ordered]) -> None:
     """Run full order searches for the best sketches, and simulate the best results."""
-    found: list[Ordered] = []
-    for number, some in enumerate(rounds(sketches, size=SEARCHES)):
+    refined: list[Ordered] = []
+    for number, batch in enumerate(rounds(sketches, size=SEARCHES)):
         if search.limit.passed():
-            found.append(some[0])
+            refined.append(batch[0])
             break
-        bare = [replace(sketch.plan, table=None) for sketch in some]
+        bare = [replace(sketch.plan, table=None) for sketch in batch]
         tasks = [
             *(Ordering(plan=plan, share=1.0) for plan in bare),
             *(Ordering(plan=plan, share=MEMORY, with_recompute=True) for plan in bare),
         ]
-        orders = engine.map(order_found, tasks, shared=search.footing)
-        for sketch, one, both in zip(some, orders[: len(some)], orders[len(some) :], strict=True):
+        orders = search.engine.map(order_found, tasks, shared=search.footing)
+        for sketch, in_full, with_recompute in zip(
+            batch, orders[: len(batch)], orders[len(batch) :], strict=True
+        ):
             best = min(
-                (other for other in (sketch, one, both) if other is not None),
-                key=lambda other: other.estimate_s,
+                (order for order in (sketch, in_full, with_recompute) if order is not None),
+                key=lambda order: order.estimate_s,
             )
-            found.append(replace(best, bound_s=sketch.bound_s))
-        if progress is not None:
-            progress(
-                search.stands("search orders", lower_s=search.lower_s),
-                number * SEARCHES + len(some),
-                len(sketches),
-            )
-    for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
-        if one.estimate_s >= search.best_s:
+            refined.append(replace(best, bound_s=sketch.bound_s))
+        search.say(
+            "search orders", number * SEARCHES + len(batch), len(sketches), lower_s=search.lower_s
+        )
+    for best in sorted(refined, key=lambda ordering: ordering.estimate_s)[:FINISHED]:
+        if best.estimate_s >= search.best_s:
             search.scored += 1
             continue
-        _finish(search, one)
+        _finish(search, best)
         counted = search.infeasible, search.simulated
         # What orders are found for leaves out transfers that queue: a named order may be faster by
         # its simulation.
-        for other in named_orders(
-            search.problem, search.shaped, one.plan, capacity=search.footing.capacity
+        for named in named_orders(
+            search.problem, search.shaped, best.plan, capacity=search.footing.capacity
         ):
-            if other.estimate_s < search.best_s:
-                _finish(search, replace(other, bound_s=one.bound_s))
+            if named.estimate_s < search.best_s:
+                _finish(search, replace(named, bound_s=best.bound_s))
         search.infeasible, search.simulated = counted
 
 
-def _finish(search: Search, one: Ordered) -> None:
+def _finish(search: Search, found_order: Ordered) -> None:
     """Simulate a plan with its order, and keep it if it is the best."""
-    if len(one.plan.chunks) == one.plan.ranks:
-        search.simulate(path_score(search.problem, search.shaped, one.plan))
+    if len(found_order.plan.chunks) == found_order.plan.ranks:
+        search.simulate(path_score(search.problem, search.shaped, found_order.plan))
     else:
         search.simulate(
             Scored(
-                plan=one.plan,
-                costs=compose(search.problem, search.shaped, one.plan),
-                seconds=one.bound_s,
+                plan=found_order.plan,
+                costs=compose(search.problem, search.shaped, found_order.plan),
+                seconds=found_order.bound_s,
                 need=(),
             )
         )

@@ -153,7 +153,7 @@ def find_joint(
     # Devices that the best grid leaves idle are idle in every pipeline.
     devices = grid.grid.devices if grid else space.devices
     joint = joint_space(space, devices=devices, any_order=orders == FOUND_ORDERS)
-    asked = _JointSearch(
+    question = _JointSearch(
         problem=problem,
         facts=facts,
         capacity=capacity,
@@ -164,14 +164,14 @@ def find_joint(
         engine=engine or Serial(),
         progress=progress,
     )
-    found = _search_pipelines(asked, grid)
-    if found.best is None and grid is None:
+    results = _search_pipelines(question, grid)
+    if results.best is None and grid is None:
         assert refusal is not None
         raise out_of_time() if limit.stopped_at else refusal
     return GeneralAnswer(
-        strategy=_strategy(problem, found.best, grid),
-        certificate=_certified(asked, grid, found, devices=space.devices),
-        detail=JointDetail(best=found.best, grid=grid),
+        strategy=_strategy(problem, results.best, grid),
+        certificate=_certified(question, grid, results, devices=space.devices),
+        detail=JointDetail(best=results.best, grid=grid),
         search_time_s=time.monotonic() - begun,
         waited=waited,
     )
@@ -185,12 +185,12 @@ def _strategy(problem: Problem, best: Scored | None, grid: Answer | None) -> Gri
     return grid.grid
 
 
-def _search_pipelines(asked: _JointSearch, grid: Answer | None) -> _Found:
+def _search_pipelines(question: _JointSearch, grid: Answer | None) -> _Found:
     """Search the pipelines under each value of the options, those first under which the best grid
     is fastest.
     """
-    problem, joint = asked.problem, asked.joint
-    found = _Found(
+    problem, joint = question.problem, question.joint
+    results = _Found(
         best_s=grid.certificate.best_s if grid else OPEN_LIMIT,
         complete=grid is None or grid.certificate.optimal,
     )
@@ -198,55 +198,73 @@ def _search_pipelines(asked: _JointSearch, grid: Answer | None) -> _Found:
     if grid is not None:
         parts = fastest_first(problem, parts, grid.grid)
     for part in parts:
-        own = under(problem, ordered((*part.chosen, *part.modules[0])))
-        with_stages, first = joint.of(part, zero_stages=own.runtime.zero_stages), parts[0]
+        under_options = under(problem, ordered((*part.chosen, *part.modules[0])))
+        with_stages, first = joint.of(part, zero_stages=under_options.runtime.zero_stages), parts[0]
         shaped = shaped_space(
-            own, with_stages, asked.facts, behind=None if part is first else first
+            under_options, with_stages, question.facts, behind=None if part is first else first
         )
         if shaped is not None:
             footing = Footing(
-                problem=own,
+                problem=under_options,
                 shaped=shaped,
-                facts=facts_of(own, devices=joint.base.devices, capacity=asked.capacity),
-                capacity=asked.capacity,
-                tolerance=asked.tolerance,
-                effort=asked.effort,
+                facts=facts_of(
+                    under_options, devices=joint.base.devices, capacity=question.capacity
+                ),
+                capacity=question.capacity,
+                tolerance=question.tolerance,
+                effort=question.effort,
             )
-            _search_part(asked, footing, found, share=1.0 if part is first else LATER)
-    return found
+            _search_part(question, footing, results, share=1.0 if part is first else LATER)
+    return results
 
 
-def _search_part(asked: _JointSearch, footing: Footing, found: _Found, *, share: float) -> None:
+def _search_part(
+    question: _JointSearch, footing: Footing, results: _Found, *, share: float
+) -> None:
     """Search the pipelines under one value of each option against the best plan so far, and add the
     results to `found`.
 
     Args:
         share: of the order searches.
     """
-    joint, shaped, layers = asked.joint, footing.shaped, asked.facts.layers
-    engine, progress, limit = asked.engine, asked.progress, asked.limit
+    joint, shaped, layers, limit = (
+        question.joint,
+        footing.shaped,
+        question.facts.layers,
+        question.limit,
+    )
     chunks = [count for count in CHUNKS if count in joint.grids.of("vpp")]
-    more = any_order_pipelines(shaped, layers, chunks_per_rank=chunks) if joint.any_order else ()
-    found.sizes += [_num_members(pipeline, layers) for pipeline in (*shaped.pipelines, *more)]
+    any_order = (
+        any_order_pipelines(shaped, layers, chunks_per_rank=chunks) if joint.any_order else ()
+    )
+    results.sizes += [
+        _num_members(pipeline, layers) for pipeline in (*shaped.pipelines, *any_order)
+    ]
     if limit.stopped_at and share < 1.0:
         # Nobody looks at these pipelines: the bound of any plan whatever is theirs.
-        least = universal_bound(footing.problem, joint.base.devices)
-        found.complete, found.lower_s = False, min(found.lower_s, least)
+        lower_s = universal_bound(footing.problem, joint.base.devices)
+        results.complete, results.lower_s = False, min(results.lower_s, lower_s)
         return
-    search = Search(footing=footing, best_s=found.best_s, limit=limit)
-    found.complete &= search_named(search, engine, progress)
-    if more:
-        found.complete &= search_orders(search, more, engine, progress, share=share)
-    found.lower_s = min(found.lower_s, search.lower_s)
-    found.infeasible += search.infeasible
-    found.scored += search.scored
-    found.simulated += search.simulated
+    search = Search(
+        footing=footing,
+        best_s=results.best_s,
+        limit=limit,
+        engine=question.engine,
+        progress=question.progress,
+    )
+    results.complete &= search_named(search)
+    if any_order:
+        results.complete &= search_orders(search, any_order, share=share)
+    results.lower_s = min(results.lower_s, search.lower_s)
+    results.infeasible += search.infeasible
+    results.scored += search.scored
+    results.simulated += search.simulated
     if search.best is not None:
-        found.best, found.best_s = search.best, search.best_s
+        results.best, results.best_s = search.best, search.best_s
 
 
 def _certified(
-    asked: _JointSearch, grid: Answer | None, found: _Found, *, devices: int
+    question: _JointSearch, grid: Answer | None, results: _Found, *, devices: int
 ) -> Certificate:
     """The certificate of a joint search: the fate of every member, and a lower bound of all.
 
@@ -258,33 +276,33 @@ def _certified(
     Args:
         devices: of the cluster.
     """
-    problem, joint, step = asked.problem, asked.joint, found.best_s
+    problem, joint, step = question.problem, question.joint, results.best_s
     grid_lower = grid.certificate.lower_bound_s if grid else inf
     # A plan of the space is a grid or a member of some pipeline.
-    lower = min(found.lower_s, grid_lower, step)
+    lower = min(results.lower_s, grid_lower, step)
     universal = 1.0 - universal_bound(problem, devices) / step
     assert_sound(best_s=step, lower_bound_s=lower, universal_gap=universal)
-    members = sum(found.sizes)
+    members = sum(results.sizes)
     return Certificate(
         space=joint.text(),
         digest=joint.digest(problem_text(problem)),
         enumerated=members,
         illegal=0,
         duplicates=0,
-        infeasible=found.infeasible,
-        bounded_b0=members - found.infeasible - found.scored - found.simulated,
-        bounded_b1=found.scored,
-        simulated=found.simulated,
+        infeasible=results.infeasible,
+        bounded_b0=members - results.infeasible - results.scored - results.simulated,
+        bounded_b1=results.scored,
+        simulated=results.simulated,
         best_s=step,
         lower_bound_s=lower,
         gap=max(step - lower, 0.0) / step,
         optimal=lower >= step,
         universal_gap=universal,
-        stopped_at=asked.limit.stopped_at,
+        stopped_at=question.limit.stopped_at,
         joint=JointPart(
-            pipelines=len(found.sizes),
-            complete=found.complete,
-            tolerance=asked.tolerance,
+            pipelines=len(results.sizes),
+            complete=results.complete,
+            tolerance=question.tolerance,
             grids=grid.certificate.strategies if grid else 0,
             grid_lower_s=grid_lower if grid else None,
             grid_stopped_at=grid.certificate.stopped_at if grid else 0,

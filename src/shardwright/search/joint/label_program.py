@@ -33,6 +33,18 @@ from shardwright.cost.step.scalar_terms import temporary_bytes
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
 """Columns of `Splits.fixed`. The border is one for all splits."""
+(WAY, WORK, DRAIN, HOST, BEGIN, ALONE, CHAIN) = range(7)
+"""Columns of `Cells.numbers`, of one option of a rank.
+
+WAY: seconds of one microbatch, out and back, sends included; under any order out alone.
+WORK: of all microbatches, with the update.
+DRAIN: of the rank's work from its first backward on, with the update.
+HOST: bytes in host memory of one of its devices, at its fullest.
+BEGIN: seconds before and after everything (gather, reduction), of the first rank; 0 of others.
+ALONE: seconds of its work with the slowdown by its collectives.
+CHAIN: of the update; under any order of the work without weight gradients, behind which the ranks
+    before have their input gradients left.
+"""
 OPTIONS = 8
 """Options kept of one rank and run; further ones are merged into a bound of them."""
 PIECES = 4.0
@@ -87,32 +99,17 @@ class Pipeline(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Options of rank k for the run that starts at i and has w + 1 positions, axes (k, i, w,
-    option); inf = none.
+    """Options of rank k for the run that starts at i and has w + 1 positions.
 
-    way: seconds of one microbatch, out and back, borders included.
-    work: of all microbatches, with the update.
-    drain: what a rank has left from its first backward on, with the update.
-    alone: its work with the slowdown by its collectives.
-    begin: (i = 0 only, k = 0) seconds before and after everything: gather, reduction.
-    code: split and positions of a chunk recomputed selectively and in full, as one number
-        (`code_of`).
-    chain: the update alone. Under any order `way` is one microbatch's way out alone, and chain:
-        work without weight gradients, behind which the ranks before have their input gradients
-        left;
+    numbers: (k, i, w, option, column), see the columns; inf = no option.
+    code: (k, i, w, option) split and positions of a chunk recomputed selectively and in full, as
+        one number (`code_of`); -1 = no option.
     back: (1,) the least time back for a second out.
-    host: bytes in host memory of one device of the rank, at its fullest.
     """
 
-    way: FloatArray
-    work: FloatArray
-    drain: FloatArray
-    alone: FloatArray
-    begin: FloatArray
+    numbers: FloatArray
     code: IntArray
-    chain: FloatArray
     back: FloatArray
-    host: FloatArray
 
 
 @compiled
@@ -131,6 +128,13 @@ def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
     if chunks == 1:
         return float(min(microbatches, ranks - rank))
     return float(min(microbatches * chunks, 2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1))
+
+
+@inner
+def _of(sums: FloatArray, s: int, row: int, i: int, j: int) -> float:
+    """Seconds or bytes of the positions i to j under split s."""
+    result: float = sums[s, row, j] - sums[s, row, i]
+    return result
 
 
 @inner
@@ -155,13 +159,8 @@ def _room(
     n, v = j - i, pipe.chunks
     if v == 1:
         a, b = i + redone, i + redone + selective
-        saved = (
-            sums[s, SAVED_FULL, a]
-            - sums[s, SAVED_FULL, i]
-            + sums[s, SAVED_SELECTIVE, b]
-            - sums[s, SAVED_SELECTIVE, a]
-        )
-        saved += sums[s, SAVED, j] - sums[s, SAVED, b]
+        saved = _of(sums, s, SAVED_FULL, i, a) + _of(sums, s, SAVED_SELECTIVE, a, b)
+        saved += _of(sums, s, SAVED, b, j)
     else:
         # Inner positions are alike then; a chunk at an end may hold no layer.
         least = n // v if 0 < k < pipe.ranks - 1 else 0
@@ -175,8 +174,7 @@ def _room(
     end = fixed[s, END_BYTES] if i == 0 or j == sums.shape[2] - 1 else 0.0
     temporary = temporary_bytes(again, end, logits)
     allocated = (
-        sums[s, STATIC, j]
-        - sums[s, STATIC, i]
+        _of(sums, s, STATIC, i, j)
         + pipe.workspace
         + (fixed[s, COPIED] if k > 0 and j == sums.shape[2] - 1 else 0.0)
     )
@@ -199,18 +197,15 @@ def _host_bytes(
     """Bytes in host memory of one microbatch of a rank's chunk on one device; with several chunks a
     rank a lower bound.
     """
-    full, some = splits.sums[s, HOST_FULL], splits.sums[s, HOST_SELECTIVE]
+    sums = splits.sums
     if pipe.chunks == 1:
         a = i + redone
-        result: float = full[a] - full[i] + some[a + selective] - some[a]
-        return result
+        return _of(sums, s, HOST_FULL, i, a) + _of(sums, s, HOST_SELECTIVE, a, a + selective)
     # Inner positions are alike then, and a chunk at an end may hold no layer.
     least = (j - i) // pipe.chunks if 0 < k < pipe.ranks - 1 else 0
     few = min(redone, least)
-    each: float = few * (full[2] - full[1])
-    if selective > 0:
-        each += (least - few) * (some[2] - some[1])
-    return each
+    rest = least - few if selective > 0 else 0
+    return few * _of(sums, s, HOST_FULL, 1, 2) + rest * _of(sums, s, HOST_SELECTIVE, 1, 2)
 
 
 @inner
@@ -219,65 +214,39 @@ def _insert(
     k: int,
     i: int,
     w: int,
-    numbers: tuple[float, float, float, float, float, float],
-    begin: float,
+    numbers: tuple[float, float, float, float, float, float, float],
     code: int,
 ) -> None:
-    """Keep an option unless another is no worse in time and in host memory; beyond OPTIONS the last
-    one becomes a bound of both. `numbers`: way, work, drain, alone, chain, host.
+    """Keep an option unless another is no worse in any column; beyond OPTIONS the last one becomes
+    a lower bound of both.
     """
-    way, work, drain, alone, chain, host = numbers
     place = -1
     for o in range(OPTIONS):
         if cells.code[k, i, w, o] < 0:
             if place < 0:
                 place = o
             continue
-        here = cells.begin[i, w, o] if k == 0 else 0.0
-        there = cells.alone[k, i, w, o]
-        behind = cells.chain[k, i, w, o]
-        if (
-            cells.way[k, i, w, o] <= way
-            and cells.work[k, i, w, o] <= work
-            and cells.drain[k, i, w, o] <= drain
-            and cells.host[k, i, w, o] <= host
-            and here <= begin
-        ):
-            if there <= alone and behind <= chain:
+        kept = cells.numbers[k, i, w, o]
+        is_no_worse, is_no_better = True, True
+        for c in range(ALONE):
+            is_no_worse = is_no_worse and kept[c] <= numbers[c]
+            is_no_better = is_no_better and numbers[c] <= kept[c]
+        if is_no_worse:
+            if kept[ALONE] <= numbers[ALONE] and kept[CHAIN] <= numbers[CHAIN]:
                 return
-        elif (
-            way <= cells.way[k, i, w, o]
-            and work <= cells.work[k, i, w, o]
-            and drain <= cells.drain[k, i, w, o]
-            and host <= cells.host[k, i, w, o]
-            and begin <= here
-        ):
-            if alone > there or chain > behind:
-                continue
+        elif is_no_better and numbers[ALONE] <= kept[ALONE] and numbers[CHAIN] <= kept[CHAIN]:
             cells.code[k, i, w, o] = -1
-            cells.way[k, i, w, o] = np.inf
+            kept[WAY] = np.inf
             if place < 0:
                 place = o
-    if place < 0:
-        o = OPTIONS - 1
-        cells.way[k, i, w, o] = min(way, cells.way[k, i, w, o])
-        cells.work[k, i, w, o] = min(work, cells.work[k, i, w, o])
-        cells.drain[k, i, w, o] = min(drain, cells.drain[k, i, w, o])
-        cells.alone[k, i, w, o] = min(alone, cells.alone[k, i, w, o])
-        cells.chain[k, i, w, o] = min(chain, cells.chain[k, i, w, o])
-        cells.host[k, i, w, o] = min(host, cells.host[k, i, w, o])
-        if k == 0:
-            cells.begin[i, w, o] = min(begin, cells.begin[i, w, o])
-        return
-    cells.way[k, i, w, place] = way
-    cells.work[k, i, w, place] = work
-    cells.drain[k, i, w, place] = drain
-    cells.alone[k, i, w, place] = alone
-    cells.chain[k, i, w, place] = chain
-    cells.host[k, i, w, place] = host
-    cells.code[k, i, w, place] = code
-    if k == 0:
-        cells.begin[i, w, place] = begin
+    is_full = place < 0
+    if is_full:
+        place = OPTIONS - 1
+    else:
+        cells.code[k, i, w, place] = code
+    for c in range(CHAIN + 1):
+        least = cells.numbers[k, i, w, place, c] if is_full else np.inf
+        cells.numbers[k, i, w, place, c] = min(numbers[c], least)
 
 
 @inner
@@ -304,24 +273,21 @@ def _price_any(
     sums, fixed = splits.sums, splits.fixed
     p, m = pipe.ranks, float(pipe.microbatches)
     border = fixed[s, BORDER]
-    forward = sums[s, FORWARD, j] - sums[s, FORWARD, i] + fixed[s, SCALES]
+    forward = _of(sums, s, FORWARD, i, j) + fixed[s, SCALES]
     backward = (
-        sums[s, BACKWARD, j]
-        - sums[s, BACKWARD, i]
+        _of(sums, s, BACKWARD, i, j)
         + fixed[s, SCALES]
         + sums[s, FULL, i + redone]
         - sums[s, FULL, i]
     )
-    backward += sums[s, SELECTIVE, i + redone + selective] - sums[s, SELECTIVE, i + redone]
-    weight = sums[s, WEIGHT, j] - sums[s, WEIGHT, i] if selective == 0 and redone == 0 else 0.0
+    backward += _of(sums, s, SELECTIVE, i + redone, i + redone + selective)
+    weight = _of(sums, s, WEIGHT, i, j) if selective == 0 and redone == 0 else 0.0
     back = backward - weight
     sends = max(m * ((k < p - 1) + (k > 0)) - 1.0, 0.0) * border if pipe.blocking and p > 1 else 0.0
-    update = (
-        sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
-    )
+    update = _of(sums, s, UPDATE, i, j) + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
     gather, reduce = (
-        sums[s, GATHER, j] - sums[s, GATHER, i],
-        sums[s, REDUCE, j] - sums[s, REDUCE, i],
+        _of(sums, s, GATHER, i, j),
+        _of(sums, s, REDUCE, i, j),
     )
     begin = gather if pipe.gathers_first else 0.0
     update += 0.0 if pipe.gathers_first else gather
@@ -351,8 +317,7 @@ def _price_any(
         k,
         i,
         j - i - 1,
-        (out, work, drain, alone, chain, host),
-        begin if k == 0 else 0.0,
+        (out, work, drain, host, begin if k == 0 else 0.0, alone, chain),
         code_of(s, selective, redone),
     )
     return True
@@ -385,11 +350,11 @@ def _price(
     """Price one option under the named order, and keep it if its bound is at most `limit`."""
     sums, fixed = splits.sums, splits.fixed
     p, v, m, n = pipe.ranks, pipe.chunks, float(pipe.microbatches), j - i
-    forward = sums[s, FORWARD, j] - sums[s, FORWARD, i]
-    backward = sums[s, BACKWARD, j] - sums[s, BACKWARD, i]
+    forward = _of(sums, s, FORWARD, i, j)
+    backward = _of(sums, s, BACKWARD, i, j)
     ends_forward, ends_backward = (
-        sums[s, ENDS_FORWARD, j] - sums[s, ENDS_FORWARD, i],
-        sums[s, ENDS_BACKWARD, j] - sums[s, ENDS_BACKWARD, i],
+        _of(sums, s, ENDS_FORWARD, i, j),
+        _of(sums, s, ENDS_BACKWARD, i, j),
     )
     if v > 1:
         # `redone` positions of each chunk; a chunk has n // v positions or one more.
@@ -410,8 +375,8 @@ def _price(
         if selective:
             first += each * (least - few)
     else:
-        redo = sums[s, FULL, i + redone] - sums[s, FULL, i]
-        chosen = sums[s, SELECTIVE, i + redone + selective] - sums[s, SELECTIVE, i + redone]
+        redo = _of(sums, s, FULL, i, i + redone)
+        chosen = _of(sums, s, SELECTIVE, i + redone, i + redone + selective)
         first = forward + backward + redo + chosen
     backward += redo + chosen + v * fixed[s, SCALES]
     forward += v * fixed[s, SCALES]
@@ -420,16 +385,14 @@ def _price(
     sends = 0.0
     if pipe.blocking and p > 1:
         sends = max(m * ((v if k < p - 1 else v - 1) + (v if k > 0 else v - 1)) - 1.0, 0.0) * border
-    update = (
-        sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
-    )
-    gather = sums[s, GATHER, j] - sums[s, GATHER, i]
+    update = _of(sums, s, UPDATE, i, j) + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
+    gather = _of(sums, s, GATHER, i, j)
     begin = 0.0
     if pipe.gathers_first:
         begin = gather if v == 1 else 0.0
     else:
         update += gather
-    reduce = sums[s, REDUCE, j] - sums[s, REDUCE, i]
+    reduce = _of(sums, s, REDUCE, i, j)
     begin += reduce / PIECES if v == 1 else 0.0
     # A collective runs beside kernels, which it slows down, or alone.
     alone = reduce if pipe.reduces_last else reduce * fixed[s, SLOWER]
@@ -450,8 +413,7 @@ def _price(
         k,
         i,
         j - i - 1,
-        (way, work, drain, alone, update, host),
-        begin if k == 0 else 0.0,
+        (way, work, drain, host, begin if k == 0 else 0.0, alone, update),
         code_of(s, selective, redone),
     )
 
@@ -470,7 +432,7 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
     for k in range(p):
         begin, end = (0, 1) if k == 0 else (k, length)
         for i in range(begin, end):
-            for w in range(cells.way.shape[2]):
+            for w in range(cells.code.shape[2]):
                 j = i + w + 1
                 if j > length - (p - 1 - k) or (w + 1 < v and i > 0 and j < length) or w + 2 < v:
                     continue
@@ -479,13 +441,9 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                 if alike and i > max(begin, 1) and j < length:
                     # Inner runs of as many positions are the same wherever they start.
                     for o in range(OPTIONS):
-                        cells.way[k, i, w, o] = cells.way[k, i - 1, w, o]
-                        cells.work[k, i, w, o] = cells.work[k, i - 1, w, o]
-                        cells.drain[k, i, w, o] = cells.drain[k, i - 1, w, o]
-                        cells.alone[k, i, w, o] = cells.alone[k, i - 1, w, o]
-                        cells.chain[k, i, w, o] = cells.chain[k, i - 1, w, o]
-                        cells.host[k, i, w, o] = cells.host[k, i - 1, w, o]
                         cells.code[k, i, w, o] = cells.code[k, i - 1, w, o]
+                        for c in range(CHAIN + 1):
+                            cells.numbers[k, i, w, o, c] = cells.numbers[k, i - 1, w, o, c]
                     continue
                 for s in range(splits.sums.shape[0]):
                     time = (

@@ -134,16 +134,18 @@ def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> Joint
 
 
 def plan_of_sizes(
-    shaped: ShapedSpace, pipeline: PipelineShape, sizes: tuple[int, ...], redone: tuple[int, ...]
+    shaped: ShapedSpace, pipeline: PipelineShape, sizes: IntArray, redone: IntArray | None = None
 ) -> JointPlan:
-    """The plan whose chunks have `sizes` layers and recompute `redone` of them in full."""
+    """The plan whose chunks have `sizes` layers and recompute `redone` of them in full, or none."""
+    first = np.zeros_like(sizes) if redone is None else np.minimum(redone, sizes)
     grid = split_grid(shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
     p = pipeline.ranks
     return JointPlan(
         grids=(grid,) * p,
         outers=(pipeline.outers[0],) * p,
         chunks=tuple(
-            ChunkChoice(layers=n, redone=min(x, n)) for n, x in zip(sizes, redone, strict=True)
+            ChunkChoice(layers=n, redone=x)
+            for n, x in zip(sizes.tolist(), first.tolist(), strict=True)
         ),
         schedule=pipeline.schedule,
         microbatches=pipeline.microbatches,

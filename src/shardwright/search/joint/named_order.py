@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import order_table
 from shardwright.lazy_dataclass import dataclass
-from shardwright.progress import Progress
-from shardwright.search.engine.protocol import Engine, rounds
+from shardwright.search.engine.protocol import rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.layer_counts import (
@@ -59,7 +59,7 @@ class Scoring:
     best_s: float
 
 
-def search_named(search: Search, engine: Engine, progress: Progress | None) -> bool:
+def search_named(search: Search) -> bool:
     """Bound all pipelines whose work alone is below the best plan, then look at their members in
     the order of the bounds; True if all was done in time.
     """
@@ -69,13 +69,11 @@ def search_named(search: Search, engine: Engine, progress: Progress | None) -> b
     )
     order = np.argsort(quick, kind="stable").tolist()
     _begin(search, order[:FIRST_LOOKS])
-    waiting = _bounded(search, [(float(quick[place]), place) for place in order], engine, progress)
-    return _scored(search, waiting, engine, progress) and -1 not in search.lower
+    waiting = _bounded(search, [(float(quick[place]), place) for place in order])
+    return _scored(search, waiting) and -1 not in search.lower
 
 
-def _bounded(
-    search: Search, order: Sequence[tuple[float, int]], engine: Engine, progress: Progress | None
-) -> list[tuple[float, int, Solved]]:
+def _bounded(search: Search, order: Sequence[tuple[float, int]]) -> list[tuple[float, int, Solved]]:
     """Pipelines whose bound by labels is below the best plan, as (bound in seconds, place, cuts),
     the least bound first.
 
@@ -83,33 +81,35 @@ def _bounded(
         order: pipelines with what their work alone takes, the least first.
     """
     waiting: list[tuple[float, int, Solved]] = []
-    left = sum(least < search.enough_s for least, _ in order)
-    for number, some in enumerate(rounds(order, size=BOUNDED)):
-        if some[0][0] < search.enough_s and search.limit.passed():
-            search.lower[-1] = some[0][0]
+    left = sum(bound_s < search.enough_s for bound_s, _ in order)
+    # Pipelines come in the order of the bounds by their work alone. Where the loop ends early, the
+    # bound of the first pipeline that is left holds for all behind it: `search.lower` keeps it
+    # under a number below 0.
+    for number, batch in enumerate(rounds(order, size=BOUNDED)):
+        if batch[0][0] < search.enough_s and search.limit.passed():
+            search.lower[-1] = batch[0][0]
             break
-        if progress is not None and number % 4 == 0:
-            progress(search.stands("bound cuts"), number * BOUNDED, len(order))
-        close = [place for least, place in some if least < search.enough_s]
+        if number % 4 == 0:
+            search.say("bound cuts", number * BOUNDED, len(order))
+        close = [place for bound_s, place in batch if bound_s < search.enough_s]
         pipelines = [search.shaped.pipelines[place] for place in close]
         tasks = [Bounding(pipeline=pipeline, enough_s=search.enough_s) for pipeline in pipelines]
         left -= len(close)
-        for place, found in zip(
-            close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
+        for place, solved in zip(
+            close, search.engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
         ):
-            if found is None:
+            if solved is None:
                 continue
-            if found.cuts:
+            if solved.cuts:
                 norm = search.footing.norm(search.shaped.pipelines[place])
-                waiting.append(((found.lower_s + norm) * search.footing.jitter, place, found))
+                waiting.append(((solved.lower_s + norm) * search.footing.jitter, place, solved))
             else:
                 # Nothing fits, or nothing ends before what is good enough.
                 search.lower[-3] = search.enough_s
-        if len(close) < len(some):
-            search.lower[-2] = some[len(close)][0]
+        if len(close) < len(batch):
+            search.lower[-2] = batch[len(close)][0]
             break
-    if progress is not None:
-        progress(search.stands("bound cuts"), len(order), len(order))
+    search.say("bound cuts", len(order), len(order))
     return sorted(waiting, key=lambda entry: entry[0])
 
 
@@ -125,43 +125,39 @@ def bounded(footing: Footing, task: Bounding) -> Solved | None:
     return solve(splits, pipe, limit=limit, alike=is_alike(chain) or pipeline.chunks > 1)
 
 
-def _scored(
-    search: Search,
-    waiting: Sequence[tuple[float, int, Solved]],
-    engine: Engine,
-    progress: Progress | None,
-) -> bool:
+def _scored(search: Search, waiting: Sequence[tuple[float, int, Solved]]) -> bool:
     """Look at the members of the pipelines whose bound is below the best plan, the least bound
     first; True if the time limit did not pass.
     """
-    for number, some in enumerate(rounds(waiting, size=SCORED)):
-        lower_s, first, _ = some[0]
-        search.lower[first] = lower_s
+    # Pipelines come in the order of their bounds by labels: once one is not below the best plan,
+    # none behind it is, and its bound holds for all of them.
+    for number, batch in enumerate(rounds(waiting, size=SCORED)):
+        lower_s, place_ahead, _ = batch[0]
+        search.lower[place_ahead] = lower_s
         if lower_s >= search.enough_s:
             break
         if search.limit.passed():
             return False
-        if progress is not None:
-            progress(search.stands("score cuts", lower_s=lower_s), number * SCORED, len(waiting))
-        close = [entry for entry in some if entry[0] < search.enough_s]
+        search.say("score cuts", number * SCORED, len(waiting), lower_s=lower_s)
+        close = [entry for entry in batch if entry[0] < search.enough_s]
         tasks = [
             Scoring(
                 pipeline=search.shaped.pipelines[place],
                 cuts=solved.cuts,
-                lower_s=least,
+                lower_s=bound_s,
                 best_s=search.best_s,
             )
-            for least, place, solved in close
+            for bound_s, place, solved in close
         ]
-        left = sum(least < search.enough_s for least, _, _ in waiting[(number + 1) * SCORED :])
-        for (_, place, _), found in zip(
-            close, engine.map(scored, tasks, shared=search.footing, more=left), strict=True
+        left = sum(bound_s < search.enough_s for bound_s, _, _ in waiting[(number + 1) * SCORED :])
+        for (_, place, _), looked in zip(
+            close, search.engine.map(scored, tasks, shared=search.footing, more=left), strict=True
         ):
-            search.lower[place] = found.lower_s
-            search.take(found)
-        if len(close) < len(some):
-            least, place, _ = some[len(close)]
-            search.lower[place] = least
+            search.lower[place] = looked.lower_s
+            search.take(looked)
+        if len(close) < len(batch):
+            bound_s, place, _ = batch[len(close)]
+            search.lower[place] = bound_s
             break
     return True
 
@@ -201,11 +197,7 @@ def _begin(search: Search, places: list[int]) -> None:
             shape = shapes[int(layer_count_bounds(exact, footing.pipe(pipeline), shapes).argmin())]
             redone = least_redone(exact, footing.pipe(pipeline), shape)
             if redone is not None:
-                search.attempt(
-                    plan_of_sizes(
-                        search.shaped, pipeline, tuple(shape.tolist()), tuple(redone.tolist())
-                    )
-                )
+                search.attempt(plan_of_sizes(search.shaped, pipeline, shape, redone))
     search.infeasible, search.scored, search.simulated = counted
 
 
@@ -221,37 +213,36 @@ def _spread(
     grid = split_grid(search.shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
     table = order_table(grid, microbatches=pipeline.microbatches)
     order = np.argsort(bounds, kind="stable")
-    some = order[bounds[order] < search.enough_s]
-    least = float(bounds[order[len(some)]]) if len(some) < len(order) else float("inf")
+    close = order[bounds[order] < search.enough_s]
+    lower_s = float(bounds[order[len(close)]]) if len(close) < len(order) else float("inf")
     times = shape_times(
-        exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce
+        exact, pipe, shapes[close], pieces=search.problem.runtime.overlap_grad_reduce
     )
-    paths: list[tuple[float, int, tuple[int, ...]]] = []
-    for place, row in enumerate(some.tolist()):
-        redone = np.zeros_like(shapes[row])
-        path = (layer_count_path(times, pipe, table, place) + norm) * jitter * (1 - 1e-7)
+
+    def path_of(place: int, redone: IntArray | None = None) -> float:
+        """Lower bound in seconds of a shape: its longest path, less what its clock rounds."""
+        seconds = layer_count_path(times, pipe, table, place, redone)
+        return (seconds + norm) * jitter * (1 - 1e-7)
+
+    paths: list[tuple[float, int]] = []
+    recomputed: dict[int, IntArray] = {}
+    for place, row in enumerate(close.tolist()):
+        path = path_of(place)
         if path < search.enough_s:
             needed = least_redone(exact, pipe, shapes[row])
             if needed is None:
                 search.infeasible += 1
                 continue
             if needed.any():
-                redone, path = (
-                    needed,
-                    (layer_count_path(times, pipe, table, place, needed) + norm)
-                    * jitter
-                    * (1 - 1e-7),
-                )
-        paths.append((path, row, tuple(redone.tolist())))
-    for path, row, first in sorted(paths):
+                recomputed[row], path = needed, path_of(place, needed)
+        paths.append((path, row))
+    # A shape whose path is not below the best is bounded by its path, any other by what becomes of
+    # it; so no shape of the pipeline is below the least of these and of the shapes left out above.
+    for path, row in sorted(paths):
         if path >= search.enough_s:
             search.scored += 1
-            least = min(least, path)
+            lower_s = min(lower_s, path)
         else:
-            least = min(
-                least,
-                search.attempt(
-                    plan_of_sizes(search.shaped, pipeline, tuple(shapes[row].tolist()), first)
-                ),
-            )
-    return max(bound, least)
+            plan = plan_of_sizes(search.shaped, pipeline, shapes[row], recomputed.get(row))
+            lower_s = min(lower_s, search.attempt(plan))
+    return max(bound, lower_s)

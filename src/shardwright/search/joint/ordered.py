@@ -144,16 +144,25 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
 
 
+def _fitting_problem(
+    problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
+) -> OrderProblem | None:
+    """`order_problem`; None if a rank cannot keep one microbatch."""
+    try:
+        return order_problem(problem, plan, costs, capacity=capacity)
+    except InfeasibleError:
+        return None
+
+
 def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
     """Lower bound of the step in seconds over all orders of `plan` that fit in memory, without
     reductions; inf if none fits.
     """
     costs = compose(problem, shaped, plan)
-    try:
-        asked = order_problem(problem, plan, costs, capacity=capacity)
-    except InfeasibleError:
-        return float("inf")
-    return _step_seconds(problem, plan, costs, order_bounds(asked).best)
+    order_question = _fitting_problem(problem, plan, costs, capacity=capacity)
+    if order_question is None:
+        return inf
+    return _step_seconds(problem, plan, costs, order_bounds(order_question).best)
 
 
 def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan: int) -> float:
@@ -169,12 +178,13 @@ def ordered(
     Args:
         effort: as in `search.orders.find.find_order`.
     """
-    try:
-        asked = order_problem(problem, plan, compose(problem, shaped, plan), capacity=capacity)
-    except InfeasibleError:
+    order_question = _fitting_problem(
+        problem, plan, compose(problem, shaped, plan), capacity=capacity
+    )
+    if order_question is None:
         return None
     return in_order(
-        problem, shaped, plan, find_order(asked, effort=effort).table, capacity=capacity
+        problem, shaped, plan, find_order(order_question, effort=effort).table, capacity=capacity
     )
 
 
@@ -185,22 +195,21 @@ def in_order(
     None if it does not fit in memory.
     """
     costs = compose(problem, shaped, plan)
-    try:
-        asked = order_problem(problem, plan, costs, capacity=capacity)
-    except InfeasibleError:
+    order_question = _fitting_problem(problem, plan, costs, capacity=capacity)
+    if order_question is None:
         return None
-    columns, found = flat(asked)[0], []
+    columns, candidates = flat(order_question)[0], []
     for turned in (table, closed_in_turn(table)):
-        codes = codes_of(asked, turned)
-        if (levels(columns, *codes) <= asked.limit).all():
-            done = _reduced(problem, plan, costs, _ends(asked, columns, *codes))
-            found.append(
+        codes = codes_of(order_question, turned)
+        if (levels(columns, *codes) <= order_question.limit).all():
+            done = _reduced(problem, plan, costs, _ends(order_question, columns, *codes))
+            candidates.append(
                 Ordered(
                     plan=replace(plan, table=turned),
                     estimate_s=_step_seconds(problem, plan, costs, done),
                 )
             )
-    return min(found, key=lambda one: one.estimate_s, default=None)
+    return min(candidates, key=lambda candidate: candidate.estimate_s, default=None)
 
 
 def named_orders(
@@ -212,18 +221,23 @@ def named_orders(
     Left out: schedules that overlap pairs of actions, which the joint space has not.
     """
     costs = compose(problem, shaped, plan)
-    try:
-        asked = order_problem(problem, plan, costs, capacity=capacity)
-    except InfeasibleError:
+    order_question = _fitting_problem(problem, plan, costs, capacity=capacity)
+    if order_question is None:
         return
-    for name, table in named_tables(asked):
-        order = weigh(asked, flat(asked)[0], *codes_of(asked, table), method=name)
-        if table.overlapped is None and (order.peak <= asked.limit).all():
+    for name, table in named_tables(order_question):
+        order = weigh(
+            order_question, flat(order_question)[0], *codes_of(order_question, table), method=name
+        )
+        if table.overlapped is None and (order.peak <= order_question.limit).all():
             # Whole backwards stay whole; a chunk that recomputes has no others.
-            apart = (asked.weight == 0).any() and (table.kind == W).any()
-            kept = found_order(asked, order, lower_bound=order.makespan).table if apart else table
+            splits_backward = (order_question.weight == 0).any() and (table.kind == W).any()
+            kept_table = (
+                found_order(order_question, order, lower_bound=order.makespan).table
+                if splits_backward
+                else table
+            )
             yield Ordered(
-                plan=replace(plan, table=kept),
+                plan=replace(plan, table=kept_table),
                 estimate_s=_step_seconds(problem, plan, costs, order.makespan),
             )
 

@@ -15,7 +15,19 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled, inner
 from shardwright.cost.step.pipeline_round_trips import round_trips
-from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, held_by_sends
+from shardwright.search.joint.label_program import (
+    ALONE,
+    BEGIN,
+    CHAIN,
+    DRAIN,
+    HOST,
+    OPTIONS,
+    WAY,
+    WORK,
+    Cells,
+    Pipeline,
+    held_by_sends,
+)
 
 LABELS = 8
 """Labels kept at one place; further ones are merged into a bound of them."""
@@ -55,12 +67,12 @@ def ways_on(cells: Cells, rest: FloatArray) -> float:
     for k in range(p - 1, -1, -1):
         for i in range(length if k > 0 else 1):
             least = np.inf
-            for w in range(min(cells.way.shape[2], length - i)):
+            for w in range(min(cells.code.shape[2], length - i)):
                 behind = rest[k + 1, i + w + 1]
                 if behind < np.inf:
                     for o in range(OPTIONS):
                         if cells.code[k, i, w, o] >= 0:
-                            least = min(least, cells.way[k, i, w, o] + behind)
+                            least = min(least, cells.numbers[k, i, w, o, WAY] + behind)
             rest[k, i] = least
     result: float = rest[0, 0]
     return result
@@ -74,9 +86,9 @@ def _rank_of(cells: Cells, pipe: Pipeline, k: int, border: float, way: float) ->
     steep, first = 1.0, 0.0
     if pipe.any_order:
         steep += cells.back[0]
-        for w in range(cells.way.shape[2]):
+        for w in range(cells.code.shape[2]):
             for o in range(OPTIONS):
-                first = max(first, cells.begin[0, w, o])
+                first = max(first, cells.numbers[0, 0, w, o, BEGIN])
     return _Rank(k, flying, held_backward, less, way * steep, steep, first)
 
 
@@ -99,12 +111,12 @@ def _ends(
         at: seconds before the rank, at least.
         behind: way of a microbatch through the ranks behind it, at least.
     """
-    k = rank.k
-    way, chain = cells.way[k, i, w, o], cells.chain[k, i, w, o]
-    if at + cells.work[k, i, w, o] > limit or cells.alone[k, i, w, o] > limit:
+    numbers = cells.numbers[rank.k, i, w, o]
+    way, chain = numbers[WAY], numbers[CHAIN]
+    if at + numbers[WORK] > limit or numbers[ALONE] > limit:
         return False
     before = max(at - rank.first, 0.0)
-    if max(rank.base, (before + way + behind) * rank.steep) + cells.drain[k, i, w, o] > limit:
+    if max(rank.base, (before + way + behind) * rank.steep) + numbers[DRAIN] > limit:
         return False
     if pipe.any_order:
         return bool(at + before * (rank.steep - 1.0) + chain <= limit)
@@ -183,15 +195,15 @@ def reach(
                 at, before = label[k, i, n]
                 if at == np.inf:
                     continue
-                for w in range(min(cells.way.shape[2], length - i)):
+                for w in range(min(cells.code.shape[2], length - i)):
                     for o in range(OPTIONS):
                         if cells.code[k, i, w, o] < 0:
                             continue
-                        host = before + cells.host[k, i, w, o]
+                        host = before + cells.numbers[k, i, w, o, HOST]
                         if host > room:
                             continue
                         if k == 0:
-                            at = cells.begin[i, w, o]
+                            at = cells.numbers[0, i, w, o, BEGIN]
                         if not _ends(cells, pipe, rank, i, w, o, at, rest[k + 1, i + w + 1], limit):
                             continue
                         _keep(
@@ -199,7 +211,7 @@ def reach(
                             back,
                             k + 1,
                             i + w + 1,
-                            at + cells.way[k, i, w, o],
+                            at + cells.numbers[k, i, w, o, WAY],
                             host * carried,
                             (w * OPTIONS + o) * LABELS + n,
                         )

@@ -60,16 +60,16 @@ def recomputed_in_order(
                 problem, shaped, bare, costs, rank, [chunk], capacity=capacity
             )
     options = [tuple(each.values()) for each in choices]
-    own = [list(each).index(chunk) for each, chunk in zip(choices, plan.chunks, strict=True)]
+    begun_with = [list(each).index(chunk) for each, chunk in zip(choices, plan.chunks, strict=True)]
     try:
         # What is kept is the options' to say.
-        asked = order_problem(
+        order_question = order_problem(
             problem,
             bare,
             replace(costs, saved_bytes=np.zeros_like(costs.saved_bytes)),
             capacity=capacity,
         )
-        found = order_with_memory(asked, options, starts=[own], effort=effort)
+        found = order_with_memory(order_question, options, starts=[begun_with], effort=effort)
     except InfeasibleError:
         return None
     chosen = tuple(list(each)[place] for each, place in zip(choices, found.choice, strict=True))
@@ -91,22 +91,22 @@ def _choices(
     `MOST_OPTIONS`, evenly selected.
     """
     layers = plan.chunks[rank].layers
-    every = [
+    choices = [
         ChunkChoice(layers=layers, redone=x, selective=y)
         for x in range(layers + 1)
         for y in range(layers - x + 1)
     ]
-    priced = options_of_rank(problem, shaped, plan, costs, rank, every, capacity=capacity)
-    kept: list[ChunkChoice] = []
-    least = 2**62
+    priced = options_of_rank(problem, shaped, plan, costs, rank, choices, capacity=capacity)
+    useful: list[ChunkChoice] = []
+    least_bytes = 2**62
     for chunk, option in sorted(
         priced.items(), key=lambda item: (item[1].extra, item[1].held + item[1].working)
     ):
-        if option.held + option.working < least:
-            kept.append(chunk)
-            least = option.held + option.working
-    places = np.unique(np.linspace(0, len(kept) - 1, MOST_OPTIONS).round().astype(int)).tolist()
-    return {kept[place]: priced[kept[place]] for place in places}
+        if option.held + option.working < least_bytes:
+            useful.append(chunk)
+            least_bytes = option.held + option.working
+    places = np.unique(np.linspace(0, len(useful) - 1, MOST_OPTIONS).round().astype(int)).tolist()
+    return {useful[place]: priced[useful[place]] for place in places}
 
 
 def options_of_rank(
@@ -129,11 +129,11 @@ def options_of_rank(
     """
     chain, layout = chain_of(problem.model), layout_of_plan(problem, plan)
     begin = sum(chunk.layers for chunk in plan.chunks[:rank])
-    here = slice(begin, begin + plan.chunks[rank].layers)
+    positions = slice(begin, begin + plan.chunks[rank].layers)
     row = int(shaped.prepared.layer_row[plan.outers[rank]])
     seconds = shaped.prepared.layers.seconds[:, 3:5, :, row].sum(axis=2)
     held = shaped.prepared.layers.saved_bytes[:, :, row]
-    counts = dict.fromkeys((1, 2), chain.redone[here])
+    counts = dict.fromkeys((1, 2), chain.redone[positions])
     # Sums over positions of what mode 1 (selective) and 2 (full) take and save, and what each
     # position makes again.
     longer = {
@@ -144,7 +144,7 @@ def options_of_rank(
         mode: np.concatenate(([0], np.cumsum(each @ (held[:, mode] - held[:, 0]))))
         for mode, each in counts.items()
     }
-    made = {
+    remade = {
         mode: np.where((each > 0) & layout.layer, again_bytes(held, mode), 0).max(axis=1)
         for mode, each in counts.items()
     }
@@ -156,16 +156,16 @@ def options_of_rank(
             rooms[again] = int(rank_room(problem, step, capacity=capacity)[rank])
         return rooms[again]
 
-    result: dict[ChunkChoice, MemoryOption] = {}
+    options: dict[ChunkChoice, MemoryOption] = {}
     for chunk in chunks:
         a, b = chunk.redone, chunk.redone + chunk.selective
         kept = int(costs.saved_bytes[rank] + saved[2][a] + saved[1][b] - saved[1][a])
-        again = max(int(made[2][:a].max(initial=0)), int(made[1][a:b].max(initial=0)))
-        result[chunk] = MemoryOption(
+        again = max(int(remade[2][:a].max(initial=0)), int(remade[1][a:b].max(initial=0)))
+        options[chunk] = MemoryOption(
             extra=round((longer[2][a] + longer[1][b] - longer[1][a]) * SECOND),
             held=kept,
             stash=0 if b else kept,
             working=max(room(0) - room(again), 0),
             whole=b > 0,
         )
-    return result
+    return options

@@ -49,28 +49,25 @@ class Solved:
 def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Cells:
     """All options of every rank and run whose bound is at most `limit` seconds."""
     length = splits.sums.shape[2] - 1
-    each = (splits.sums[:, 0] + splits.sums[:, 1]).min(axis=0)
+    position_seconds = (splits.sums[:, 0] + splits.sums[:, 1]).min(axis=0)
     # Positions that fit into the limit wherever the run starts: runs are short where the time is.
-    width, most = 1, length - pipe.ranks + 1
-    for size in range(1, most + 1):
+    width, longest = 1, length - pipe.ranks + 1
+    for size in range(1, longest + 1):
         shortest = (
-            (each[size:] - each[:-size]).min() if len(splits.sums) == 1 else _shortest(splits, size)
+            (position_seconds[size:] - position_seconds[:-size]).min()
+            if len(splits.sums) == 1
+            else _shortest(splits, size)
         )
         if pipe.microbatches * shortest > limit:
             break
         width = size
     shape = (pipe.ranks, length, width, OPTIONS)
     cells = Cells(
-        way=np.full(shape, np.inf),
-        work=np.full(shape, np.inf),
-        drain=np.full(shape, np.inf),
-        alone=np.full(shape, np.inf),
-        begin=np.zeros(shape[1:]),
+        numbers=np.full((*shape, label_program.CHAIN + 1), np.inf),
         code=np.full(shape, -1, dtype=np.int64),
-        chain=np.zeros(shape),
         back=np.full(1, np.inf),
-        host=np.zeros(shape),
     )
+    cells.numbers[..., label_program.BEGIN] = 0.0
     fill(splits, pipe, cells, limit, alike)
     return cells
 
@@ -116,6 +113,9 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
         )
     if low > limit or reach(cells, pipe, border, rest, limit, label, back) == np.inf:
         return Solved(lower_s=limit, cuts=())
+    # `low` bounds every member from below: with a limit of `low` no label reaches the end. The
+    # tests of `reach` are lower bounds of a member's time that never fall when the limit falls, so
+    # the least limit that some label meets can be found by halving.
     low, high = max(low, 1e-12), limit
     while high > low * (1 + PRECISION):
         middle = (low + min(high, 2 * low)) / 2 if high > 2 * low else (low + high) / 2
@@ -134,16 +134,16 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
 
 def _cut_of(cells: Cells, label: FloatArray, back: IntArray) -> Cut:
     """The cut that the fastest label with all positions stands for."""
-    result: list[RankChoice] = []
+    choices: list[RankChoice] = []
     ranks, j = label.shape[0] - 1, label.shape[1] - 1
     place = int(label[ranks, j, :, 0].argmin())
     for k in range(ranks, 0, -1):
         run, place = divmod(int(back[k, j, place]), LABELS)
         w, option = divmod(run, OPTIONS)
         i = j - w - 1
-        result.append(choice_of(int(cells.code[k - 1, i, w, option]), layers=w + 1))
+        choices.append(choice_of(int(cells.code[k - 1, i, w, option]), layers=w + 1))
         j = i
-    return tuple(reversed(result))
+    return tuple(reversed(choices))
 
 
 def choice_of(code: int, *, layers: int) -> RankChoice:

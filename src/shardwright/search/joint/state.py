@@ -9,6 +9,9 @@ from dataclasses import field, replace
 from shardwright.cost.bounds.closed_form_arrays import Facts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
+from shardwright.search.engine.protocol import Engine
+from shardwright.search.engine.serial import Serial
 from shardwright.search.joint.arrays import pipeline_of, splits_of
 from shardwright.search.joint.chain import Chain, chain_of
 from shardwright.search.joint.label_program import Pipeline, Splits
@@ -103,8 +106,9 @@ class Search:
     """State of a joint search under one value of each option, or of one of its tasks.
 
     Args:
-        lower: seconds that no member of a pipeline ends before, by pipeline (or what was left out,
-            below 0).
+        lower: lower bound in seconds of all members of a pipeline, by pipeline; below 0 of members
+            that were left out.
+        engine: where tasks run.
     """
 
     footing: Footing
@@ -115,6 +119,8 @@ class Search:
     simulated: int = 0
     lower: dict[int, float] = field(default_factory=dict)
     limit: Limit = field(default_factory=Limit)
+    engine: Engine = field(default_factory=Serial)
+    progress: Progress | None = None
 
     @property
     def problem(self) -> Problem:
@@ -136,10 +142,12 @@ class Search:
         """Lower bound in seconds of all members of the pipelines that were bounded."""
         return min([*self.lower.values(), self.best_s])
 
-    def stands(self, doing: str, *, lower_s: float = 0.0) -> str:
-        """Text of a progress line (`search.limit.progress_text`)."""
-        best_s = self.best_s if self.best_s < OPEN_LIMIT else float("inf")
-        return progress_text(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
+    def say(self, doing: str, done: int, total: int, *, lower_s: float = 0.0) -> None:
+        """Report progress with the best plan so far and its gap."""
+        if self.progress is not None:
+            best_s = self.best_s if self.best_s < OPEN_LIMIT else float("inf")
+            text = progress_text(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
+            self.progress(text, done, total)
 
     def looked(self, lower_s: float) -> Looked:
         """The results of this task, of a part of the space with the lower bound `lower_s`."""

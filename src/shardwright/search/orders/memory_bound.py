@@ -68,6 +68,8 @@ def memory_bound(problem: OrderProblem, options: Options, *, below: int = NEVER)
         )
     if below >= NEVER:
         return MemoryBound(value=value, best=best, left=tuple(everything))
+    # `low` is a proven bound: a time at which the options that are left all end, or later. Halving
+    # looks for the largest such time up to `below`.
     value = min(value, below)
     found, left = _until(problem, options, everything, below)
     low, high = max(value, found), below

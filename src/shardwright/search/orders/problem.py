@@ -18,6 +18,20 @@ MULTIPLIER, MODULUS = 48271, 2**31 - 1
 numba."""
 
 
+def whole_numbers(name: str, given: object) -> IntArray:
+    """`given` as a read-only array of whole numbers from 0 to `LARGEST`.
+
+    Raises:
+        UsageError: it is not.
+    """
+    array = np.asarray(given)
+    if array.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > LARGEST:
+        raise UsageError(f"{name} must be whole numbers from 0 to {LARGEST}")
+    result: IntArray = array.astype(np.int64)
+    result.flags.writeable = False
+    return result
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderProblem:
     """An order problem: find the order of a pipeline's actions with the least makespan (read-only
@@ -73,21 +87,12 @@ class OrderProblem:
             "stash",
             "limit",
         ):
-            given = np.asarray(getattr(self, name))
-            array = given.astype(np.int64)
-            if (
-                given.dtype.kind not in "iu"
-                or array.size == 0
-                or array.min() < 0
-                or array.max() > LARGEST
-            ):
-                raise UsageError(f"{name} must be whole numbers from 0 to {LARGEST}")
+            array = whole_numbers(name, getattr(self, name))
             if name != "limit" and array.shape != shape:
                 raise UsageError(
                     f"{name} must have a number for each lane and chunk, shape {shape}, not"
                     f" {array.shape}"
                 )
-            array.flags.writeable = False
             object.__setattr__(self, name, array)
         if len(shape) != 2 or self.limit.ndim != 1:
             raise UsageError("owner has shape (lanes, chunks) and limit (ranks,)")

@@ -59,6 +59,19 @@ class SharedActions(NamedTuple):
     limit: IntArray
 
 
+@inner
+def _earliest(m: SharedActions, a: int, start: IntArray, free: IntArray) -> int:
+    """Earliest time at which action `a` can start: after the actions that it needs, and when all
+    its rows are free.
+    """
+    begin = 0
+    for i in range(m.need_start[a], m.need_start[a + 1]):
+        begin = max(begin, start[m.need[i]] + m.time[m.need[i]] + m.delay[i])
+    for i in range(m.row_start[a], m.row_start[a + 1]):
+        begin = max(begin, free[m.row[i]])
+    return begin
+
+
 @compiled
 def run_sequence(
     m: SharedActions, sequence: IntArray, start: IntArray, free: IntArray, level: IntArray
@@ -70,11 +83,7 @@ def run_sequence(
     level[:] = 0
     makespan = 0
     for a in sequence:
-        begin = 0
-        for i in range(m.need_start[a], m.need_start[a + 1]):
-            begin = max(begin, start[m.need[i]] + m.time[m.need[i]] + m.delay[i])
-        for i in range(m.row_start[a], m.row_start[a + 1]):
-            begin = max(begin, free[m.row[i]])
+        begin = _earliest(m, a, start, free)
         start[a] = begin
         for i in range(m.row_start[a], m.row_start[a + 1]):
             r = m.row[i]
@@ -154,11 +163,7 @@ def list_sequence(
                 and not _admitted(m, a, level, rest, m.unit[a] == oldest)
             ):
                 continue
-            begin = 0
-            for i in range(m.need_start[a], m.need_start[a + 1]):
-                begin = max(begin, start[m.need[i]] + m.time[m.need[i]] + m.delay[i])
-            for i in range(m.row_start[a], m.row_start[a + 1]):
-                begin = max(begin, free[m.row[i]])
+            begin = _earliest(m, a, start, free)
             start[a] = begin
             begin += m.weight[a] * m.time[a] * patience // PARTS
             order = -m.urgency[a] if deep == 0 else m.unit[a]

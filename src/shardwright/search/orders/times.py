@@ -8,7 +8,7 @@ from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.graph import Edges
-from shardwright.search.orders.problem import LARGEST
+from shardwright.search.orders.problem import whole_numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,21 +58,12 @@ class StageTimes:
             given = getattr(self, name)
             if name == "limit" and given is None:
                 continue
-            given = np.asarray(given)
-            array = given.astype(np.int64)
-            if (
-                given.dtype.kind not in "iu"
-                or array.size == 0
-                or array.min() < 0
-                or array.max() > LARGEST
-            ):
-                raise UsageError(f"{name} must be whole numbers from 0 to {LARGEST}")
+            array = whole_numbers(name, given)
             if array.ndim != 1 if name == "limit" else array.shape != shape or len(shape) != 2:
                 raise UsageError(
                     f"{name} has shape {array.shape}; times are (lanes, stages), limit is"
                     " (devices,)"
                 )
-            array.flags.writeable = False
             object.__setattr__(self, name, array)
         if (self.stash > self.held).any():
             raise UsageError("stash is what stays of held: it cannot be more")

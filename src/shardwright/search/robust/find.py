@@ -14,15 +14,15 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, fields
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.progress import Progress
 from shardwright.search.answer import GeneralAnswer
-from shardwright.search.certificate import Certificate, assert_sound
+from shardwright.search.certificate import Certificate, Counts, assert_sound
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.robust.ranking import (
@@ -75,23 +75,25 @@ class _Pool:
             least_s: by plan, seconds that it takes in each state at least.
         """
         promised = {
-            one: self.tail_s(seconds) for one, seconds in least_s.items() if one not in self.steps_s
+            contender: self.tail_s(seconds)
+            for contender, seconds in least_s.items()
+            if contender not in self.steps_s
         }
         states = range(len(self.questions))
         self.ruled_out = 0
-        for some in rounds(sorted(promised, key=promised.__getitem__), size=AT_ONCE):
+        for batch in rounds(sorted(promised, key=promised.__getitem__), size=AT_ONCE):
             known = sorted(map(self.tail_s, self.steps_s.values()))
             worst_s = known[self.top] if len(known) > self.top else inf
-            kept = [one for one in some if promised[one] < worst_s]
-            self.ruled_out += len(some) - len(kept)
-            found = self.engine.map(
+            promising = [contender for contender in batch if promised[contender] < worst_s]
+            self.ruled_out += len(batch) - len(promising)
+            seconds = self.engine.map(
                 seconds_in,
-                [(number, one) for one in kept for number in states],
+                [(number, contender) for contender in promising for number in states],
                 shared=self.questions,
             )
             self.steps_s |= {
-                one: tuple(found[at * len(states) : (at + 1) * len(states)])
-                for at, one in enumerate(kept)
+                contender: tuple(seconds[at * len(states) : (at + 1) * len(states)])
+                for at, contender in enumerate(promising)
             }
 
 
@@ -119,10 +121,12 @@ def find_robust(
     load_kernels()
     pool = _Pool(questions=questions, level=level, engine=engine, top=top)
     further = [
-        one
-        for one in engine.map(ranked, _further_tasks(questions), shared=questions)
-        if one is not None
+        ranking
+        for ranking in engine.map(ranked, _further_tasks(questions), shared=questions)
+        if ranking is not None
     ]
+    # A plan outside all rankings takes at least `beyond_s` in each state, and the mean of the slow
+    # tail never falls when some seconds rise, so it is no better than the tail of these.
     known, count, best_s = list[Ranking](), 0, inf
     for count in RANKED:
         if progress is not None:
@@ -134,8 +138,8 @@ def find_robust(
         known = _ranked_all(questions, engine, count, known)
         pool.consider(_least(known, further))
         best_s = pool.tail_s(pool.steps_s[pool.best_first()[0]])
-        if pool.tail_s([one.beyond_s for one in known]) >= best_s or not any(
-            one.more for one in known
+        if pool.tail_s([ranking.beyond_s for ranking in known]) >= best_s or not any(
+            ranking.more for ranking in known
         ):
             break
     if best_s == inf:
@@ -161,17 +165,20 @@ def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contend
     simulated. What is best in some state is simulated in all, whatever is known: answers tell of
     it.
     """
-    found = {
-        plan: [one.certificate.lower_bound_s for one in known]
-        for one in known
-        for plan in one.plans
+    least_s = {
+        plan: [ranking.certificate.lower_bound_s for ranking in known]
+        for ranking in known
+        for plan in ranking.plans
     }
-    for at, one in enumerate(known):
-        for plan, seconds in zip(one.plans, one.steps_s, strict=True):
-            found[plan][at] = seconds
-    unknown = [*further, *(one for one in known if one.certificate.mixed is not None)]
-    told = [*(plan for one in unknown for plan in one.plans), *(one.plans[0] for one in known)]
-    return found | {plan: [0.0] * len(known) for plan in told}
+    for at, ranking in enumerate(known):
+        for plan, seconds in zip(ranking.plans, ranking.steps_s, strict=True):
+            least_s[plan][at] = seconds
+    unknown = [*further, *(ranking for ranking in known if ranking.certificate.mixed is not None)]
+    shown = [
+        *(plan for ranking in unknown for plan in ranking.plans),
+        *(ranking.plans[0] for ranking in known),
+    ]
+    return least_s | {plan: [0.0] * len(known) for plan in shown}
 
 
 def _further_tasks(questions: Sequence[StateQuestion]) -> list[RankTask]:
@@ -188,21 +195,23 @@ def _ranked_all(
     """The `count` best plans of every state; states that share a space are searched once, and
     complete rankings not again.
     """
-    first = [
+    searched = [
         next(at for at, other in enumerate(questions) if other.bounding == one.bounding)
         for one in questions
     ]
     tasks = [
-        RankTask(number=at, top=count) for at in sorted(set(first)) if not known or known[at].more
+        RankTask(number=at, top=count)
+        for at in sorted(set(searched))
+        if not known or known[at].more
     ]
-    found = dict(
+    fresh = dict(
         zip(
             [task.number for task in tasks],
             engine.map(ranked, tasks, shared=questions),
             strict=True,
         )
     )
-    rankings = [found[at] if at in found else known[at] for at in first]
+    rankings = [fresh[at] if at in fresh else known[at] for at in searched]
     return [one for one in rankings if one is not None]
 
 
@@ -248,7 +257,7 @@ def _certificate(pool: _Pool, known: Sequence[Ranking], count: int) -> Certifica
 
 def _summed(
     questions: Sequence[StateQuestion],
-    found: Sequence[Certificate],
+    certificates: Sequence[Certificate],
     part: ScenariosPart,
     *,
     best_s: float,
@@ -258,24 +267,22 @@ def _summed(
     """One certificate of the searches of all states, with the sums of their counts; its digest
     covers the states.
     """
-    spaces = list(dict.fromkeys(one.space for one in found))
+    spaces = list(dict.fromkeys(one.space for one in certificates))
     space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"
     states = [repr((one.state, one.share)) for one in questions]
+    fates = [f.name for f in fields(Counts)]
+    counts: dict[str, Any] = {
+        name: sum(getattr(one, name) for one in certificates) for name in fates
+    }
     reasons: Counter[str] = Counter()
-    for one in found:
+    for one in certificates:
         reasons.update(dict(one.infeasible_by_reason))
     return Certificate(
         space=space,
         digest=hashlib.sha256(
-            "\n".join([space, *states, *(one.digest for one in found)]).encode()
+            "\n".join([space, *states, *(one.digest for one in certificates)]).encode()
         ).hexdigest(),
-        enumerated=sum(one.enumerated for one in found),
-        illegal=sum(one.illegal for one in found),
-        duplicates=sum(one.duplicates for one in found),
-        infeasible=sum(one.infeasible for one in found),
-        bounded_b0=sum(one.bounded_b0 for one in found),
-        bounded_b1=sum(one.bounded_b1 for one in found),
-        simulated=sum(one.simulated for one in found),
+        **counts,
         best_s=best_s,
         lower_bound_s=lower_s,
         gap=(best_s - lower_s) / best_s,
