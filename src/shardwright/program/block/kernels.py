@@ -79,24 +79,28 @@ class Local:
     expert_tokens: Size | None = None
 
 
-def _linear(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    # The input gradient has shape (m, k, n): `n` and `k` stay as in forward and the cost formula
-    # swaps them, because a fused projection's n is a sum and `Size` has no sums.
-    k = x.reads[0]
-    for extra in x.reads[1:]:
-        k = k * extra
-    return (
-        BlockWork(operator=o.name, phase=Phase.F, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
-        BlockWork(operator=o.name, phase=Phase.I, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
+def _gemms(o: Operator, x: Local, **shape: Any) -> tuple[BlockWork, ...]:
+    """The GEMMs of a linear operator in F, I and W.
+
+    All have the forward's `n` and `k`: the input gradient has shape (m, k, n), and the cost formula
+    swaps them, because a fused projection's n is a sum and `Size` has no sums.
+    """
+    return tuple(
         BlockWork(
             operator=o.name,
-            phase=Phase.W,
-            kernel=Kernel.GEMM,
-            m=x.tokens,
+            phase=phase,
             n=x.writes,
-            k=k,
-            accumulate=x.fused_accumulate,
-        ),
+            accumulate=x.fused_accumulate and phase is Phase.W,
+            **shape,
+        )
+        for phase in Phase
+    )
+
+
+def _linear(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    k = prod(x.reads[1:], start=x.reads[0])
+    return (
+        *_gemms(o, x, kernel=Kernel.GEMM, m=x.tokens, k=k),
         *(_gradient_sums(o, x, k) if x.own_sums else ()),
         *_gradient_addition(o, x, tuple(n * k for n in x.writes)),
     )
@@ -141,39 +145,8 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     assert x.experts is not None
     assert x.expert_tokens is not None
     k, g, m = x.reads[0], x.experts, x.expert_tokens
-    kernel = Kernel.GROUPED_GEMM
     return (
-        BlockWork(
-            operator=o.name,
-            phase=Phase.F,
-            kernel=kernel,
-            m=m,
-            n=x.writes,
-            k=k,
-            groups=g,
-            apart=True,
-        ),
-        BlockWork(
-            operator=o.name,
-            phase=Phase.I,
-            kernel=kernel,
-            m=m,
-            n=x.writes,
-            k=k,
-            groups=g,
-            apart=True,
-        ),
-        BlockWork(
-            operator=o.name,
-            phase=Phase.W,
-            kernel=kernel,
-            m=m,
-            n=x.writes,
-            k=k,
-            groups=g,
-            apart=True,
-            accumulate=x.fused_accumulate,
-        ),
+        *_gemms(o, x, kernel=Kernel.GROUPED_GEMM, m=m, k=k, groups=g, apart=True),
         *_gradient_addition(o, x, tuple(n * k * g for n in x.writes)),
         *(
             bias_works(o, elements=x.tokens * x.writes[0], experts=g, element=x.element)
@@ -232,13 +205,21 @@ def _element(
     )
 
 
-def _chain(
-    o: Operator, phase: Phase, x: Local, *, width: tuple[Size, ...], traffic: int
-) -> BlockWork:
-    """The chain of eager PyTorch's kernels that moves `traffic` bytes for each of `width` elements
-    a token, counted for 2-byte activations.
+def _eager_kernels(
+    o: Operator,
+    x: Local,
+    *traffic: int,
+    width: tuple[Size, ...],
+    native: bool = False,
+) -> tuple[BlockWork, ...]:
+    """Chains of eager PyTorch's kernels in F, I and W (as far as `traffic` goes) that move so many
+    bytes for each of `width` elements a token, counted for 2-byte activations.
     """
-    return _element(o, phase, _per_token(x, width), (), traffic * x.element // eager.WIDTH)
+    moved = _per_token(x, width)
+    return tuple(
+        _element(o, phase, moved, (), counted * x.element // eager.WIDTH, native=native)
+        for phase, counted in zip(Phase, traffic, strict=False)
+    )
 
 
 def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
@@ -249,25 +230,12 @@ def _norm(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     width = _per_token(x, x.reads)
     native = any(p.name.endswith(".bias") for p in o.parameters)  # LayerNorm
     if x.eager and x.fp32_norms:
-        phases = (
-            (Phase.F, eager.FP32_NORM_FORWARD),
-            (Phase.I, eager.FP32_NORM_BACKWARD),
-            (Phase.W, eager.FP32_NORM_GAIN),
-        )
-        return tuple(
-            replace(_chain(o, phase, x, width=x.reads, traffic=traffic), native=True)
-            for phase, traffic in phases
-        )
+        traffic = eager.FP32_NORM_FORWARD, eager.FP32_NORM_BACKWARD, eager.FP32_NORM_GAIN
+        return _eager_kernels(o, x, *traffic, width=x.reads, native=True)
     native = native or x.fused_chains
     if x.eager and not native:
-        phases = (
-            (Phase.F, eager.NORM_FORWARD),
-            (Phase.I, eager.NORM_BACKWARD),
-            (Phase.W, eager.NORM_GAIN),
-        )
-        return tuple(
-            _chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases
-        )
+        traffic = eager.NORM_FORWARD, eager.NORM_BACKWARD, eager.NORM_GAIN
+        return _eager_kernels(o, x, *traffic, width=x.reads)
     return (
         _element(o, Phase.F, width, width, x.element, native=native),
         _element(o, Phase.I, width + width, width, x.element, native=native),
@@ -282,9 +250,7 @@ def _norm(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 def _rotary(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if x.eager and not x.fused_chains:
-        return tuple(
-            _chain(o, phase, x, width=x.reads, traffic=eager.ROTARY) for phase in (Phase.F, Phase.I)
-        )
+        return _eager_kernels(o, x, eager.ROTARY, eager.ROTARY, width=x.reads)
     width = _per_token(x, x.reads)
     return tuple(
         _element(o, phase, width, width, x.element, native=x.fused_chains)
@@ -294,10 +260,7 @@ def _rotary(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 def _activation(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if x.eager and o.gated and not x.fused_chains:
-        phases = ((Phase.F, eager.GATE_FORWARD), (Phase.I, eager.GATE_BACKWARD))
-        return tuple(
-            _chain(o, phase, x, width=x.writes, traffic=traffic) for phase, traffic in phases
-        )
+        return _eager_kernels(o, x, eager.GATE_FORWARD, eager.GATE_BACKWARD, width=x.writes)
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
     native = x.fused_chains or not o.gated
     return (
@@ -449,10 +412,8 @@ def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if o.is_taught:
         # No framework's own loss reads two logits: it is plain PyTorch in all of them.
-        phases = ((Phase.F, eager.DIVERGENCE_FORWARD), (Phase.I, eager.DIVERGENCE_BACKWARD))
-        return tuple(
-            _chain(o, phase, x, width=x.reads[:1], traffic=traffic) for phase, traffic in phases
-        )
+        traffic = eager.DIVERGENCE_FORWARD, eager.DIVERGENCE_BACKWARD
+        return _eager_kernels(o, x, *traffic, width=x.reads[:1])
     logits = _per_token(x, x.reads)
     if x.loss_traffic:
         # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are
@@ -467,10 +428,7 @@ def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
             replace(_element(o, Phase.I, logits, (), back), one_pass=True, by_row=x.by_row),
         )
     if x.eager and not x.native_loss:
-        phases = ((Phase.F, eager.LOSS_FORWARD), (Phase.I, eager.LOSS_BACKWARD))
-        return tuple(
-            _chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases
-        )
+        return _eager_kernels(o, x, eager.LOSS_FORWARD, eager.LOSS_BACKWARD, width=x.reads)
     half = max(x.loss_bytes // 4, 1)
     return (
         _element(o, Phase.F, logits, logits, half, native=x.native_loss),

@@ -360,75 +360,48 @@ def _saved_extra(operator: Operator, structure: Placing, context: Context) -> di
     """Dropout masks, an eager gate's activation, and attention scores (unfused) or their
     log-sum-exp (fused), by name.
     """
-    tokens = local_tokens(operator.klass, structure, context)
-    tensors: dict[str, Saved] = {}
+    name, width = operator.name, context.element
+    local = local_tokens(operator.klass, structure, context)
+    tokens = dispatched_tokens(operator, structure, context) if is_routed(operator) else local
+    eager = context.runtime.element_kernels is ElementKernels.EAGER
+    fused = context.runtime.element_kernels is ElementKernels.FUSED
+
+    def written() -> Size:
+        return tokens * part(operator.writes[0], operator, structure)
+
+    bytes_by_name: dict[str, Size] = {}
     if operator.kind is OperatorKind.RESIDUAL and context.dropout:
-        volume = tokens * part(operator.writes[0], operator, structure)
-        tensors[f"{operator.name}.mask"] = Saved(
-            tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL
-        )
-    if (
-        operator.clamped
-        and context.runtime.element_kernels is ElementKernels.FUSED
-        and not context.runtime.fused_experts
-    ):
-        # The fused kernel keeps the joined halves, the clamps what they were made of.
-        rows = dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
-        joined = rows * part(operator.writes[0], operator, structure)
-        name = f"{operator.name}.clamped"
-        tensors[name] = Saved(
-            tensor=name, volume=joined.scaled(2 * context.element), dropped=Recomputable.FULL
-        )
-    if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
-        # Two kernels, activation and product: the product's backward reads what the activation
-        # made.
-        volume = part(operator.writes[0], operator, structure)
-        elements = (
-            dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
-        ) * volume
-        tensors[f"{operator.name}.gate"] = Saved(
-            tensor=f"{operator.name}.gate",
-            volume=elements.scaled(context.element),
-            dropped=Recomputable.FULL,
-        )
+        bytes_by_name["mask"] = local * part(operator.writes[0], operator, structure)
+    if operator.clamped and fused and not context.runtime.fused_experts:
+        # The fused kernel keeps the joined halves, the clamps their inputs.
+        bytes_by_name["clamped"] = written().scaled(2 * width)
+    if operator.gated and eager:
+        # Two kernels, activation and product: the product's backward reads the activation's output.
+        bytes_by_name["gate"] = written().scaled(width)
     if is_routed(operator) and operator.kind is OperatorKind.ACTIVATION and not operator.gated:
         # Only the gated form is fused with the product by the router's weights, whose backward
         # reads its other factor.
-        elements = dispatched_tokens(operator, structure, context) * part(
-            operator.writes[0], operator, structure
-        )
-        name = f"{operator.name}.unweighted"
-        tensors[name] = Saved(
-            tensor=name, volume=elements.scaled(context.element), dropped=Recomputable.FULL
-        )
+        bytes_by_name["unweighted"] = written().scaled(width)
     if operator.adapted:
-        # What the first factor of an adapter made, for the gradient of the second.
-        adapter_elements = (
-            dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
-        ) * Size(times=operator.rank)
-        name = f"{operator.name}.lora"
-        tensors[name] = Saved(
-            tensor=name, volume=adapter_elements.scaled(context.element), dropped=Recomputable.FULL
+        # Output of the adapter's first factor, for the gradient of the second.
+        bytes_by_name["lora"] = (tokens * Size(times=operator.rank)).scaled(width)
+    scores_by_name: dict[str, Size] = {}
+    if operator.attention is not None:
+        heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
+        rows = local * heads
+        if context.runtime.attention_kernel is AttentionKernel.UNFUSED:
+            keys = context.memory_tokens if operator.attention.cross else context.tokens
+            scores = rows * Size(times=keys)
+            scores_by_name["softmax"] = scores.scaled(width)
+            if context.dropout:
+                scores_by_name["dropout"] = scores.scaled(width + 1)
+        else:
+            scores_by_name["lse"] = rows.scaled(4)
+    return {
+        f"{name}.{suffix}": Saved(tensor=f"{name}.{suffix}", volume=volume, dropped=dropped)
+        for volumes, dropped in (
+            (bytes_by_name, Recomputable.FULL),
+            (scores_by_name, Recomputable.SELECTIVE),
         )
-    if operator.attention is None:
-        return tensors
-    heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
-    name = operator.name
-    if context.runtime.attention_kernel is AttentionKernel.UNFUSED:
-        keys = context.memory_tokens if operator.attention.cross else context.tokens
-        scores = tokens * heads * Size(times=keys)
-        tensors[f"{name}.softmax"] = Saved(
-            tensor=f"{name}.softmax",
-            volume=scores.scaled(context.element),
-            dropped=Recomputable.SELECTIVE,
-        )
-        if context.dropout:
-            dropped = scores.scaled(context.element + 1)
-            tensors[f"{name}.dropout"] = Saved(
-                tensor=f"{name}.dropout", volume=dropped, dropped=Recomputable.SELECTIVE
-            )
-    else:
-        tensors[f"{name}.lse"] = Saved(
-            tensor=f"{name}.lse", volume=(tokens * heads).scaled(4), dropped=Recomputable.SELECTIVE
-        )
-    return tensors
+        for suffix, volume in volumes.items()
+    }
