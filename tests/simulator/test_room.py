@@ -36,12 +36,12 @@ def test_a_million_microbatches_are_refused_with_what_they_take() -> None:
 
 def test_what_is_left_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "memory_left", lambda: 100 * ACTION_BYTES)
-    require_room(100, each=ACTION_BYTES, doing="it")
+    require_room(100, action_bytes=ACTION_BYTES, doing="it")
     with pytest.raises(ResourceError):
-        require_room(101, each=ACTION_BYTES, doing="it")
+        require_room(101, action_bytes=ACTION_BYTES, doing="it")
     monkeypatch.setattr(room, "memory_left", lambda: 10 * MOST_BYTES)
     with pytest.raises(ResourceError):
-        require_room(MOST_BYTES, each=2, doing="it")
+        require_room(MOST_BYTES, action_bytes=2, doing="it")
 
 
 @pytest.mark.parametrize("strategy", ["pp8", "pp4 dp2", "pp4 vpp2 dp2", "pp4 dp2 schedule=gpipe"])

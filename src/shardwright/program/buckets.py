@@ -68,7 +68,7 @@ def last_piece(
         pieces: number of pieces of this stage.
         of: number of pieces of the other stage.
     """
-    size, their_size = (some[-1].at + some[-1].count for some in (mine, theirs))
+    size, their_size = (ranges[-1].at + ranges[-1].count for ranges in (mine, theirs))
     low, high = size * (pieces - piece - 1) / pieces, size * (pieces - piece) / pieces
     lowest: float | None = None
     for mine_range in mine:

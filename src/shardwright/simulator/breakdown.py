@@ -46,22 +46,22 @@ def _columns(program: Program) -> _Columns:
     return _Columns(kind, klass, kind <= int(TaskKind.R))
 
 
-def critical_class(result: SimulatedPlan) -> int:
+def critical_class(simulated: SimulatedPlan) -> int:
     """The class of devices whose actions take longest in all; the first of equal ones."""
-    return _critical_of(result, _columns(result.program))
+    return _critical_of(simulated, _columns(simulated.program))
 
 
-def _critical_of(result: SimulatedPlan, tasks: _Columns) -> int:
-    busy_time = np.zeros(len(result.program.classes), dtype=np.int64)
+def _critical_of(simulated: SimulatedPlan, tasks: _Columns) -> int:
+    busy_time = np.zeros(len(simulated.program.classes), dtype=np.int64)
     np.add.at(
         busy_time,
         tasks.klass[tasks.action],
-        (result.timeline.finish - result.timeline.start)[tasks.action],
+        (simulated.timeline.finish - simulated.timeline.start)[tasks.action],
     )
     return int(busy_time.argmax())
 
 
-def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
+def breakdown(simulated: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     """(name, seconds) of each part of the step on the critical class of devices; the parts add up
     to the step.
 
@@ -70,17 +70,17 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     pipeline (bubble), gathers and reductions that nothing hides, the update, jitter, and `UNEVEN`
     where a stage's devices have unequal work.
     """
-    program, timeline, costs = result.program, result.timeline, result.costs
+    program, timeline, costs = simulated.program, simulated.timeline, simulated.costs
     tasks = _columns(program)
-    klass = _critical_of(result, tasks)
+    klass = _critical_of(simulated, tasks)
     of_class = tasks.klass == klass
     own_actions = tasks.action & of_class
     parts = dict.fromkeys((*PARTS, *PART_NAMES), 0.0)
-    uneven = _add_priced_parts(result, klass, parts)
+    uneven = _add_priced_parts(simulated, klass, parts)
     # In picoseconds, whose differences are exact.
     ends = int(timeline.finish.max())
     spent_in_actions = int((timeline.finish - timeline.start)[own_actions].sum())
-    first = int(timeline.start[own_actions].min())
+    first_action = int(timeline.start[own_actions].min())
     update = of_class & (tasks.kind == int(TaskKind.STEP))
     update_start = int(timeline.start[update].max()) if update.any() else ends
     sync = (program.instances.stream == int(Stream.SYNC)) & of_class
@@ -90,7 +90,7 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
         0,
     )
     gather_first = min(
-        first, int(picoseconds(costs.step(*program.classes[klass].families[0]).gather_s)[0])
+        first_action, int(picoseconds(costs.step(*program.classes[klass].families[0]).gather_s)[0])
     )
     exposed = int(sync_behind_actions.sum()) + gather_first
     parts["slowdown"] = (
@@ -99,11 +99,11 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     parts["sharding"] += exposed / PICOSECONDS_PER_SECOND
     parts["optimizer"] = (ends - update_start) / PICOSECONDS_PER_SECOND
     parts["bubble"] = max(update_start - spent_in_actions - exposed, 0) / PICOSECONDS_PER_SECOND
-    parts["jitter"] = result.step_time_s - ends / PICOSECONDS_PER_SECOND
+    parts["jitter"] = simulated.step_time_s - ends / PICOSECONDS_PER_SECOND
     parts[UNEVEN] = uneven
     # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
     largest = max(parts, key=lambda n: parts[n])
-    parts[largest] += result.step_time_s - sum(parts.values())
+    parts[largest] += simulated.step_time_s - sum(parts.values())
     return tuple(
         (name, float(value))
         for name, value in parts.items()
@@ -111,18 +111,18 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _add_priced_parts(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
+def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
     """Add the priced parts of the class's actions to `parts`; return the seconds that those actions
     wait for slower devices of their stage.
 
     Of a pair that runs overlapped the kernels count in full, and tokens on their way to experts
     only as far as they outlast them.
     """
-    costs, templates = result.costs, result.program.templates
+    costs, templates = simulated.costs, simulated.program.templates
     family_of = {
-        (lane, chunk): family for lane, chunk, family in result.program.classes[klass].families
+        (lane, chunk): family for lane, chunk, family in simulated.program.classes[klass].families
     }
-    runs = np.bincount(result.program.instances.template, minlength=len(templates))
+    runs = np.bincount(simulated.program.instances.template, minlength=len(templates))
     uneven = 0.0
 
     @cache

@@ -15,7 +15,7 @@ from shardwright.simulator.traffic import plan_traffic
 from shardwright.units import GIGA
 
 
-def egress_usd(problem: Problem, result: SimulatedPlan) -> float:
+def egress_usd(problem: Problem, simulated: SimulatedPlan) -> float:
     """Dollars that a step pays for bytes between zones: the bytes that each class's first device
     sends over the zones' links, for all its devices.
 
@@ -31,7 +31,7 @@ def egress_usd(problem: Problem, result: SimulatedPlan) -> float:
         return 0.0
     total = 0.0
     for device_class, sent in zip(
-        result.program.classes, plan_traffic(problem, result), strict=True
+        simulated.program.classes, plan_traffic(problem, simulated), strict=True
     ):
         sender_zone = next(iter(_zones(cluster, device_class.devices[:1])))
         for traffic in sent:

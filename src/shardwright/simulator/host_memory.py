@@ -114,7 +114,9 @@ def _equal_nodes_together(
     """One entry for nodes of one group with equal bytes, those that fill the largest share of their
     host memory first.
     """
-    group = np.repeat(np.arange(len(cluster.groups)), [one.count for one in cluster.groups])
+    group = np.repeat(
+        np.arange(len(cluster.groups)), [node_group.count for node_group in cluster.groups]
+    )
     rows = np.concatenate([group[:, None], offloading_devices[:, None], bytes_of_nodes], axis=1)
     used = np.flatnonzero(offloading_devices)
     distinct, first_place, count = np.unique(
@@ -140,6 +142,10 @@ def _equal_nodes_together(
         )
     return tuple(
         sorted(
-            entries, key=lambda one: (-(one.need / one.capacity if one.capacity else 0.0), one.node)
+            entries,
+            key=lambda memory: (
+                -(memory.need / memory.capacity if memory.capacity else 0.0),
+                memory.node,
+            ),
         )
     )

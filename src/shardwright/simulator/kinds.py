@@ -28,7 +28,7 @@ def kind_names(cluster: Cluster) -> tuple[str, ...]:
     )
 
 
-def kind_times(cluster: Cluster, result: SimulatedPlan) -> tuple[KindTimes, ...]:
+def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, ...]:
     """Busy seconds of the mean device of each kind, and its waiting seconds by cause.
 
     A device waits while its compute stream runs nothing. The cause is read off the chain of tasks
@@ -37,7 +37,7 @@ def kind_times(cluster: Cluster, result: SimulatedPlan) -> tuple[KindTimes, ...]
     own included (another stage of it); the others are waits for `LINKS`. Busy seconds, waits and
     jitter add up to the step. Left out: waiting inside actions, for collectives in a stage.
     """
-    program, timeline = result.program, result.timeline
+    program, timeline = simulated.program, simulated.timeline
     names = kind_names(cluster)
     kinds = list(dict.fromkeys(names))
     group = groups_of(
@@ -112,7 +112,7 @@ def _waits_by_cause(
     task: IntArray,
     low: IntArray,
     high: IntArray,
-    before: IntArray,
+    last_predecessor: IntArray,
     start: IntArray,
     finish: IntArray,
     cause: IntArray,
@@ -133,7 +133,7 @@ def _waits_by_cause(
         np.add.at(picoseconds, cause[task], (ended - begun).astype(np.float64))
         reaches_further = begun > low
         task, low, high = (
-            before[task[reaches_further]],
+            last_predecessor[task[reaches_further]],
             low[reaches_further],
             begun[reaches_further],
         )

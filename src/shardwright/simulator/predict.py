@@ -95,12 +95,12 @@ def predict_plan(
     )
 
 
-def step_spending(problem: Problem, result: SimulatedPlan) -> Spending:
+def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
     """Dollars and joules of a step of a simulated plan."""
-    working = working_devices(Same(result.program.stages))
-    egress, tokens = egress_usd(problem, result), problem.job.tokens_per_step
+    working = working_devices(Same(simulated.program.stages))
+    egress, tokens = egress_usd(problem, simulated), problem.job.tokens_per_step
     return spending_of(
-        problem.cluster, working, seconds=result.step_time_s, tokens=tokens, egress_usd=egress
+        problem.cluster, working, seconds=simulated.step_time_s, tokens=tokens, egress_usd=egress
     )
 
 
@@ -156,14 +156,14 @@ def predict(
     return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
 
 
-def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
+def _sources(problem: Problem, plan: Plan, simulated: SimulatedPlan) -> tuple[Source, ...]:
     """Sources of every kind of node that the plan uses, each once; then those of its kernels'
     seconds.
     """
     used = [
         group
         for group, count in enumerate(
-            counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))
+            counts_by_group(problem.cluster, working_devices(Same(simulated.program.stages)))
         )
         if count
     ]
@@ -173,14 +173,14 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
         for s in problem_sources(group_problem(problem, kind))
     )
     vendors = dict.fromkeys(problem.cluster.groups[kind].kind.accelerator.vendor for kind in used)
-    hosts = host_sources(problem.cluster, used) if result.host_memory else ()
+    hosts = host_sources(problem.cluster, used) if simulated.host_memory else ()
     return (
         *cluster_sources(problem.cluster),
         *hosts,
         *_shared_library(tuple(vendors)),
         *_quantised_checkpoint(problem),
         *node_sources,
-        *_kernel_sources(problem, result),
+        *_kernel_sources(problem, simulated),
     )
 
 
@@ -235,7 +235,7 @@ def _with_accelerator(problem: Problem, kind: int, source: Source) -> Source:
     )
 
 
-def _kernel_sources(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
+def _kernel_sources(problem: Problem, simulated: SimulatedPlan) -> tuple[Source, ...]:
     """One source a family of kernels: the share of its seconds that each table, fit or assumption
     gave; the origin is the largest share's.
     """
@@ -248,7 +248,7 @@ def _kernel_sources(problem: Problem, result: SimulatedPlan) -> tuple[Source, ..
             ),
             origin=share.parts[0][1],
         )
-        for share in shares(priced_seconds(problem, result.program.stages))
+        for share in shares(priced_seconds(problem, simulated.program.stages))
     )
 
 

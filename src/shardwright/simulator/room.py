@@ -26,17 +26,18 @@ _MEMINFO: Final = Path("/proc/meminfo")
 _GROUP: Final = Path("/sys/fs/cgroup")
 
 
-def require_room(count: int, *, each: int, doing: str) -> None:
-    """Raise if `count` actions of `each` bytes are more than this machine has left, or MOST.
+def require_room(count: int, *, action_bytes: int, doing: str) -> None:
+    """Raise if `count` actions of `action_bytes` each are more than this machine has left, or
+    MOST_BYTES.
 
     Raises:
         ResourceError: names the bytes that they would take.
     """
     room = min(memory_left(), MOST_BYTES)
-    if count * each > room:
+    if count * action_bytes > room:
         raise ResourceError(
-            f"{doing} takes {format_bytes(count * each)} of memory, and {format_bytes(room)} may be"
-            " taken here",
+            f"{doing} takes {format_bytes(count * action_bytes)} of memory, and"
+            f" {format_bytes(room)} may be taken here",
             hint="fewer microbatches: a larger mbs, more dp, or a smaller --global-batch",
         )
 

@@ -216,7 +216,7 @@ def _laid_out(question: _LayoutQuestion) -> _LaidOut:
     actions = num_actions(
         plan, {(stage.lane, stage.chunk): len(stage.families) for lane in stages for stage in lane}
     )
-    require_room(actions, each=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
+    require_room(actions, action_bytes=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
     rows = action_rows(plan)
     kinds = stage_kinds(problem, stages, summings)
     return _LaidOut(

@@ -42,7 +42,9 @@ _IN_USE = frozenset({"activations", "logits", "temporary"})
 """Items of memory that come and go in a step."""
 
 
-def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] = ()) -> StepTrace:
+def simulated_trace(
+    simulated: SimulatedPlan, *, plan: str, devices: Sequence[int] = ()
+) -> StepTrace:
     """The trace of the simulated step: spans of its devices, and the bytes that they hold.
 
     Bytes held are those that a device has all the time and the activations that its microbatches
@@ -57,7 +59,7 @@ def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] 
         UsageError: a device runs nothing in this plan.
         ResourceError: this machine has not the memory for so many tasks.
     """
-    program = result.program
+    program = simulated.program
     chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices.first for c in program.classes))
     numbers = class_numbers(program.classes)
     idle = [d for d in chosen if not 0 <= d < len(numbers) or numbers[d] < 0]
@@ -70,28 +72,34 @@ def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] 
         program.templates.klass[program.instances.template], minlength=len(program.classes)
     )
     count = int(tasks[numbers[list(chosen)]].sum())
-    require_room(count, each=TASK_BYTES, doing=f"a trace of {count:,} tasks")
+    require_room(count, action_bytes=TASK_BYTES, doing=f"a trace of {count:,} tasks")
     traced, spans, memory = [], [], []
     for device in chosen:
         number = int(numbers[device])
-        device_spans = _spans(result, number, device=device)
+        device_spans = _spans(simulated, number, device=device)
         spans += device_spans
-        memory += _memory_samples(result, number, device_spans, device=device)
+        memory += _memory_samples(simulated, number, device_spans, device=device)
         alike = 1 if devices else len(program.classes[number].devices)
-        traced.append(TracedDevice(device=device, alike=alike, runs=result.memory[number].layers))
+        traced.append(
+            TracedDevice(device=device, alike=alike, runs=simulated.memory[number].layers)
+        )
     return StepTrace(
         plan=plan,
         origin=Origin.SIMULATED,
         devices=tuple(traced),
         spans=sorted_spans(spans),
-        step_s=result.step_time_s,
+        step_s=simulated.step_time_s,
         memory=tuple(memory),
     )
 
 
-def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
+def _spans(simulated: SimulatedPlan, number: int, *, device: int) -> list[Span]:
     """The tasks of a class as spans of one of its devices."""
-    program, instances, timeline = result.program, result.program.instances, result.timeline
+    program, instances, timeline = (
+        simulated.program,
+        simulated.program.instances,
+        simulated.timeline,
+    )
     own_tasks = np.flatnonzero(instances.klass == number)
     start, end = (
         instants[own_tasks] / PICOSECONDS_PER_SECOND
@@ -104,7 +112,7 @@ def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
         index = int(instances.template[task])
         template = program.templates[index]
         if index not in shares:
-            shares[index] = _waiting_share(program, result.costs, template)
+            shares[index] = _waiting_share(program, simulated.costs, template)
             targets[index] = _receiving_chunk(program, task, template)
         begin, finish = float(start[place]), float(end[place])
         spans.append(
@@ -189,12 +197,14 @@ def _waiting_share(program: Program, costs: StageCosts, template: Template) -> f
 
 
 def _memory_samples(
-    result: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int
+    simulated: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int
 ) -> list[Sample]:
     """Bytes that a device holds over time, as samples."""
-    program = result.program
+    program = simulated.program
     device_class = program.classes[number]
-    constant_bytes = sum(size for name, size in result.memory[number].items if name not in _IN_USE)
+    constant_bytes = sum(
+        size for name, size in simulated.memory[number].items if name not in _IN_USE
+    )
     span_of_action: dict[tuple[str, int, int, int, int], tuple[float, float]] = {}
     for span in spans:
         if span.track is Track.COMPUTE:
@@ -203,7 +213,7 @@ def _memory_samples(
     rows = program.rows
     first_action = int(rows.row_start[device_class.row])
     changes = []
-    for place, change in enumerate(kept_changes(program, result.costs, device_class).tolist()):
+    for place, change in enumerate(kept_changes(program, simulated.costs, device_class).tolist()):
         if change:
             action = first_action + place
             kind = TaskKind(int(rows.kind[action])).name

@@ -74,16 +74,16 @@ class Traffic:
     sent: tuple[float, ...]
 
 
-def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
+def plan_traffic(problem: Problem, simulated: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
     """Bytes that the first device of each class sends in a step, by part and group.
 
     Collectives move the bytes that the busiest member sends by the algorithm that the library
     chooses. Left out: 4 bytes of the gradients' norm, scales of 8-bit operands, and notifications
     of experts.
     """
-    program = result.program
+    program = simulated.program
     holdings = held_by_families(program.stages, summings_of(problem, program.stages))
-    runs = _runs(result)
+    runs = _runs(simulated)
     traffic = []
     for number, device_class in enumerate(program.classes):
         sums = _TrafficCounter(problem, device_class.devices.first)
@@ -92,7 +92,7 @@ def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic
             holdings_of_segments = [
                 holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))
             ]
-            _count_blocks(sums, result, stage, runs[number])
+            _count_blocks(sums, simulated, stage, runs[number])
             _count_gradients(
                 sums,
                 stage,
@@ -100,7 +100,7 @@ def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic
                 rules=shard_rules(program.plan),
                 runs=runs[number],
             )
-        _count_edges(sums, result)
+        _count_edges(sums, simulated)
         traffic.append(sums.traffic())
     return tuple(traffic)
 
@@ -109,8 +109,8 @@ _Runs = Counter[tuple[int, int, int, int]]
 """(lane, chunk, slice, kind) -> how often a class runs that action in a step."""
 
 
-def _runs(result: SimulatedPlan) -> list[_Runs]:
-    program, templates = result.program, result.program.templates
+def _runs(simulated: SimulatedPlan) -> list[_Runs]:
+    program, templates = simulated.program, simulated.program.templates
     tasks_of_template = np.bincount(program.instances.template, minlength=len(templates))
     runs_of_class: list[_Runs] = [Counter() for _ in program.classes]
     actions = np.flatnonzero((templates.kind <= int(TaskKind.R)) & (templates.piece == 0))
@@ -181,12 +181,12 @@ class _TrafficCounter:
 
 
 def _count_blocks(
-    sums: _TrafficCounter, result: SimulatedPlan, stage: StageParts, runs: _Runs
+    sums: _TrafficCounter, simulated: SimulatedPlan, stage: StageParts, runs: _Runs
 ) -> None:
     """Count collectives inside the blocks of a stage: forward, backward and where they run
     again.
     """
-    lengths = result.costs.lengths[stage.lane]
+    lengths = simulated.costs.lengths[stage.lane]
     for part in range(len(lengths)):
         forward = runs[stage.lane, stage.chunk, part, int(TaskKind.F)]
         backward = sum(runs[stage.lane, stage.chunk, part, kind] for kind in _BACKWARDS)
@@ -250,7 +250,7 @@ class _ReducedGroup(NamedTuple):
 def _count_gradients(
     sums: _TrafficCounter,
     stage: StageParts,
-    held: list[tuple[HeldParameters, ...]],
+    holdings: list[tuple[HeldParameters, ...]],
     *,
     rules: ShardRules,
     runs: _Runs,
@@ -274,13 +274,13 @@ def _count_gradients(
         if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS
     )
     zero = stage_of(
-        chain.from_iterable(held),
+        chain.from_iterable(holdings),
         device=sums.device,
         rules=rules,
         zero=rules.lanes[stage.lane].zero,
     )
     reduced = backward if zero >= 2 and runtime.reduce_every_microbatch else 1
-    bucketed, beyond = in_buckets(held, layers=layers)
+    bucketed, beyond = in_buckets(holdings, layers=layers)
 
     def is_cut(h: HeldParameters) -> bool:
         return is_gathered(rules.party(h.klass, h.near, sums.device), zero=zero)
@@ -402,9 +402,9 @@ def _count_owner_exchange(
     )
 
 
-def _count_edges(sums: _TrafficCounter, result: SimulatedPlan) -> None:
+def _count_edges(sums: _TrafficCounter, simulated: SimulatedPlan) -> None:
     """Count messages between stages, and the collectives around them."""
-    program, costs = result.program, result.costs
+    program, costs = simulated.program, simulated.costs
     templates = program.templates
     times = np.bincount(program.instances.template, minlength=len(templates))
     seen: set[tuple[int, int, int]] = set()

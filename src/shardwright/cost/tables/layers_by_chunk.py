@@ -125,15 +125,15 @@ def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
     all where none has any.
     """
     back = block_facts(model).back
-    found = []
+    blocks = []
     for content in contents:
         place = content[-1][0] if content else 0
         for block, _ in reversed(content):
             if back[block]:
                 place = block
                 break
-        found.append(place)
-    return np.array(found, dtype=np.int64)
+        blocks.append(place)
+    return np.array(blocks, dtype=np.int64)
 
 
 def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
@@ -141,15 +141,15 @@ def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
     first of all where none has any.
     """
     trained = block_facts(model).trained
-    found = []
+    blocks = []
     for content in contents:
         place = content[0][0] if content else 0
         for block, _ in content:
             if trained[block]:
                 place = block
                 break
-        found.append(place)
-    return np.array(found, dtype=np.int64)
+        blocks.append(place)
+    return np.array(blocks, dtype=np.int64)
 
 
 def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:

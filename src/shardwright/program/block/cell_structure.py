@@ -146,10 +146,10 @@ class CellStructure:
         if not peers:
             return Size(times=0)
         sent_rows = self._count(OperatorClass.ROUTER, length) * sum(
-            other.held_experts(operator) for other in peers
+            peer.held_experts(operator) for peer in peers
         )
         received_rows = self.held_experts(operator) * sum(
-            other.router_tokens(length) for other in peers
+            peer.router_tokens(length) for peer in peers
         )
         busiest = max(sent_rows, received_rows) * operator.experts.topk
         return Size(times=-(-busiest * len(group) // (all_experts * len(peers))))
@@ -269,7 +269,7 @@ class CellStructure:
                 devices_of_part.setdefault(part, []).append(device)
         index = devices_of_part[own_part].index(self.device)
         return (
-            tuple(sorted(found[index % len(found)] for found in devices_of_part.values()))
+            tuple(sorted(devices[index % len(devices)] for devices in devices_of_part.values()))
             if len(devices_of_part) > 1
             else (self.device,)
         )

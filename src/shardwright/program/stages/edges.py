@@ -70,14 +70,16 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
     Between whole blocks their outputs; where a cut lies inside a block each of its operators'
     outputs, and the block's input to every stage whose operators read it.
     """
-    where: dict[tuple[int, int], list[tuple[int, str]]] = {}
+    places_of_block: dict[tuple[int, int], list[tuple[int, str]]] = {}
     read = [_input_and_memory_blocks(model, run) for run in range(len(model.runs))]
     for stage in stages:
         for segment in stage.segments:
             for block in range(segment.first, segment.first + segment.count):
-                where.setdefault((segment.run, block), []).append((stage.chunk, segment.operator))
+                places_of_block.setdefault((segment.run, block), []).append(
+                    (stage.chunk, segment.operator)
+                )
     edges: dict[StageEdge, None] = {}
-    for (run, block), places in where.items():
+    for (run, block), places in places_of_block.items():
         before, memory = ([(run, block - 1)] if block else read[run][0]), read[run][1]
         reading = {chunk: (True, True) for chunk, operator in places if not operator}
         inside = model.blocks[model.runs[run].block].operators
@@ -91,16 +93,20 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
             )
             for name in operator.inputs:
                 if name in place_of:
-                    last = "" if name == inside[-1].name else name
+                    operator_output = "" if name == inside[-1].name else name
                     edges[
-                        StageEdge(source=place_of[name], target=target, run=run, operator=last)
+                        StageEdge(
+                            source=place_of[name], target=target, run=run, operator=operator_output
+                        )
                     ] = None
         for target, (from_input, from_memory) in reading.items():
             for source in (*(before if from_input else ()), *(memory if from_memory else ())):
-                if source in where:
-                    edges[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = (
-                        None
-                    )
+                if source in places_of_block:
+                    edges[
+                        StageEdge(
+                            source=places_of_block[source][-1][0], target=target, run=source[0]
+                        )
+                    ] = None
     return tuple(
         sorted(
             [e for e in edges if e.source != e.target], key=attrgetter("target", "source", "run")

@@ -223,14 +223,14 @@ def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ..
         acts.append(
             Act(step=step, flows=tuple(part), sent=sent, received=received, crossing=crossing)
         )
-    result = joined_steps(acts)
+    steps = joined_steps(acts)
     if sends:
         sent, received, crossing = message_loads(component, sends)
         step = Step(kind=StepKind.SEND, sends=_messages(sends))
-        result.append(
+        steps.append(
             Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing)
         )
-    return tuple(result)
+    return tuple(steps)
 
 
 def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:

@@ -240,14 +240,14 @@ def delivers_wanted_values(component: Component, acts: Iterable[Act]) -> bool:
         return sums[key]
 
     for act in acts:
-        before = value.copy()
+        before_step = value.copy()
         for flow in act.flows:
             low, high = place[flow.low], place[flow.high]
             if len(flow.sources) == 1:
-                value[list(flow.targets), low:high] = before[flow.sources[0], low:high]
+                value[list(flow.targets), low:high] = before_step[flow.sources[0], low:high]
                 continue
             for cell in range(low, high):
-                value[list(flow.targets), cell] = total(cell, before[list(flow.sources), cell])
+                value[list(flow.targets), cell] = total(cell, before_step[list(flow.sources), cell])
     return all(
         bool((value[list(piece.wanted), place[piece.low] : place[piece.high]] == 1).all())
         for piece in component.pieces
