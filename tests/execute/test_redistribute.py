@@ -18,9 +18,9 @@ from shardwright.execute.redistribution.redistribute import redistribute
 from shardwright.execute.redistribution.regions import overlap
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
-from shardwright.program.layout.layout import Holding, Layout
-from shardwright.program.transition.steps import StepKind
+from shardwright.program.layout.tensor_layout import Holding, Layout
 from shardwright.program.transition.transition import best_acts, transition
+from shardwright.program.transition.transition_steps import StepKind
 from tests.execute.layouts import (
     EVERYTHING,
     boxed,

@@ -22,7 +22,7 @@ from shardwright.export.placement import HOSTS, RANKS, TABLE
 from shardwright.export.torchtitan import FLAVORS, FUNCTION, MODULE, ORDER, SCHEDULES, SCRIPT
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.export.plans import BATCH, LENGTH, legal, stored

@@ -16,7 +16,7 @@ from shardwright.launch_files.launch.launch import Launch
 from shardwright.launch_files.launch.number_formats import half_settings
 from shardwright.launch_files.megatron.argument_rules import REFUSED_LAYERS
 from shardwright.model.ir.graph import Model
-from shardwright.program.legal import grid_violations
+from shardwright.program.rule_violations import grid_violations
 from shardwright.search.advice import Change
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation

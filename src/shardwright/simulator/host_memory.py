@@ -12,8 +12,8 @@ from shardwright.arrays import IntArray
 from shardwright.cost.step.stage_costs import StageCosts, kept_changes
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import group_ends
+from shardwright.program.plan_program import DeviceClass, Program
 from shardwright.program.problem import Problem
-from shardwright.program.program import DeviceClass, Program
 from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.prediction import HostMemory
 from shardwright.strategy.plan.plan import Plan

@@ -17,16 +17,21 @@ from shardwright.cost.step.price_sources import priced_seconds, shares
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem, under
-from shardwright.program.same import Same
-from shardwright.program.stages.parts import working_devices
-from shardwright.simulator.breakdown import breakdown, critical_class
+from shardwright.program.stages.stage_segments import working_devices
 from shardwright.simulator.cluster_sources import cluster_sources, host_sources
-from shardwright.simulator.egress import egress_usd
-from shardwright.simulator.interval import doubts, interval
-from shardwright.simulator.kinds import kind_names, kind_times
+from shardwright.simulator.device_kind_times import kind_names, kind_times
+from shardwright.simulator.egress_dollars import egress_usd
+from shardwright.simulator.plan_simulation import (
+    SimulatedPlan,
+    peak_flops,
+    plan_of_grid,
+    simulate_plan,
+)
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
-from shardwright.simulator.simulate import SimulatedPlan, peak_flops, plan_of_grid, simulate_plan
+from shardwright.simulator.step_breakdown import breakdown, critical_class
+from shardwright.simulator.step_time_interval import doubts, interval
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds

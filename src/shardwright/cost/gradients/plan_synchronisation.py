@@ -44,8 +44,8 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
 from shardwright.program.shard_rules import Party, ShardRules, Sharing
-from shardwright.program.stages.holdings import HeldParameters
-from shardwright.program.stages.parts import Segment
+from shardwright.program.stages.held_parameters import HeldParameters
+from shardwright.program.stages.stage_segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

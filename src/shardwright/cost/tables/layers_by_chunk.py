@@ -17,8 +17,8 @@ from shardwright.model.gradients import has_backward
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.same import Same
-from shardwright.program.stages.chunks import Content, chunk_contents
+from shardwright.program.identity_keys import Same
+from shardwright.program.stages.chunk_contents import Content, chunk_contents
 
 
 @lru_cache(maxsize=1024)

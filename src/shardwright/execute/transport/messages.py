@@ -25,7 +25,7 @@ from shardwright.execute.transport.requests import (
     Task,
     answered,
 )
-from shardwright.program.transition.steps import even_ranges
+from shardwright.program.transition.transition_steps import even_ranges
 
 T = TypeVar("T")
 

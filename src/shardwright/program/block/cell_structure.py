@@ -13,10 +13,11 @@ from shardwright.hardware.graph import regular
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.block.placement import Change
-from shardwright.program.block.shared_keys import cotangent_routes
-from shardwright.program.block.sizes import Size
-from shardwright.program.layout.cells import (
+from shardwright.program.block.operator_placement import Change
+from shardwright.program.block.shared_key_cotangents import cotangent_routes
+from shardwright.program.block.symbolic_sizes import Size
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import (
     Cell,
     StageCells,
     covered_runs,
@@ -25,17 +26,16 @@ from shardwright.program.layout.cells import (
     interval,
     token_box,
 )
-from shardwright.program.layout.layout import Box, Holding, Layout, count, intersection
-from shardwright.program.layout.projection import TOKENS, projection
-from shardwright.program.layout.replica import replica
+from shardwright.program.layout.devices_by_part import TOKENS, projection
 from shardwright.program.layout.stage_layouts import (
     made_layout,
     stream_operator,
     wanted_layout,
 )
-from shardwright.program.same import Same
-from shardwright.program.transition.steps import StepKind
+from shardwright.program.layout.stage_replica import replica
+from shardwright.program.layout.tensor_layout import Box, Holding, Layout, count, intersection
 from shardwright.program.transition.transition import Transition, transition
+from shardwright.program.transition.transition_steps import StepKind
 from shardwright.strategy.plan.split import Exchange
 
 

@@ -35,7 +35,7 @@ from shardwright.search.limit import Limit, limit_of
 from shardwright.search.simulation import Simulation
 from shardwright.search.standing import standing
 from shardwright.search.universal import universal_seconds
-from shardwright.simulator.simulate import fits_hosts
+from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 

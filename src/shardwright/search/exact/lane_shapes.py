@@ -18,8 +18,8 @@ from shardwright.arrays import IntArray
 from shardwright.hardware.graph import at_work
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.program.stages.holdings import parameter_places, shares_of
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.held_parameters import parameter_places, shares_of
+from shardwright.program.stages.stage_segments import StageParts
 from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks
 from shardwright.search.exact.orders import num_orders, pipeline_orders
 from shardwright.search.exact.space import ExactSpace, Partition, lane_partitions, stage_trees

@@ -23,7 +23,7 @@ from shardwright.search.grid.peaks import Peaks
 from shardwright.search.grid.prepare import Prepared
 from shardwright.search.limit import Limit
 from shardwright.search.standing import standing
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 
 Progress = Callable[[str, int, int], None]

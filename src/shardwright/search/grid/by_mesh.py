@@ -30,7 +30,7 @@ from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import GridFacts

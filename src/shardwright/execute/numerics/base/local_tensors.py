@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.program.layout.layout import Indices
+from shardwright.program.layout.tensor_layout import Indices
 
 
 def numbers(indices: Indices, *, like: torch.Tensor) -> torch.Tensor:
