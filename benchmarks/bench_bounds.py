@@ -14,7 +14,7 @@ from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find
 from shardwright.search.grid.members import member_grid
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
 GPT3 = Request(

@@ -10,7 +10,7 @@ import sys
 import warnings
 from typing import Any, Final
 
-from shardwright.simulator.simulate import memory_of_grid
+from shardwright.simulator.plan_simulation import memory_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.units import GIB
 from tests.torch_checks import ours

@@ -22,7 +22,7 @@ import pytest
 
 from shardwright import build_kernels, built_kernels, compiled
 from shardwright.built_kernels import Kernel, digest, name_of
-from shardwright.simulator.kernel import longest_path as paths
+from shardwright.simulator.kernel import longest_path
 from tests.cli.test_first_run import KERNELS
 from tests.sources import SOURCE
 from tests.tiers import in_both, in_proof
@@ -266,7 +266,7 @@ def written_again(kernel: Any, **changes: str) -> types.FunctionType:
 
 
 def test_a_digest_sees_code_and_constants_and_no_words() -> None:
-    kernel = paths.longest_path
+    kernel = longest_path.longest_path
     same = digest(kernel)
     assert digest(written_again(kernel)) == same
     assert digest(written_again(kernel, words="Earliest start -> The earliest start")) == same
@@ -287,14 +287,14 @@ def test_a_digest_sees_code_and_constants_and_no_words() -> None:
 def test_a_digest_sees_what_a_kernel_calls(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
-    before = digest(paths.longest_path)
+    before = digest(longest_path.longest_path)
     other = (
-        written_again(paths.mark_stuck, code="start[task] = -1 -> start[task] = -3")
+        written_again(longest_path.mark_stuck, code="start[task] = -1 -> start[task] = -3")
         if value is None
         else value
     )
-    monkeypatch.setitem(built_kernels._written(paths.longest_path).__globals__, name, other)
-    assert digest(paths.longest_path) != before
+    monkeypatch.setitem(built_kernels._written(longest_path.longest_path).__globals__, name, other)
+    assert digest(longest_path.longest_path) != before
 
 
 def test_a_digest_sees_constants_of_other_modules_enumerations_and_fields() -> None:
@@ -331,14 +331,14 @@ def test_a_kernel_whose_source_has_changed_runs_in_its_new_form(
 ) -> None:
     monkeypatch.setattr(built_kernels, "fallbacks", {})
     changed = written_again(
-        paths.longest_path,
+        longest_path.longest_path,
         code="now = start[task] + work[task] -> now = start[task] + 2 * work[task]",
     )
-    changed.__module__, changed.__qualname__ = paths.__name__, "longest_path"
+    changed.__module__, changed.__qualname__ = longest_path.__name__, "longest_path"
     kernel = Kernel(changed, lambda function: function)
     assert [one.tolist() for one in kernel(*WORK)] == [[0, 6, 6], [6, 8, 10]]
     assert built_kernels.fallbacks == {name_of(kernel): "changed"}
-    assert [one.tolist() for one in paths.longest_path(*WORK)] == [[0, 3, 3], [3, 4, 5]]
+    assert [one.tolist() for one in longest_path.longest_path(*WORK)] == [[0, 3, 3], [3, 4, 5]]
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_arguments_of_other_types_are_never_read_as_the_built_ones(
     monkeypatch: pytest.MonkeyPatch, values: tuple[Any, ...]
 ) -> None:
     monkeypatch.setattr(built_kernels, "fallbacks", {})
-    kernel = Kernel(built_kernels._written(paths.longest_path), lambda function: function)  # type: ignore[arg-type]
+    kernel = Kernel(built_kernels._written(longest_path.longest_path), lambda function: function)  # type: ignore[arg-type]
     assert [one.tolist() for one in kernel(*values)] == [[0, 3, 3], [3, 4, 5]]
     assert built_kernels.fallbacks == {name_of(kernel): "arguments"}
 
@@ -366,8 +366,8 @@ def test_arguments_of_other_types_are_never_read_as_the_built_ones(
 @built
 def test_names_and_wrong_numbers_of_arguments() -> None:
     names = ("work", "indegree", "successor_start", "successor")
-    expected = [one.tolist() for one in paths.longest_path(*WORK)]
-    call: Any = paths.longest_path
+    expected = [one.tolist() for one in longest_path.longest_path(*WORK)]
+    call: Any = longest_path.longest_path
     assert [
         one.tolist() for one in call(*WORK[:2], **dict(zip(names[2:], WORK[2:], strict=True)))
     ] == expected

@@ -4,9 +4,9 @@ folds.
     python tools/fit_constants.py [benchmarks/published/*.csv]
 
 Writes src/shardwright/hardware/catalog/constants.py (values of `Constants`),
-src/shardwright/simulator/interval.py (`COEFFICIENTS`), src/shardwright/simulator/runs.json (which
-runs there were) and benchmarks/published/folds.json. `make accuracy` afterwards writes the page.
-The fit does not depend on the values shipped before.
+src/shardwright/simulator/step_time_interval.py (`COEFFICIENTS`),
+src/shardwright/simulator/runs.json (which runs there were) and benchmarks/published/folds.json.
+`make accuracy` afterwards writes the page. The fit does not depend on the values shipped before.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.interval import COEFFICIENTS, UNSEEN
-from shardwright.simulator.runs import FRAMEWORK, Runs
+from shardwright.simulator.fitted_runs import FRAMEWORK, Runs
+from shardwright.simulator.step_time_interval import COEFFICIENTS, UNSEEN
 from shardwright.validation.errors.prediction_errors import RowResult
 
 QUANTILE: Final = 0.78

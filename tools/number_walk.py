@@ -32,26 +32,26 @@ from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.time_parts import GEMM
 from shardwright.files.plan_source import read_strategy
-from shardwright.program.block.block import Phase
+from shardwright.program.block.block_program import Phase
 from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.sizes import evaluate
-from shardwright.program.lower import lower_plan
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.block.symbolic_sizes import evaluate
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.problem import Problem
-from shardwright.program.stages.holdings import plan_holdings
-from shardwright.program.stages.parts import Segment, plan_stages
+from shardwright.program.stages.held_parameters import plan_holdings
+from shardwright.program.stages.stage_segments import Segment, plan_stages
 from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.table import KINDS
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.request import Request
-from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.kernel.events import simulate
+from shardwright.simulator.kernel_tasks import plan_kernel_tasks
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.simulator.simulate import simulate_plan
-from shardwright.simulator.tasks import plan_kernel_tasks
+from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.rules import violations

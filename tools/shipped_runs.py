@@ -10,7 +10,7 @@ import json
 
 from interval_fit import runs_text
 
-from shardwright.simulator.runs import FILE
+from shardwright.simulator.fitted_runs import FILE
 
 if __name__ == "__main__":
     ran = json.loads(FILE.read_text(encoding="utf-8"))["ran"]

@@ -17,8 +17,8 @@ from benchmarks.emulated.ranks import Ranks, ranks_up
 from benchmarks.emulated.reach import Priced, collectives, reach_of
 from benchmarks.emulated.results import line, page
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach, Setting
-from shardwright.program.instances import TaskKind
-from shardwright.simulator.simulate import SimulatedPlan
+from shardwright.program.task_arrays import TaskKind
+from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.strategy.text.notation import print_plan
 
 WARM: Final = 1

@@ -21,7 +21,7 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.orders.resolve_plan import resolved
-from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
 

@@ -15,8 +15,8 @@ from shardwright.execute.interpreter.device_walk import _Flow as Flow
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Answer, Task
-from shardwright.program.instances import TaskKind
-from shardwright.program.layout.layout import Layout, count
+from shardwright.program.layout.tensor_layout import Layout, count
+from shardwright.program.task_arrays import TaskKind
 
 T = TypeVar("T")
 Seconds = Mapping[tuple[int, int, int, int], float]

@@ -17,13 +17,13 @@ from shardwright.files.text import to_text
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.model.catalog.catalog import load_model
-from shardwright.program.legal import grid_violations
+from shardwright.program.rule_violations import grid_violations
 from shardwright.report.screens.advice_screen import advice_document
 from shardwright.search.advice import Advice
 from shardwright.search.grid.one_change import one_change, option_changes, simulated_change
 from shardwright.search.grid.unsearched import LEAST_GAIN
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from tests.frameworks.megatron.test_read import LLAMA, SIZES, SPLIT
 
 CLUSTER = "h100-sxm:16"

@@ -21,8 +21,8 @@ from shardwright.program.problem import under
 from shardwright.search.grid import infeasible
 from shardwright.search.grid.space import parts_of
 from shardwright.search.request import Request
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import Prediction
-from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.facts import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count

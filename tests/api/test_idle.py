@@ -13,7 +13,7 @@ from shardwright.api.problems import problem_of, with_defaults
 from shardwright.hardware.overrides import limit_devices
 from shardwright.search.answer import Answer
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 
 ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:72", seq_len=4096, global_batch=64)
 """Nine nodes and a batch that nine does not divide."""

@@ -22,7 +22,7 @@ from shardwright.hardware.overrides import scale_network
 from shardwright.runtime.options import offered_values
 from shardwright.runtime.registry import default_runtime, load_runtime, runtime_names
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=8192, global_batch=64)

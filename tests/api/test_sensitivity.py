@@ -15,7 +15,7 @@ from shardwright.search.grid.meshes import full_meshes, idle_meshes
 from shardwright.search.grid.space import row_of
 from shardwright.search.limit import limit_of
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 
 REQUESTS = [
     Request(model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=32),

@@ -27,7 +27,7 @@ from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
-from shardwright.simulator.breakdown import UNEVEN as UNEVEN_WAIT
+from shardwright.simulator.step_breakdown import UNEVEN as UNEVEN_WAIT
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -11,7 +11,7 @@ OTHERS = (
     "shardwright.search.joint",
     "shardwright.search.orders",
     "shardwright.search.exact",
-    "shardwright.simulator.trace",
+    "shardwright.simulator.simulated_trace",
 )
 """Searches of other spaces, and traces. Grids are simulated as the plans that they are, so what
 lowers a plan is loaded."""

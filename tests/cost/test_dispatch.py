@@ -17,10 +17,10 @@ from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows
 from shardwright.hardware.graph import regular
 from shardwright.hardware.link import Tier
-from shardwright.program.block.block import BlockProgram, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.sizes import evaluate
+from shardwright.program.block.symbolic_sizes import evaluate
 from tests.search.problems import real_problem
 from tests.tiers import examples
 

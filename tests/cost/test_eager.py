@@ -13,7 +13,7 @@ from shardwright.cost.time_parts import ELEMENT, PHASES
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.block import eager
+from shardwright.program.block import eager_kernel_bytes
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of
@@ -54,11 +54,21 @@ def test_chains_move_what_was_counted() -> None:
         widths(OperatorKind.ROTARY, written=False),
     )
     gate = widths(OperatorKind.ACTIVATION, written=True)
-    forward = norm * eager.NORM_FORWARD + rotary * eager.ROTARY + gate * eager.GATE_FORWARD
-    backward = norm * eager.NORM_BACKWARD + rotary * eager.ROTARY + gate * eager.GATE_BACKWARD
+    forward = (
+        norm * eager_kernel_bytes.NORM_FORWARD
+        + rotary * eager_kernel_bytes.ROTARY
+        + gate * eager_kernel_bytes.GATE_FORWARD
+    )
+    backward = (
+        norm * eager_kernel_bytes.NORM_BACKWARD
+        + rotary * eager_kernel_bytes.ROTARY
+        + gate * eager_kernel_bytes.GATE_BACKWARD
+    )
     assert (twice - once)[phase("F")] == pytest.approx(forward * TOKENS / BANDWIDTH)
     assert (twice - once)[phase("I")] == pytest.approx(backward * TOKENS / BANDWIDTH)
-    assert (twice - once)[phase("W")] == pytest.approx(norm * eager.NORM_GAIN * TOKENS / BANDWIDTH)
+    assert (twice - once)[phase("W")] == pytest.approx(
+        norm * eager_kernel_bytes.NORM_GAIN * TOKENS / BANDWIDTH
+    )
 
 
 def test_fused_chains_leave_no_chain() -> None:
@@ -75,9 +85,9 @@ def test_a_norm_behind_a_cast_moves_the_cast_too() -> None:
     norm = widths(OperatorKind.NORM, written=False) * TOKENS / BANDWIDTH
     # Without the cast: one read and one write of 2 bytes forward, two reads and a write backward,
     # two reads for the gain.
-    assert more[phase("F")] == pytest.approx(norm * (eager.FP32_NORM_FORWARD - 4))
-    assert more[phase("I")] == pytest.approx(norm * (eager.FP32_NORM_BACKWARD - 6))
-    assert more[phase("W")] == pytest.approx(norm * (eager.FP32_NORM_GAIN - 4))
+    assert more[phase("F")] == pytest.approx(norm * (eager_kernel_bytes.FP32_NORM_FORWARD - 4))
+    assert more[phase("I")] == pytest.approx(norm * (eager_kernel_bytes.FP32_NORM_BACKWARD - 6))
+    assert more[phase("W")] == pytest.approx(norm * (eager_kernel_bytes.FP32_NORM_GAIN - 4))
 
 
 def test_checkpointed_norms_run_again_unless_the_layer_does() -> None:
@@ -85,7 +95,7 @@ def test_checkpointed_norms_run_again_unless_the_layer_does() -> None:
     norms = sum(o.kind is OperatorKind.NORM for o in MODEL.blocks[LAYER].operators)
     norm = (
         widths(OperatorKind.NORM, written=False)
-        * eager.NORM_FORWARD
+        * eager_kernel_bytes.NORM_FORWARD
         * TOKENS
         * SHIPPED.passes_eager
         / BANDWIDTH

@@ -23,9 +23,9 @@ from shardwright.hardware.catalog.kernel_tables import gemm_correction
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.problem import Problem
-from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
-from shardwright.simulator.simulate import plan_of_grid
+from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

@@ -23,7 +23,7 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, Runtime
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.network.test_gemm_overlap import HEAD, plain, problem, seconds
 from tests.cost.prices import rows_of

@@ -26,7 +26,7 @@ from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.units import MIB
 from tests.cost.prices import price_grid, rows_of

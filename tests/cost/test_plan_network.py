@@ -17,7 +17,7 @@ from shardwright.cost.network.plan_groups import (
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.graph import levels_of
-from shardwright.program.stages.edges import Messages
+from shardwright.program.stages.stage_messages import Messages
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense
 

@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 
 from shardwright.cost.reduced_problem import block_problem, sums_problem
-from shardwright.cost.step import device_family_costs as family_costs
-from shardwright.cost.tables import plan_blocks as device_blocks
-from shardwright.cost.tables import problem_tables as columns
+from shardwright.cost.step import device_family_costs
+from shardwright.cost.tables import plan_blocks, problem_tables
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.dtype import Dtype
 from shardwright.errors import RuntimeModelError
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.registry import load_runtime, runtime_names
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.cost.prices import rows_of
 from tests.jobs import training_job
@@ -55,7 +54,7 @@ def is_same_table(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> bool:
     rows = rows_of(GRIDS)
     found = layer_table(problem, rows)
     with monkeypatch.context() as patched:
-        patched.setattr(columns, "block_problem", lambda given, _: replace(given))
+        patched.setattr(problem_tables, "block_problem", lambda given, _: replace(given))
         again = layer_table(replace(problem), rows)
     return all(
         np.array_equal(getattr(found, field.name), getattr(again, field.name))
@@ -76,8 +75,8 @@ def is_same(one: SimulatedPlan, other: SimulatedPlan) -> bool:
 def reading_all(problem: Problem, grid: Grid, monkeypatch: pytest.MonkeyPatch) -> SimulatedPlan:
     """A step whose parts read the problem itself, which no cache knows."""
     with monkeypatch.context() as patched:
-        patched.setattr(device_blocks, "block_problem", lambda given, _: given)
-        patched.setattr(family_costs, "sums_problem", lambda given: given)
+        patched.setattr(plan_blocks, "block_problem", lambda given, _: given)
+        patched.setattr(device_family_costs, "sums_problem", lambda given: given)
         return simulate_grid(replace(problem), grid)
 
 

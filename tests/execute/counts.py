@@ -37,13 +37,13 @@ from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
 from shardwright.program.block.cell_structure import CellStructure
 from shardwright.program.block.local_size import Context
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.sizes import evaluate, evaluate_sum
-from shardwright.program.stages.edges import edge_extents, edge_messages, edge_segments
-from shardwright.program.stages.holdings import plan_holdings
+from shardwright.program.block.symbolic_sizes import evaluate, evaluate_sum
+from shardwright.program.stages.held_parameters import plan_holdings
+from shardwright.program.stages.stage_messages import edge_extents, edge_messages, edge_segments
 from shardwright.runtime.registry import DEFAULT, load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.plan.plan import Plan

@@ -18,7 +18,7 @@ from shardwright.execute.transport.requests import Task
 from shardwright.hardware.expression import parse_cluster
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.simulate import lower
+from shardwright.simulator.plan_simulation import lower
 from tests.execute.small_plans import DENSE4, Small
 
 

@@ -8,7 +8,7 @@ import torch
 
 from shardwright.execute.redistribution.redistribute import Tensors, post, redistribute, take
 from shardwright.execute.transport.requests import Reduce, Task
-from shardwright.program.layout.layout import Box, Holding, Layout
+from shardwright.program.layout.tensor_layout import Box, Holding, Layout
 from tests.program.test_transition import SIDE, cells_of, filled
 
 

@@ -13,7 +13,7 @@ from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.layout import Indices, Interval
+from shardwright.program.layout.tensor_layout import Indices, Interval
 
 
 def run(tasks: Mapping[int, Any]) -> dict[int, Any]:

@@ -30,7 +30,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.trained import trained
-from shardwright.program.block.block import Kernel, Phase
+from shardwright.program.block.block_program import Kernel, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem

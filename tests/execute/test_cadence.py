@@ -19,7 +19,7 @@ from shardwright.execute.training.training_loop import Training
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Task
-from shardwright.program.instances import TaskKind
+from shardwright.program.task_arrays import TaskKind
 from tests.execute.kept import with_lines
 from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train

@@ -38,7 +38,7 @@ from shardwright.execute.state.checkpoint_folders import MANIFEST, latest
 from shardwright.execute.state.checkpoint_planners import Piece
 from shardwright.execute.training.training_loop import Member, Training, member, training
 from shardwright.model.ir.operator import Operator
-from shardwright.program.layout.layout import Box
+from shardwright.program.layout.tensor_layout import Box
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, alone_reports, run_here
 from tests.execute.started import started

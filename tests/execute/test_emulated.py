@@ -22,9 +22,9 @@ from shardwright.execute.shares.parameters import ParameterStore, seeded
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
 from shardwright.model.ir.settings import Settings
-from shardwright.program.instances import TaskKind
-from shardwright.program.orders.rows import action_rows
-from shardwright.simulator.simulate import SimulatedPlan
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.task_arrays import TaskKind
+from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.small_plans import PLANS, Small
 

@@ -24,10 +24,10 @@ from shardwright.model.taught import taught
 from shardwright.model.trained import trained
 from shardwright.program.problem import Problem
 from shardwright.program.shard_rules import shard_rules
-from shardwright.program.stages.holdings import held_by_families
+from shardwright.program.stages.held_parameters import held_by_families
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.simulate import simulate_plan, summings_of
-from shardwright.simulator.traffic import plan_traffic
+from shardwright.simulator.network_traffic import plan_traffic
+from shardwright.simulator.plan_simulation import simulate_plan, summings_of
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -22,7 +22,7 @@ from shardwright.execute.numerics.attention.torch_kernels import ProcessorFlash
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask
-from shardwright.program.layout.layout import Indices, count
+from shardwright.program.layout.tensor_layout import Indices, count
 from tests.execute.lockstep import place_of, run
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=6, value_dim=6)

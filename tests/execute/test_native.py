@@ -20,7 +20,7 @@ from shardwright.execute.native.device_meshes import spreads_experts
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.transport.in_process import run
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid.expand import plan_of

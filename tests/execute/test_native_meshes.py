@@ -24,8 +24,8 @@ from shardwright.execute.native.supported_grids import expressible
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import Cell, indices, token_box
-from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.program.layout.device_cells import Cell, indices, token_box
+from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from tests.jobs import training_job

@@ -18,8 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from shardwright.errors import StrategyError
 from shardwright.execute.native.torch_private import forward_only, pipeline
+from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.program.orders.rows import action_rows
 from shardwright.schedules.entries import actions_of
 from shardwright.schedules.letters import format_action
 from shardwright.schedules.placement import Placement

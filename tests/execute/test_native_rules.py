@@ -23,7 +23,7 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.settings import Settings
-from shardwright.program.stages.parts import plan_stages
+from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.form import grid_form

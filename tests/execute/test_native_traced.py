@@ -13,8 +13,8 @@ pytest.importorskip("torch")
 
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
 from shardwright.execute.native.step_events import NOBODY, Events, listening
-from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import Track
+from shardwright.program.task_arrays import TaskKind
 
 
 @dataclass(slots=True)

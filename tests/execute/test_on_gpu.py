@@ -33,7 +33,7 @@ from shardwright.execute.transport.side_tasks import StreamAsides
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
-from shardwright.program.layout.layout import Indices, count
+from shardwright.program.layout.tensor_layout import Indices, count
 from tests.execute.published_configs import sequences_of
 from tests.execute.published_families import ALL
 from tests.execute.small_plans import PLANS, RULE, Small

@@ -28,7 +28,7 @@ from shardwright.execute.training.optimizer import (
 from shardwright.execute.training.training_loop import member
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.program.shard_rules import shard_rules
-from shardwright.program.stages.holdings import HeldParameters, Holdings, plan_holdings
+from shardwright.program.stages.held_parameters import HeldParameters, Holdings, plan_holdings
 from tests.execute.small_plans import PLANS
 
 

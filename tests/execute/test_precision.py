@@ -26,7 +26,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.device_memory import plan_memory
-from shardwright.simulator.simulate import lower
+from shardwright.simulator.plan_simulation import lower
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.trained import train
 

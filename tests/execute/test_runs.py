@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.execute.numerics.attention.mask_rectangles import KernelCall, kernel_calls
-from shardwright.program.layout.layout import Indices
+from shardwright.program.layout.tensor_layout import Indices
 from tests.tiers import examples
 
 LENGTH = 24

@@ -11,8 +11,8 @@ from shardwright.files.trace_file import trace_text
 from shardwright.program.step_trace import Origin, StepTrace, Track
 from shardwright.program.trace_messages import messages
 from shardwright.program.trace_times import ComparedTraces, compared_traces
-from shardwright.simulator.simulate import simulate_plan
-from shardwright.simulator.trace import simulated_trace
+from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import TOKENS, Small
 from tests.files.chrome_trace import faults

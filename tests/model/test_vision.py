@@ -8,7 +8,7 @@ from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid
-from shardwright.program.stages.chunks import chunk_contents
+from shardwright.program.stages.chunk_contents import chunk_contents
 from shardwright.strategy.grid.facts import num_layers
 from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 

@@ -17,8 +17,8 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.program.block.block import Recomputable
-from shardwright.program.block.sizes import evaluate
+from shardwright.program.block.block_program import Recomputable
+from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, Runtime

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardwright.program.transition.pieces import PlacedPiece
-from shardwright.program.transition.steps import Flow
+from shardwright.program.transition.layout_pieces import PlacedPiece
 from shardwright.program.transition.transition import Transition, best_acts
+from shardwright.program.transition.transition_steps import Flow
 
 
 def flows(found: Transition) -> tuple[tuple[PlacedPiece, tuple[tuple[Flow, ...], ...]], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.program.block.cell_structure import CellStructure
-from shardwright.program.stages.parts import Segment, StageParts, plan_stages
+from shardwright.program.stages.stage_segments import Segment, StageParts, plan_stages
 from shardwright.strategy.text.parser import parse_plan
 
 SAMPLES, LENGTH, ELEMENT = 8, 64, 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.orders.rows import ActionRows
+from shardwright.program.orders.action_rows import ActionRows
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder, Table

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList
-from shardwright.program.orders.check import action_violations
-from shardwright.program.orders.participation import participation
-from shardwright.program.orders.rows import ActionRows, action_rows
-from shardwright.program.orders.tables import table_of
+from shardwright.program.orders.action_rows import ActionRows, action_rows
+from shardwright.program.orders.deadlocks import action_violations
+from shardwright.program.orders.device_sets import participation
+from shardwright.program.orders.order_tables import table_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import ActionTable

@@ -12,10 +12,10 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.block.block import BlockProgram, Kernel, Phase
+from shardwright.program.block.block_program import BlockProgram, Kernel, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.sizes import evaluate
+from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture

@@ -16,8 +16,8 @@ import pytest
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.lowered_blocks import programs_of
 from shardwright.model.ir.graph import Model
-from shardwright.program.block.block import BlockProgram, Phase
-from shardwright.program.block.sizes import Degrees
+from shardwright.program.block.block_program import BlockProgram, Phase
+from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of

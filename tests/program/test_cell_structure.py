@@ -18,12 +18,12 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.block.block import Kernel, Phase
+from shardwright.program.block.block_program import Kernel, Phase
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.layout.layout import Holding
 from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, wanted_layout
+from shardwright.program.layout.tensor_layout import Holding
 from shardwright.program.problem import Problem
-from shardwright.program.stages.parts import Segment
+from shardwright.program.stages.stage_segments import Segment
 from shardwright.program.transition.transition import transition
 from shardwright.runtime.registry import load_runtime
 from tests.jobs import training_job

@@ -12,7 +12,7 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.asked import asked_model
 from shardwright.model.ir.graph import Model
-from shardwright.program.block.block import BlockProgram, Phase
+from shardwright.program.block.block_program import BlockProgram, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.graph import regular
-from shardwright.program.layout.layout import Box, Indices, joined_intervals
-from shardwright.program.stages.contribution import Share, SumGroup, Work, sum_groups
+from shardwright.program.layout.tensor_layout import Box, Indices, joined_intervals
+from shardwright.program.stages.gradient_sum_groups import Share, SumGroup, Work, sum_groups
 from tests.tiers import examples
 
 ROWS, SAMPLES, POSITIONS = 64, 96, 16

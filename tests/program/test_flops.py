@@ -13,8 +13,8 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.block.block import Kernel, Phase
-from shardwright.program.stages.chunks import chunk_contents
+from shardwright.program.block.block_program import Kernel, Phase
+from shardwright.program.stages.chunk_contents import chunk_contents
 from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import cluster_of, is_legal, problem_of

@@ -16,12 +16,12 @@ from shardwright.cost.network.gemm_overlap import _leaves_island
 from shardwright.cost.network.stage_transfers import crossing_of
 from shardwright.hardware.graph import Units, regular
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.layout.cells import StageCells
-from shardwright.program.program import class_numbers
-from shardwright.program.same import Same
-from shardwright.program.stages.edges import Messages
-from shardwright.program.stages.traits import Trait, message_traits, reach_trait
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import StageCells
+from shardwright.program.plan_program import class_numbers
+from shardwright.program.stages.device_traits import Trait, message_traits, reach_trait
+from shardwright.program.stages.stage_messages import Messages
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.plan.split import devices_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.program.small import cluster_of, problem_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.model.ir.block import INPUT
-from shardwright.program.block.selective import named_policy
+from shardwright.program.block.selective_recompute import named_policy
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import KeptOutput, Runtime
 from tests.strategies import dense_model, expert_model

@@ -11,10 +11,10 @@ import pytest
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import ParameterClass
-from shardwright.program.layout.cells import cut_dims, interval, token_box
-from shardwright.program.layout.layout import count
-from shardwright.program.stages.holdings import HeldParameters, plan_holdings
-from shardwright.program.stages.parts import plan_stages
+from shardwright.program.layout.device_cells import cut_dims, interval, token_box
+from shardwright.program.layout.tensor_layout import count
+from shardwright.program.stages.held_parameters import HeldParameters, plan_holdings
+from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.text.parser import parse_plan
 from tests.strategies import dense_model
 from tests.strategy.zoo_models import dense, sparse

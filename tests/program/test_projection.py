@@ -12,7 +12,7 @@ import pytest
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import (
+from shardwright.program.layout.device_cells import (
     Cell,
     ClassTree,
     StageCells,
@@ -21,10 +21,10 @@ from shardwright.program.layout.cells import (
     regular_levels,
     stage_cells,
 )
-from shardwright.program.layout.projection import PARTS, TOKENS, projection
-from shardwright.program.stages.contribution import sum_groups
-from shardwright.program.stages.families import StageDevices, refine_families
-from shardwright.program.stages.holdings import (
+from shardwright.program.layout.devices_by_part import PARTS, TOKENS, projection
+from shardwright.program.stages.device_families import StageDevices, refine_families
+from shardwright.program.stages.gradient_sum_groups import sum_groups
+from shardwright.program.stages.held_parameters import (
     HeldParameters,
     Holdings,
     parameter_places,
@@ -32,7 +32,7 @@ from shardwright.program.stages.holdings import (
     plan_holdings,
     shares_of,
 )
-from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.splits import parse_split
 from tests.strategy.zoo_models import dense

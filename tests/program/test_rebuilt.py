@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import Block
-from shardwright.program.block.rebuilt import is_dropped, recomputed_operators
+from shardwright.program.block.recomputed_operators import is_dropped, recomputed_operators
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.predict import predict
 from shardwright.strategy.text.grid_notation import parse_grid

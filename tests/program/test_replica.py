@@ -8,9 +8,9 @@ from dataclasses import replace
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.layout.replica import replica
-from shardwright.program.stages.parts import plan_stages
-from shardwright.simulator.simulate import plan_of_grid
+from shardwright.program.layout.stage_replica import replica
+from shardwright.program.stages.stage_segments import plan_stages
+from shardwright.simulator.plan_simulation import plan_of_grid
 from tests.simulator.test_folding import drawn
 from tests.tiers import in_both, many, random_of
 

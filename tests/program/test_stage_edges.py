@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.hardware.graph import regular
-from shardwright.program.stages.edges import (
+from shardwright.program.stages.stage_messages import (
     Messages,
     StageEdge,
     edge_extents,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.graph import regular
-from shardwright.program.layout.layout import (
+from shardwright.program.layout.tensor_layout import (
     Box,
     Holding,
     Indices,
@@ -26,13 +26,18 @@ from shardwright.program.layout.layout import (
     ticks,
     volume,
 )
-from shardwright.program.transition.pieces import PlacedPiece, components
-from shardwright.program.transition.steps import Act, Step, StepKind, delivers_wanted_values
+from shardwright.program.transition.layout_pieces import PlacedPiece, components
 from shardwright.program.transition.transition import (
     Transition,
     candidate_acts,
     minimum_received,
     transition,
+)
+from shardwright.program.transition.transition_steps import (
+    Act,
+    Step,
+    StepKind,
+    delivers_wanted_values,
 )
 from tests.program.flows import flows
 from tests.tiers import examples

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
-from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 from shardwright.program.problem import Problem
-from shardwright.program.stages.chunks import Content, chunk_contents
+from shardwright.program.stages.chunk_contents import Content, chunk_contents
 from shardwright.schedules.table import KINDS, ActionTable
 from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.program.structures import structure_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.program.orders.rows import action_rows
-from shardwright.program.orders.tables import table_of
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.order_tables import table_of
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -10,7 +10,7 @@ from shardwright.api.problems import problem_of
 from shardwright.api.simulations import simulation
 from shardwright.search.request import Request
 from shardwright.search.summary import kept_free, verdict
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB
 from tests.cli.answers import PREDICTION

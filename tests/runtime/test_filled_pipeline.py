@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from shardwright.api.problems import facts_of, problem_of
-from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import grid_violations, plan_violations
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.space import restricted, standard_space
 from shardwright.search.request import Request

@@ -13,13 +13,13 @@ from shardwright.api.joint import plan_joint
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import facts_of, problem_of
 from shardwright.errors import RuntimeModelError
-from shardwright.program.legal import grid_violations, plan_violations
+from shardwright.program.rule_violations import grid_violations, plan_violations
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import ExpertDispatch
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.space import restricted, standard_space
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import plan_of_grid, simulate_grid
+from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 RELEASES = tuple(f"megatron-core-0.{n}" for n in range(5, 13))

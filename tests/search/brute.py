@@ -18,7 +18,7 @@ from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
 from shardwright.search.grid.space import Space
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from tests.cost.prices import rows_of

@@ -14,7 +14,7 @@ from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 ASKED = Request(

@@ -22,8 +22,8 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
-from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import facts_of
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.members import Members, enumerate_members

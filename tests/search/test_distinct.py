@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwright.search.grid.members import Members, enumerate_members, member_grid
-from shardwright.simulator.simulate import plan_of_grid
+from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical, violations
 from shardwright.strategy.text.notation import print_plan

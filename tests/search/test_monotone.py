@@ -27,7 +27,7 @@ from shardwright.search.exact.trees import TreeSpace
 from shardwright.search.grid.find import find
 from shardwright.search.grid.space import standard_space
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.simulator.simulate import simulate_grid, simulate_plan
+from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.strategy.grid.facts import grid_facts
 from tests.search.exact.brute_lanes import draw_lanes, every_member, written
 from tests.search.small_mixed import drawn_mixed, faster, grown, tiered, with_a_faster_link, zoned

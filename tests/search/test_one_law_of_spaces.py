@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, UsageError
-from shardwright.program.legal import facts_of
 from shardwright.program.problem import under
+from shardwright.program.rule_violations import facts_of
 from shardwright.runtime.options import BY_NAME, offered_values
 from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.runtime.runtime import Options

@@ -18,7 +18,7 @@ from shardwright.search.grid.prepare import prepare
 from shardwright.search.grid.recheck import recheck
 from shardwright.search.grid.space import Space, restricted, standard_space
 from shardwright.search.limit import Limit
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.schedules import grid_schedule
 from tests.search.problems import facts_of, real_problem

@@ -14,7 +14,7 @@ from shardwright.api.joint import plan_joint
 from shardwright.api.simulations import simulate
 from shardwright.errors import ShardwrightError, StrategyError, UsageError
 from shardwright.model.taught import taught
-from shardwright.program.legal import facts_of
+from shardwright.program.rule_violations import facts_of
 from shardwright.search import request
 from shardwright.search.grid.space import exhaustive_space, standard_space
 from shardwright.search.request import Request

@@ -18,7 +18,7 @@ from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.prepare import prepare
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 from tests.tiers import in_both, many, random_of
 

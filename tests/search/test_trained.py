@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.api.grids import check, plan
 from shardwright.model.trained import trained
-from shardwright.program.legal import facts_of
+from shardwright.program.rule_violations import facts_of
 from shardwright.search.grid.space import exhaustive_space, standard_space
 from shardwright.search.request import Request
 from tests.search.problems import Case, runtime_called, small_problem, thinned

@@ -11,14 +11,14 @@ from shardwright.api.grids import plan
 from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
 from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
 from shardwright.api.unsearched import unsearched_of
-from shardwright.cost.tables import plan_blocks as device_blocks
+from shardwright.cost.tables import plan_blocks
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.search.grid import unsearched
 from shardwright.search.grid.modules import LADDER
 from shardwright.search.grid.one_change import simulated_change
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 
@@ -108,7 +108,7 @@ def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(
         return simulated_change(problem, strategy, capacity=capacity)
 
     monkeypatch.setattr(unsearched, "simulated_change", counted)
-    priced = device_blocks._row_on_device.cache_info().misses
+    priced = plan_blocks._row_on_device.cache_info().misses
     left = unsearched_of(answer)
     offered = offered_values(problem_of(ASKED).runtime)
     assert len(tried) == len(set(tried)) == sum(len(offered[name]) - 1 for name, _ in left.fixed)
@@ -116,7 +116,7 @@ def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(
     # Of twelve other values two change attention's layers, two the loss, one what gathers travel
     # by, and one all weight gradients.
     assert len(tried) >= 12
-    assert device_blocks._row_on_device.cache_info().misses - priced <= 2 + 2 + 3 + 2
+    assert plan_blocks._row_on_device.cache_info().misses - priced <= 2 + 2 + 3 + 2
 
 
 def test_what_was_pinned_is_not_told() -> None:

@@ -20,9 +20,9 @@ from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training import SequenceLength
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem, under
-from shardwright.program.stages.chunks import chunk_contents
+from shardwright.program.stages.chunk_contents import chunk_contents
+from shardwright.program.task_arrays import TaskKind
 from shardwright.runtime.runtime import (
     Capture,
     ExpertDispatch,
@@ -37,7 +37,7 @@ from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.space import AXES, Space
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -19,13 +19,13 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.link import Link
 from shardwright.hardware.states import slower_device
-from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
+from shardwright.program.task_arrays import TaskKind
 from shardwright.runtime.runtime import TpOverlap
-from shardwright.simulator.breakdown import UNEVEN, breakdown, critical_class
+from shardwright.simulator.kernel_tasks import update_seconds
+from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid
 from shardwright.simulator.predict import predict
-from shardwright.simulator.simulate import SimulatedPlan, lower, plan_of_grid, simulate_grid
-from shardwright.simulator.tasks import update_seconds
+from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
 from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid

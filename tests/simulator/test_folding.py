@@ -11,12 +11,17 @@ import pytest
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.graph import Model
-from shardwright.program.instances import TaskKind
+from shardwright.program.plan_program import class_numbers
 from shardwright.program.problem import Problem
-from shardwright.program.program import class_numbers
-from shardwright.program.stages.holdings import plan_holdings
-from shardwright.program.stages.parts import plan_stages
-from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
+from shardwright.program.stages.held_parameters import plan_holdings
+from shardwright.program.stages.stage_segments import plan_stages
+from shardwright.program.task_arrays import TaskKind
+from shardwright.simulator.plan_simulation import (
+    SimulatedPlan,
+    plan_of_grid,
+    simulate_grid,
+    simulate_plan,
+)
 from shardwright.strategy.grid.axes import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model

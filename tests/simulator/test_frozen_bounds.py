@@ -16,12 +16,12 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught
 from shardwright.model.trained import trained
+from shardwright.program.plan_program import class_numbers
 from shardwright.program.problem import Problem
-from shardwright.program.program import class_numbers
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import grid_facts
 from tests.program.small import is_legal

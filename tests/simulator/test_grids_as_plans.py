@@ -26,8 +26,8 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.search.request import Request
+from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.simulator.simulate import plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

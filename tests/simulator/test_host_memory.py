@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.catalog.catalog import load_model
-from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
+from shardwright.program.rule_violations import facts_of
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find
@@ -22,9 +22,14 @@ from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.space import standard_space
 from shardwright.search.summary import NO_FIT, verdict
 from shardwright.simulator.host_memory import nodes_of
+from shardwright.simulator.plan_simulation import (
+    SimulatedPlan,
+    plan_of_grid,
+    simulate_grid,
+    simulate_plan,
+)
 from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import HostMemory, host_lack
-from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
 from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid

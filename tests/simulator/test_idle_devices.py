@@ -11,8 +11,8 @@ import pytest
 from shardwright.hardware.expression import parse_cluster
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan

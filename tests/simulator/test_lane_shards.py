@@ -10,11 +10,11 @@ import pytest
 
 from shardwright.api.problems import problem_of
 from shardwright.hardware.device_list import DeviceList
-from shardwright.program.legal import plan_violations
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import plan_violations
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
-from shardwright.simulator.traffic import plan_traffic
+from shardwright.simulator.network_traffic import plan_traffic
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.strategy.text.parser import parse_plan
 
 TWO = """plan two devices {devices}

@@ -10,14 +10,14 @@ import pytest
 
 from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.hardware.expression import parse_cluster
-from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem
+from shardwright.program.task_arrays import TaskKind
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.members import enumerate_members, member_grid
-from shardwright.simulator.breakdown import UNEVEN, breakdown, critical_class
-from shardwright.simulator.interval import EXPOSED
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict import predict, predict_plan
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
+from shardwright.simulator.step_time_interval import EXPOSED
 from shardwright.strategy.grid.expand import plan_of
 from tests.search.problems import small_case
 from tests.strategy.zoo_plans import ZooPlan, zoo

@@ -8,13 +8,13 @@ from itertools import pairwise
 import pytest
 
 from shardwright.errors import UsageError
-from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import ACTIONS, StepTrace
+from shardwright.program.task_arrays import TaskKind
 from shardwright.program.trace_times import device_times
 from shardwright.search.orders.resolve_plan import resolved
-from shardwright.simulator.breakdown import breakdown, critical_class
-from shardwright.simulator.simulate import SimulatedPlan, simulate_plan
-from shardwright.simulator.trace import simulated_trace
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
+from shardwright.simulator.simulated_trace import simulated_trace
+from shardwright.simulator.step_breakdown import breakdown, critical_class
 from tests.simulator.general import two_stages
 from tests.simulator.test_plans import problem_of
 from tests.strategy.zoo_plans import ZooPlan, zoo

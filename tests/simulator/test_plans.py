@@ -15,9 +15,9 @@ from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.simulator import simulate
+from shardwright.simulator import plan_simulation
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parser import parse_plan
@@ -348,8 +348,8 @@ def test_one_plan_on_two_clusters_of_as_many_devices_a_kind() -> None:
     plan, clusters = parse_plan(WIDE), ("h100-sxm:8+gb200-nvl72:72", "h100-sxm:8+h200-sxm:72")
     found = {}
     for order in (clusters, clusters[::-1]):
-        simulate._laid_out.cache_clear()
-        simulate._program.cache_clear()
+        plan_simulation._laid_out.cache_clear()
+        plan_simulation._program.cache_clear()
         for cluster in order:
             result = simulate_plan(problem_of_cluster(cluster), plan)
             found.setdefault(cluster, []).append((result.step_time_s, len(result.program.classes)))
@@ -386,8 +386,8 @@ def test_a_plan_that_was_laid_before_is_priced_anew() -> None:
     after = [simulate_grid(one, grid).step_time_s for one in asked]
     alone = []
     for one in asked:
-        simulate._laid_out.cache_clear()
-        simulate._program.cache_clear()
+        plan_simulation._laid_out.cache_clear()
+        plan_simulation._program.cache_clear()
         alone.append(simulate_grid(one, grid).step_time_s)
     assert after == alone
     assert len(set(after)) == 3

@@ -11,11 +11,16 @@ import pytest
 
 from shardwright.cost.bounds.longest_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
-from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem
+from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.simulator.kernel.events import SCALE
-from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_grid, simulate_plan
-from shardwright.simulator.tasks import plan_kernel_tasks
+from shardwright.simulator.kernel_tasks import plan_kernel_tasks
+from shardwright.simulator.plan_simulation import (
+    SimulatedPlan,
+    plan_of_grid,
+    simulate_grid,
+    simulate_plan,
+)
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid

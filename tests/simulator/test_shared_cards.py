@@ -10,7 +10,7 @@ import pytest
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.graph import at_work, zone_rates
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.text.parser import parse_plan
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense

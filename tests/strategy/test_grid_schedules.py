@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
 from shardwright.schedules.grid_order import order_violations
 from shardwright.schedules.placement import chunk_ranks
 from shardwright.schedules.registry import SCHEDULES as ALL

@@ -16,8 +16,8 @@ from shardwright.cost.lowered_blocks import programs_of
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.program.block.block import BlockProgram, Kernel, Phase, Recomputable
-from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.program.block.block_program import BlockProgram, Kernel, Phase, Recomputable
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Runtime

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (the extra `run`)")
 
-from shardwright.program.block.block import Phase
+from shardwright.program.block.block_program import Phase
 from shardwright.runtime.runtime import Runtime
 from shardwright.strategy.grid.axes import Grid
 from tests.torch_checks import blocks, ours

@@ -8,8 +8,8 @@ from math import exp, log
 import numpy as np
 import pytest
 
-from shardwright.simulator.interval import COEFFICIENTS, interval
 from shardwright.simulator.prediction import Doubt
+from shardwright.simulator.step_time_interval import COEFFICIENTS, interval
 from shardwright.validation.errors.error_limits import coverage
 from shardwright.validation.errors.prediction_errors import RowResult
 from shardwright.validation.fits.predict_run import predict_case

@@ -23,8 +23,8 @@ from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import read_launch, settings_of_files
 from shardwright.frameworks.registry import READERS, STRATEGIES, TARGETS
 from shardwright.hardware.cluster import Cluster
-from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import grid_violations
 from shardwright.progress import Progress
 from shardwright.runtime.arguments import ON
 from shardwright.runtime.options import BY_NAME, offered_values, ordered
@@ -37,7 +37,7 @@ from shardwright.search.grid.unsearched import LEAST_GAIN, with_helping_options
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
 from shardwright.search.why import fullest
-from shardwright.simulator.simulate import plan_of_grid
+from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid

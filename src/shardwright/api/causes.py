@@ -17,7 +17,7 @@ from shardwright.frameworks.megatron.refused_arguments import REFUSED_LAYERS
 from shardwright.frameworks.registry import READERS
 from shardwright.frameworks.settings.setting_table import half_settings
 from shardwright.model.ir.graph import Model
-from shardwright.program.legal import grid_violations
+from shardwright.program.rule_violations import grid_violations
 from shardwright.search.advice import Change
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation

@@ -16,11 +16,11 @@ from shardwright.report.pictures.plan_picture import Picture, picture_of
 from shardwright.report.pictures.step_picture import StepPicture, step_picture
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
-from shardwright.simulator.kinds import kind_names
+from shardwright.simulator.device_kind_times import kind_names
+from shardwright.simulator.network_traffic import plan_traffic
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.simulator.simulate import simulate_plan
-from shardwright.simulator.trace import simulated_trace
-from shardwright.simulator.traffic import plan_traffic
+from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.plan.lane import Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import require_valid

@@ -24,11 +24,11 @@ from shardwright.files.profile_file import read_profile
 from shardwright.files.stored import StoredSimulation
 from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.program.stages.parts import plan_stages, working_devices
+from shardwright.program.stages.stage_segments import plan_stages, working_devices
 from shardwright.progress import Progress
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from shardwright.api.rules import check_grid
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.text.grid_notation import changed_grid
 

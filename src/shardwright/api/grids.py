@@ -29,7 +29,7 @@ from shardwright.search.grid.recheck import Recheck, recheck
 from shardwright.search.grid.space import Space, row_of
 from shardwright.search.limit import STOP, Limit, limit_of
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import plan_of_grid, simulate_grid
+from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.units import GIGA

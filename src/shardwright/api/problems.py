@@ -17,9 +17,9 @@ from shardwright.hardware.overrides import effective_memory, limit_devices, rese
 from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.asked import asked_model
-from shardwright.program.legal import facts_of as facts_of
+from shardwright.program.identity_keys import one_of_equals
 from shardwright.program.problem import Problem
-from shardwright.program.same import one_of_equals
+from shardwright.program.rule_violations import facts_of as facts_of
 from shardwright.runtime.options import on_devices
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.runtime.runtime import Runtime

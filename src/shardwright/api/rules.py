@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.errors import StrategyError
-from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import grid_violations, plan_violations
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.violation import Violation

@@ -14,8 +14,8 @@ from shardwright.search.answer import Detail, GeneralAnswer
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
+from shardwright.simulator.plan_simulation import plan_of_grid, simulate_plan
 from shardwright.simulator.predict import predict, predict_plan
-from shardwright.simulator.simulate import plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import violations
 from shardwright.strategy.plan.order import NamedOrder, Table

@@ -12,11 +12,11 @@ from shardwright.errors import DataError, InfeasibleError, StrategyError
 from shardwright.files.leaves import require_same
 from shardwright.files.plan_source import read_strategy
 from shardwright.files.stored import StoredSimulation, document_of, stored_simulation
-from shardwright.program.orders.check import action_violations
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.problem import Problem
-from shardwright.program.stages.edges import stage_edges
-from shardwright.program.stages.parts import plan_stages
+from shardwright.program.stages.stage_messages import stage_edges
+from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.report.pictures.plan_picture import Picture, picture_of
 from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.request import Request

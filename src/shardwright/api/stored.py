@@ -6,7 +6,7 @@ from shardwright.api.problems import problem_of
 from shardwright.files.stored import StoredSimulation
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.simulator.simulate import plan_of_grid
+from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid

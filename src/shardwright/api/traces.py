@@ -15,9 +15,9 @@ from shardwright.hardware.graph import groups_of
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.trace_times import ComparedTraces, compared_traces
 from shardwright.search.orders.resolve_plan import resolved
-from shardwright.simulator.kinds import kind_names
-from shardwright.simulator.simulate import simulate_plan
-from shardwright.simulator.trace import simulated_trace
+from shardwright.simulator.device_kind_times import kind_names
+from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulated_trace import simulated_trace
 
 
 def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:

@@ -13,8 +13,8 @@ from shardwright.api.simulated import simulated
 from shardwright.errors import StrategyError
 from shardwright.files.plan_source import is_grid_text, read_strategy
 from shardwright.files.stored import StoredPlan, StoredSimulation, stored_answer, stored_simulation
-from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import grid_violations, plan_violations
 from shardwright.search.answer import Answer, GeneralAnswer
 from shardwright.search.grid.placed import Fate, Placed, placed_in
 from shardwright.search.orders.resolve_plan import is_open

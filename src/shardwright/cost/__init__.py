@@ -1,0 +1,3 @@
+"""Seconds and bytes of kernels, collectives, blocks and steps. Tasks are in program, simulation is
+in simulator.
+"""

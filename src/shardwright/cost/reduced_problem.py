@@ -20,8 +20,8 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.overrides import limit_devices
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
+from shardwright.program.identity_keys import Same, one_of_equals
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same, one_of_equals
 from shardwright.runtime.runtime import AttentionKernel, Capture, ExpertDispatch, Runtime
 
 Fields = Mapping[str, object]

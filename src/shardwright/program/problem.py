@@ -10,7 +10,7 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.job.training import Optimizer, TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
-from shardwright.program.same import Same
+from shardwright.program.identity_keys import Same
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import Options, Runtime
 

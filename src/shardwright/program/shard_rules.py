@@ -11,7 +11,7 @@ from functools import lru_cache
 from shardwright.hardware.device_list import EMPTY, DeviceList, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor import ParameterClass
-from shardwright.program.same import Same
+from shardwright.program.identity_keys import Same
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
 from shardwright.strategy.plan.shard_lookup import last_rule

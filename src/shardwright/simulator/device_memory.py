@@ -12,8 +12,8 @@ from shardwright.cost.network.plan_groups import kind_problem
 from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
 from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.cost.step.stage_costs import StageCosts, kept_changes
+from shardwright.program.plan_program import DeviceClass, Program
 from shardwright.program.problem import Problem
-from shardwright.program.program import DeviceClass, Program
 from shardwright.simulator.prediction import StageMemory
 
 _ONCE_A_DEVICE = ("workspace",)

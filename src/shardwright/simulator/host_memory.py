@@ -12,8 +12,8 @@ from shardwright.arrays import IntArray
 from shardwright.cost.step.stage_costs import StageCosts, kept_changes
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import group_ends
+from shardwright.program.plan_program import DeviceClass, Program
 from shardwright.program.problem import Problem
-from shardwright.program.program import DeviceClass, Program
 from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.prediction import HostMemory
 from shardwright.strategy.plan.plan import Plan
@@ -116,7 +116,9 @@ def _equal_nodes_together(
     """One entry for nodes of one group with equal bytes, those that fill the largest share of their
     host memory first.
     """
-    group = np.repeat(np.arange(len(cluster.groups)), [one.count for one in cluster.groups])
+    group = np.repeat(
+        np.arange(len(cluster.groups)), [node_group.count for node_group in cluster.groups]
+    )
     rows = np.concatenate([group[:, None], offloading_devices[:, None], bytes_of_nodes], axis=1)
     used = np.flatnonzero(offloading_devices)
     distinct, first_place, count = np.unique(
@@ -142,6 +144,10 @@ def _equal_nodes_together(
         )
     return tuple(
         sorted(
-            entries, key=lambda one: (-(one.need / one.capacity if one.capacity else 0.0), one.node)
+            entries,
+            key=lambda memory: (
+                -(memory.need / memory.capacity if memory.capacity else 0.0),
+                memory.node,
+            ),
         )
     )

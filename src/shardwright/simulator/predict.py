@@ -17,16 +17,21 @@ from shardwright.cost.step.price_sources import priced_seconds, shares
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem, under
-from shardwright.program.same import Same
-from shardwright.program.stages.parts import working_devices
-from shardwright.simulator.breakdown import breakdown, critical_class
+from shardwright.program.stages.stage_segments import working_devices
 from shardwright.simulator.cluster_sources import cluster_sources, host_sources
-from shardwright.simulator.egress import egress_usd
-from shardwright.simulator.interval import doubts, interval
-from shardwright.simulator.kinds import kind_names, kind_times
+from shardwright.simulator.device_kind_times import kind_names, kind_times
+from shardwright.simulator.egress_dollars import egress_usd
+from shardwright.simulator.plan_simulation import (
+    SimulatedPlan,
+    peak_flops,
+    plan_of_grid,
+    simulate_plan,
+)
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
-from shardwright.simulator.simulate import SimulatedPlan, peak_flops, plan_of_grid, simulate_plan
+from shardwright.simulator.step_breakdown import breakdown, critical_class
+from shardwright.simulator.step_time_interval import doubts, interval
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds
@@ -95,12 +100,12 @@ def predict_plan(
     )
 
 
-def step_spending(problem: Problem, result: SimulatedPlan) -> Spending:
+def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
     """Dollars and joules of a step of a simulated plan."""
-    working = working_devices(Same(result.program.stages))
-    egress, tokens = egress_usd(problem, result), problem.job.tokens_per_step
+    working = working_devices(Same(simulated.program.stages))
+    egress, tokens = egress_usd(problem, simulated), problem.job.tokens_per_step
     return spending_of(
-        problem.cluster, working, seconds=result.step_time_s, tokens=tokens, egress_usd=egress
+        problem.cluster, working, seconds=simulated.step_time_s, tokens=tokens, egress_usd=egress
     )
 
 
@@ -156,14 +161,14 @@ def predict(
     return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
 
 
-def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
+def _sources(problem: Problem, plan: Plan, simulated: SimulatedPlan) -> tuple[Source, ...]:
     """Sources of every kind of node that the plan uses, each once; then those of its kernels'
     seconds.
     """
     used = [
         group
         for group, count in enumerate(
-            counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))
+            counts_by_group(problem.cluster, working_devices(Same(simulated.program.stages)))
         )
         if count
     ]
@@ -173,14 +178,14 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
         for s in problem_sources(group_problem(problem, kind))
     )
     vendors = dict.fromkeys(problem.cluster.groups[kind].kind.accelerator.vendor for kind in used)
-    hosts = host_sources(problem.cluster, used) if result.host_memory else ()
+    hosts = host_sources(problem.cluster, used) if simulated.host_memory else ()
     return (
         *cluster_sources(problem.cluster),
         *hosts,
         *_shared_library(tuple(vendors)),
         *_quantised_checkpoint(problem),
         *node_sources,
-        *_kernel_sources(problem, result),
+        *_kernel_sources(problem, simulated),
     )
 
 
@@ -235,7 +240,7 @@ def _with_accelerator(problem: Problem, kind: int, source: Source) -> Source:
     )
 
 
-def _kernel_sources(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
+def _kernel_sources(problem: Problem, simulated: SimulatedPlan) -> tuple[Source, ...]:
     """One source a family of kernels: the share of its seconds that each table, fit or assumption
     gave; the origin is the largest share's.
     """
@@ -248,7 +253,7 @@ def _kernel_sources(problem: Problem, result: SimulatedPlan) -> tuple[Source, ..
             ),
             origin=share.parts[0][1],
         )
-        for share in shares(priced_seconds(problem, result.program.stages))
+        for share in shares(priced_seconds(problem, simulated.program.stages))
     )
 
 

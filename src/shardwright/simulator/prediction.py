@@ -86,13 +86,13 @@ def host_lack(hosts: tuple[HostMemory, ...]) -> str:
     host = max(hosts, key=lambda memory: memory.lacking, default=None)
     if host is None or not host.lacking:
         return ""
-    name, most = max(host.items, key=lambda item: item[1])
+    name, largest_bytes = max(host.items, key=lambda name_and_bytes: name_and_bytes[1])
     nodes = f"node {host.node}" if host.nodes == 1 else f"each of {host.nodes:,} nodes"
     kind = f" of {host.kind}" if host.kind else ""
     need, room = format_bytes(host.need), format_bytes(host.capacity)
     return (
         f"the host memory of {nodes}{kind} by {format_bytes(host.lacking)} (needs {need},"
-        f" {format_bytes(most)} of it {name}; has {room})"
+        f" {format_bytes(largest_bytes)} of it {name}; has {room})"
     )
 
 

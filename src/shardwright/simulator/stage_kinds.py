@@ -9,8 +9,13 @@ from collections.abc import Hashable, Iterable
 from shardwright.cost.tables.plan_blocks import network_unit
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.held_parameters import (
+    HeldParameters,
+    Holdings,
+    Summing,
+    held_by_families,
+)
+from shardwright.program.stages.stage_segments import StageParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

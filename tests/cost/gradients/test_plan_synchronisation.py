@@ -13,8 +13,8 @@ from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.shard_rules import shard_rules
-from shardwright.program.stages.holdings import Holdings, plan_holdings
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.program.stages.held_parameters import Holdings, plan_holdings
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Cadence
 from shardwright.strategy.text.parser import parse_plan

@@ -23,10 +23,10 @@ from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import ELEMENT, EP, LAUNCH
-from shardwright.program.block.block import BlockProgram, BlockWork, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.placement import is_routed
-from shardwright.program.block.rebuilt import recomputed_operators
+from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime

@@ -20,7 +20,7 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.tables.bytes_per_parameter import narrow_copies
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.dtype import Dtype
-from shardwright.program.block.block import Exposure, Move, Phase
+from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem

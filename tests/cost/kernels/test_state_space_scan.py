@@ -24,7 +24,7 @@ from shardwright.model.ir.operator import ScanShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
 SHAPE = ScanShape(heads=8, head_dim=64, state=128, groups=2, chunk=256)

@@ -19,11 +19,11 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.nodes import node_of
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.block.block import Phase
+from shardwright.program.block.block_program import Phase
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid, rows_of

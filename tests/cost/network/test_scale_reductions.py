@@ -13,8 +13,8 @@ from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup, Scaling
-from shardwright.simulator.breakdown import breakdown
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, problem_of

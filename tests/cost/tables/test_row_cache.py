@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.tables import row_cache as known_rows
+from shardwright.cost.tables import row_cache
 from shardwright.cost.tables.row_cache import MOST_ROWS, cached_table
 from shardwright.program.problem import Problem
 from tests.search.problems import real_problem
@@ -73,8 +73,8 @@ def test_a_large_table_is_made_each_time() -> None:
 
 
 def test_those_asked_for_longest_ago_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_rows, "_cache", known_rows._TableCache())
-    monkeypatch.setattr(known_rows, "_MOST_ROWS_IN_ALL", 4)
+    monkeypatch.setattr(row_cache, "_cache", row_cache._TableCache())
+    monkeypatch.setattr(row_cache, "_MOST_ROWS_IN_ALL", 4)
     old, new = (cached_table(make, PROBLEM, rows_with(tp=(size, 1))) for size in (11, 12))
     assert cached_table(make, PROBLEM, rows_with(tp=(11, 1))) is old
     cached_table(make, PROBLEM, rows_with(tp=(13, 1)))

@@ -25,7 +25,7 @@ from shardwright.hardware.catalog.constants import SHIPPED, slowdown_beside
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

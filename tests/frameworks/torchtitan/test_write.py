@@ -29,7 +29,7 @@ from shardwright.frameworks.torchtitan.write import (
 )
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.plans import BATCH, LENGTH, legal, stored

@@ -26,10 +26,10 @@ from shardwright.report.pictures.step_picture import COLOURS, StepPicture
 from shardwright.report.pictures.step_svg import MEMORY, SENT, TIMELINE
 from shardwright.report.pictures.step_text import IDLE, row_line
 from shardwright.search.request import Request
+from shardwright.simulator.network_traffic import plan_traffic
+from shardwright.simulator.plan_simulation import SimulatedPlan, plan_of_grid, simulate_plan
 from shardwright.simulator.predict import predict_plan
-from shardwright.simulator.simulate import SimulatedPlan, plan_of_grid, simulate_plan
-from shardwright.simulator.trace import simulated_trace
-from shardwright.simulator.traffic import plan_traffic
+from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.golden.files import assert_golden
 

@@ -38,7 +38,7 @@ from shardwright.search.exact.options import (
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.split import Split
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.simulator.paths import path_seconds_of

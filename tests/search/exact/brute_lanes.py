@@ -27,7 +27,7 @@ from shardwright.search.exact.deals import num_members
 from shardwright.search.exact.options import stage_of_blocks
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Kind, Table
 from shardwright.strategy.plan.plan import Plan

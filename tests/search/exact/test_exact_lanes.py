@@ -24,7 +24,7 @@ from shardwright.search.exact.orders import pipeline_orders
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
 from shardwright.search.limit import Stops
-from shardwright.simulator.simulate import lower, simulate_plan
+from shardwright.simulator.plan_simulation import lower, simulate_plan
 from shardwright.strategy.plan.plan import ALL, Shards
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan

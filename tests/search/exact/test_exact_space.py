@@ -34,7 +34,7 @@ from shardwright.search.exact.trees import (
     split_on,
     tree_placements,
 )
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.order import Action, Kind, Table
 from shardwright.strategy.plan.plan import ALL, Plan, Shards, State
 from shardwright.strategy.text.notation import print_plan

@@ -35,7 +35,7 @@ from shardwright.search.joint.recomputed import options_of_rank, recomputed_in_o
 from shardwright.search.joint.score import Scored, evaluate, path_score
 from shardwright.search.joint.solve import RankChoice, solve
 from shardwright.search.joint.write import general_plan
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.verify.check import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity

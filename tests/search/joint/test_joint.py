@@ -25,7 +25,7 @@ from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.score import evaluate, path_score
 from shardwright.search.joint.solve import RankChoice, solve
 from shardwright.search.joint.write import general_plan
-from shardwright.simulator.simulate import simulate_grid, simulate_plan
+from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.expand import plan_of

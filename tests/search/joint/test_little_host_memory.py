@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.overrides import effective_memory
-from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
+from shardwright.program.rule_violations import facts_of
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.prepare import facts_of as kernel_facts
 from shardwright.search.grid.space import standard_space
@@ -28,8 +28,8 @@ from shardwright.search.joint.score import evaluate, path_score
 from shardwright.search.joint.solve import RankChoice, Solved, solve
 from shardwright.search.joint.state import Footing
 from shardwright.search.joint.write import general_plan
+from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.simulator.prediction import HostMemory
-from shardwright.simulator.simulate import fits_hosts
 from tests.program.small import cluster_of, problem_of
 from tests.search.joint.answers import JointAnswer, part_of
 from tests.simulator.test_host_memory import with_host

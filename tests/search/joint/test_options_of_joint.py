@@ -12,7 +12,7 @@ from shardwright.api.grids import plan
 from shardwright.api.joint import plan_joint
 from shardwright.errors import InfeasibleError, RuntimeModelError, UsageError
 from shardwright.hardware.overrides import effective_memory
-from shardwright.program.legal import facts_of
+from shardwright.program.rule_violations import facts_of
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.find import find
 from shardwright.search.grid.modules import searched_options
@@ -21,7 +21,7 @@ from shardwright.search.joint.find import NAMED_ORDERS, find_joint
 from shardwright.search.joint.pipeline_shapes import joint_space
 from shardwright.search.joint.write import general_plan
 from shardwright.search.request import Request
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.joint.answers import JointAnswer, part_of
 from tests.search.problems import Case, small_problem
 from tests.tiers import seeds

@@ -34,7 +34,7 @@ from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_tables import LAYER
 from shardwright.search.request import SEARCH_MEMORY
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.grid.expand import FULL, plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import ActivationPolicy, Keep

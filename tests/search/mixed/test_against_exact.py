@@ -21,7 +21,7 @@ from shardwright.search.exact.find import find_exact
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import ALL, Plan, Shards
 from tests.search.exact.brute_lanes import LaneMember, LanesInstance, every_member, written

@@ -37,8 +37,8 @@ from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.request import Request
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict import step_spending
-from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.facts import grid_facts
 from tests.search.mixed.test_find_fastest import every_plan, part_of, tiny
 from tests.tiers import cases

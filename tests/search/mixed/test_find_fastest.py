@@ -43,7 +43,7 @@ from shardwright.search.mixed.stages.device_pools import Pool, pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.request import SEARCH_MEMORY, Request
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (
     KINDS,
     SHARDING,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from shardwright.arrays import IntArray
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.program.orders.check import action_violations
-from shardwright.program.orders.participation import participation
-from shardwright.program.orders.rows import ActionRows, action_rows
+from shardwright.program.orders.action_rows import ActionRows, action_rows
+from shardwright.program.orders.deadlocks import action_violations
+from shardwright.program.orders.device_sets import participation
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.find import find_order
 from shardwright.search.orders.resolve import found_rows, resolve

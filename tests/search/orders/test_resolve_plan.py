@@ -14,14 +14,14 @@ from shardwright.cost.network.plan_groups import kind_problem
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import reserve_memory
-from shardwright.program.orders.check import action_violations
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.resolve_plan import is_open, resolved, stage_times
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.order import NamedOrder

@@ -21,8 +21,8 @@ from shardwright.hardware.graph import counts_by_group
 from shardwright.hardware.link import Tier
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.grid.axes import Grid

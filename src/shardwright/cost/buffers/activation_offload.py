@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.program.block.block import BlockProgram, Recomputable
-from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.program.block.block_program import BlockProgram, Recomputable
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 
 
 def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:

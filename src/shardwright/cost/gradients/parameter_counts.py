@@ -14,9 +14,9 @@ from shardwright.cost.gradients.synchronisation_table import KINDS, PASSES
 from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
-from shardwright.program.block.block import BlockProgram, Stored
-from shardwright.program.block.sizes import Degrees, evaluate
-from shardwright.program.same import Same
+from shardwright.program.block.block_program import BlockProgram, Stored
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate
+from shardwright.program.identity_keys import Same
 
 GATHERED: Final = tuple(f"{name}_{kind}" for name in PASSES for kind in KINDS)
 ELEMENTS: Final = (

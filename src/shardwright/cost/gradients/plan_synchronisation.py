@@ -44,8 +44,8 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.program.problem import Problem
 from shardwright.program.shard_rules import Party, ShardRules, Sharing
-from shardwright.program.stages.holdings import HeldParameters
-from shardwright.program.stages.parts import Segment
+from shardwright.program.stages.held_parameters import HeldParameters
+from shardwright.program.stages.stage_segments import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +138,11 @@ def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
 
 
 def cuts_of(
-    held: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
+    holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
     """All trainable elements of a device by how their states are cut, experts last."""
     elements_by_cut: dict[tuple[bool, int, int, int, bool], int] = {}
-    for h in chain.from_iterable(held):
+    for h in chain.from_iterable(holdings):
         if not h.trainable:
             continue
         sharing = rules.sharing(h.klass, h.near)
@@ -163,13 +163,13 @@ def cuts_of(
 
 
 def frozen_cuts_of(
-    held: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
+    holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
     """All elements of a device without a gradient, by the number of devices that share one copy of
     them.
     """
     elements_by_degree: Counter[int] = Counter()
-    for h in chain.from_iterable(held):
+    for h in chain.from_iterable(holdings):
         if not h.trainable:
             elements_by_degree[rules.party(h.klass, h.near, device).parameter] += (
                 h.elements * h.layers
@@ -198,13 +198,15 @@ def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
     return sharing.stage(device, zero) < 2 <= zero
 
 
-def stage_of(held: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int) -> int:
+def stage_of(
+    holdings: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int
+) -> int:
     """The ZeRO stage as which a device steps: its lane's `zero`, or the highest as which it moves
     anything, where a plan has reduction groups.
     """
     if not rules.devices:
         return zero
-    return max((rules.sharing(h.klass, h.near).stage(device, zero) for h in held), default=zero)
+    return max((rules.sharing(h.klass, h.near).stage(device, zero) for h in holdings), default=zero)
 
 
 def sync_of(
@@ -348,7 +350,7 @@ def _owner_exchange_seconds(
 
 
 def _counts(
-    held: list[tuple[HeldParameters, ...]],
+    holdings: list[tuple[HeldParameters, ...]],
     layers: tuple[int, ...],
     *,
     device: int,
@@ -371,13 +373,14 @@ def _counts(
     )
     gathers = ("gathered", "regathered", "narrow_gathered", "narrow_regathered")
     counts: dict[str, IntArray] = {
-        name: np.zeros((len(held), 1), dtype=np.int64) for name in (*names, *gathers)
+        name: np.zeros((len(holdings), 1), dtype=np.int64) for name in (*names, *gathers)
     }
     own_shards = {
-        name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered", "own_reduced")
+        name: np.zeros((len(holdings), 1))
+        for name in ("own_gathered", "own_regathered", "own_reduced")
     }
     members = [1, 1]
-    for b, h in chain.from_iterable(zip(repeat(b), items) for b, items in enumerate(held)):
+    for b, h in chain.from_iterable(zip(repeat(b), items) for b, items in enumerate(holdings)):
         elements, kind = (
             -(-h.elements * h.layers // layers[b]),
             int(h.klass is ParameterClass.EXPERTS),

@@ -28,12 +28,12 @@ from shardwright.job.serving import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, per_token
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.placement import is_routed
-from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 from shardwright.runtime.engines.forward import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")

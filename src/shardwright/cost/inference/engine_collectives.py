@@ -118,7 +118,7 @@ def exchange_seconds(
     (span, *_) = spans_along("coset", rows, networks.library)
     shape = route.experts
 
-    def both(way: TokenExchange) -> FloatArray:
+    def dispatch_and_combine_s(way: TokenExchange) -> FloatArray:
         dispatch_s, combine_s = exchange_ways(
             way,
             tokens=tokens,
@@ -133,10 +133,10 @@ def exchange_seconds(
     if networks.engine.exchange is ExpertExchange.DEEPEP:
         return np.where(
             tokens <= LOW_LATENCY_TOKENS,
-            both(TokenExchange.LOW_LATENCY),
-            both(TokenExchange.NORMAL),
+            dispatch_and_combine_s(TokenExchange.LOW_LATENCY),
+            dispatch_and_combine_s(TokenExchange.NORMAL),
         )
-    return both(_WAYS[networks.engine.exchange])
+    return dispatch_and_combine_s(_WAYS[networks.engine.exchange])
 
 
 _WAYS: Final = {

@@ -13,9 +13,9 @@ from shardwright.arrays import FloatArray
 from shardwright.cost.kernels.machine_rates import OPERATOR_S, Machine
 from shardwright.cost.kernels.quantization_passes import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
-from shardwright.program.block.placement import is_routed
-from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
 
 EAGER_KERNELS = 3

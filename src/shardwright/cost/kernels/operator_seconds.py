@@ -19,9 +19,16 @@ from shardwright.cost.kernels.kernel_seconds import (
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.quantization_passes import with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
-from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase
-from shardwright.program.block.narrow import stays_wide
-from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.program.block.block_program import (
+    BlockProgram,
+    BlockWork,
+    Exposure,
+    Kernel,
+    Move,
+    Phase,
+)
+from shardwright.program.block.quantised_operators import stays_wide
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 
 EXPERT_STREAMS = 4
 """Streams that experts' GEMMs are launched on, one launch an expert.

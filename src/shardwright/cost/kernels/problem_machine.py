@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from shardwright.cost.kernels.machine_rates import Machine, machine_of
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 
 
 def problem_machine(problem: Problem) -> Machine:

@@ -12,8 +12,8 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.constants import family_of
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.block.block import Phase
-from shardwright.program.block.narrow import is_scaled_by_block, scaled_width
+from shardwright.program.block.block_program import Phase
+from shardwright.program.block.quantised_operators import is_scaled_by_block, scaled_width
 from shardwright.runtime.runtime import Scaling
 
 WIDE: Final = 2.0

@@ -16,11 +16,11 @@ from shardwright.cost.network.plan_groups import plan_units
 from shardwright.hardware.graph import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import StageCells, regular_levels, row_of
-from shardwright.program.layout.projection import group_and_first_members, projection
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import StageCells, regular_levels, row_of
+from shardwright.program.layout.devices_by_part import group_and_first_members, projection
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.stage_segments import StageParts
 from shardwright.runtime.runtime import TpOverlap
 
 _PRODUCTS: Final = frozenset({OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM})

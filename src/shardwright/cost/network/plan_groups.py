@@ -29,8 +29,8 @@ from shardwright.hardware.graph import (
 )
 from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 
 
 def kind_of(cluster: Cluster, device: int) -> int:

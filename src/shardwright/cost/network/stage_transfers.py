@@ -21,9 +21,9 @@ from shardwright.cost.network.plan_groups import (
 )
 from shardwright.hardware.graph import Units, level_between
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.program.stages.edges import Messages
+from shardwright.program.stages.stage_messages import Messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

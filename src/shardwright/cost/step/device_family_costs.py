@@ -41,13 +41,13 @@ from shardwright.model.gradients import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
 from shardwright.program.block.cell_structure import CellStructure, on_replica
-from shardwright.program.layout.cells import StageCells
-from shardwright.program.layout.replica import replica
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import StageCells
+from shardwright.program.layout.stage_replica import replica
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 from shardwright.program.shard_rules import ShardRules, shard_rules
-from shardwright.program.stages.holdings import HeldParameters, Holdings
-from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.stages.held_parameters import HeldParameters, Holdings
+from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import ActivationPolicy, Keep

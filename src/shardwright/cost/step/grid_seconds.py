@@ -29,7 +29,7 @@ from shardwright.cost.tables.layers_by_chunk import ChunkLayout
 from shardwright.cost.time_parts import PARTS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.program.stages.chunks import Content
+from shardwright.program.stages.chunk_contents import Content
 from shardwright.strategy.grid.axes import Grid
 
 _BYTES_FIELDS: Final = tuple([field.name for field in fields(StepBytes)])

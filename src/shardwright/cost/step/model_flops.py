@@ -11,8 +11,8 @@ import numpy as np
 from shardwright.cost.kernels.kernel_seconds import attention_flops
 from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import MEMORY
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 
 LONGEST_STEP_S: Final = 1e4
 """At the devices' peak: a thousandth of what the simulated clock counts to (2^63 ps = 107 days), as

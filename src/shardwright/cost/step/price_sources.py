@@ -35,14 +35,14 @@ from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, i
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
-from shardwright.program.block.block import BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockWork, Kernel, Move, Phase
 from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.sizes import Degrees
-from shardwright.program.layout.cells import StageCells
+from shardwright.program.block.symbolic_sizes import Degrees
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import StageCells
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.stages.stage_segments import Segment, StageParts
 
 FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
 _FAMILY: Final = {

@@ -15,13 +15,13 @@ from shardwright.cost.step.overlapped_pairs import CommunicationShare, communica
 from shardwright.cost.time_parts import ATTENTION, CP, EP, GEMM, TP
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.instances import TaskKind
-from shardwright.program.layout.cells import largest_remainder
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import largest_remainder
+from shardwright.program.plan_program import DeviceClass, Holders, Program, class_numbers
 from shardwright.program.problem import Problem
-from shardwright.program.program import DeviceClass, Holders, Program, class_numbers
-from shardwright.program.same import Same
-from shardwright.program.stages.holdings import HeldParameters, Holdings, Use
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.held_parameters import HeldParameters, Holdings, Use
+from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.task_arrays import TaskKind
 from shardwright.schedules.table import B, F, R, W
 from shardwright.strategy.plan.plan import Plan
 

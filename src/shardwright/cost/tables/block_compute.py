@@ -27,9 +27,16 @@ from shardwright.cost.kernels.operator_seconds import (
 from shardwright.cost.tables.selective_recompute import recomputed_share
 from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
-from shardwright.program.block.rebuilt import recomputed_operators
-from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.program.block.block_program import (
+    BlockProgram,
+    Kernel,
+    Move,
+    Phase,
+    Recomputable,
+    Saved,
+)
+from shardwright.program.block.recomputed_operators import recomputed_operators
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.runtime import FullRecompute, Runtime, TpOverlap
 
 Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]

@@ -35,9 +35,9 @@ from shardwright.cost.tables.block_compute import BlockSums, Variant, block_sums
 from shardwright.cost.tables.selective_recompute import repeats_move
 from shardwright.cost.tables.table_columns import BlockTable, BlockTables
 from shardwright.cost.time_parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
-from shardwright.program.block.block import BlockProgram, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_size import is_hybrid
-from shardwright.program.block.sizes import Degrees
+from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.runtime.runtime import Runtime, TpOverlap
 
 

@@ -17,8 +17,8 @@ from shardwright.model.gradients import has_backward
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.same import Same
-from shardwright.program.stages.chunks import Content, chunk_contents
+from shardwright.program.identity_keys import Same
+from shardwright.program.stages.chunk_contents import Content, chunk_contents
 
 
 @lru_cache(maxsize=1024)
@@ -125,15 +125,15 @@ def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
     all where none has any.
     """
     back = block_facts(model).back
-    found = []
+    blocks = []
     for content in contents:
         place = content[-1][0] if content else 0
         for block, _ in reversed(content):
             if back[block]:
                 place = block
                 break
-        found.append(place)
-    return np.array(found, dtype=np.int64)
+        blocks.append(place)
+    return np.array(blocks, dtype=np.int64)
 
 
 def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
@@ -141,15 +141,15 @@ def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
     first of all where none has any.
     """
     trained = block_facts(model).trained
-    found = []
+    blocks = []
     for content in contents:
         place = content[0][0] if content else 0
         for block, _ in content:
             if trained[block]:
                 place = block
                 break
-        found.append(place)
-    return np.array(found, dtype=np.int64)
+        blocks.append(place)
+    return np.array(blocks, dtype=np.int64)
 
 
 def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:

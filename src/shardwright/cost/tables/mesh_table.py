@@ -37,7 +37,7 @@ from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.sizes import evaluate
+from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
 

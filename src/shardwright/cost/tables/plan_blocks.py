@@ -33,16 +33,16 @@ from shardwright.hardware.graph import repeats_after
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.block.block import BlockProgram
+from shardwright.program.block.block_program import BlockProgram
 from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.layout.cells import Cell, StageCells, indices, regular_levels
-from shardwright.program.layout.layout import count
-from shardwright.program.layout.replica import replica
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import Cell, StageCells, indices, regular_levels
+from shardwright.program.layout.stage_replica import replica
+from shardwright.program.layout.tensor_layout import count
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.program.stages.parts import Segment, StageParts
-from shardwright.program.stages.traits import Grouping
+from shardwright.program.stages.device_traits import Grouping
+from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.strategy.plan.stages import Keep
 
 

@@ -42,13 +42,13 @@ from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTables, LayerT
 from shardwright.cost.time_parts import MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
-from shardwright.program.block.block import BlockProgram, Move
+from shardwright.program.block.block_program import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.saved import saved_tensors_of_contexts
-from shardwright.program.block.sizes import Degrees
+from shardwright.program.block.saved_tensors import saved_tensors_of_contexts
+from shardwright.program.block.symbolic_sizes import Degrees
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem, under
-from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options
 
 

@@ -14,8 +14,8 @@ from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.cost.time_parts import ELEMENT
 from shardwright.model.ir.operator import Operator
-from shardwright.program.block.block import BlockProgram, Phase, Recomputable
-from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.program.block.block_program import BlockProgram, Phase, Recomputable
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.problem import Problem
 from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 

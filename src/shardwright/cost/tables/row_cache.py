@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from shardwright.cost.degree_columns import Rows
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 
 T = TypeVar("T")
 MOST_ROWS: Final = 2**14

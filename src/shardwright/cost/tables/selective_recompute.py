@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move
-from shardwright.program.block.selective import named_policy, saved_products
-from shardwright.program.block.sizes import Degrees, evaluate_sum
+from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move
+from shardwright.program.block.selective_recompute import named_policy, saved_products
+from shardwright.program.block.symbolic_sizes import Degrees, evaluate_sum
 from shardwright.runtime.runtime import Runtime, SelectiveRecompute
 
 

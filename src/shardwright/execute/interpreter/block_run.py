@@ -40,9 +40,9 @@ from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
 from shardwright.model.ir.settings import TextRotary
 from shardwright.model.routers import routers
-from shardwright.program.block.placement import is_routed
-from shardwright.program.block.shared_keys import CotangentRoute
-from shardwright.program.layout.layout import Indices, Layout
+from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.shared_key_cotangents import CotangentRoute
+from shardwright.program.layout.tensor_layout import Indices, Layout
 
 
 def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:

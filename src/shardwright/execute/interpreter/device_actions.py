@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.model.ir.graph import Model
-from shardwright.program.instances import TaskKind
-from shardwright.program.orders.rows import ActionRows
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.task_arrays import TaskKind
 
 Turn = tuple[int, int, int, int]
 """(lane, chunk, microbatch, slice) of an action."""

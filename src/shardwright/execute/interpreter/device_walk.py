@@ -51,11 +51,11 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import has_backward, without_gradient
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
-from shardwright.program.instances import TaskKind
-from shardwright.program.layout.layout import Layout
-from shardwright.program.orders.rows import ActionRows
-from shardwright.program.stages.edges import StageEdge, edge_segments
-from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.layout.tensor_layout import Layout
+from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.stages.stage_messages import StageEdge, edge_segments
+from shardwright.program.stages.stage_segments import Segment, StageParts
+from shardwright.program.task_arrays import TaskKind
 from shardwright.strategy.plan.lane import Lane
 
 Batch = Mapping[str, torch.Tensor]

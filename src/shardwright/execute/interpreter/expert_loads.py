@@ -14,8 +14,8 @@ from shardwright.execute.shares.parameters import Key
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.routers import choice_bias
-from shardwright.program.layout.cells import token_box
-from shardwright.program.stages.parts import Segment
+from shardwright.program.layout.device_cells import token_box
+from shardwright.program.stages.stage_segments import Segment
 
 Routed = dict[str, tuple[torch.Tensor, torch.Tensor]]
 """By router: (.., experts) logits, and (.., topk) numbers of the experts that it chose, of the

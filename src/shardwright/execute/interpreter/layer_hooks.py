@@ -19,7 +19,7 @@ from shardwright.execute.shares.state_owner_exchange import owned
 from shardwright.execute.transport.requests import Beside, Task, begun, ended
 from shardwright.model.gradients import has_backward, runs_backward, without_gradient
 from shardwright.model.ir.operator import Operator
-from shardwright.program.instances import TaskKind
+from shardwright.program.task_arrays import TaskKind
 
 Views = dict[int, FlatBucket]
 

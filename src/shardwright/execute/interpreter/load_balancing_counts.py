@@ -32,7 +32,7 @@ from shardwright.model.gradients import asks_inputs, has_backward, without_gradi
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
 from shardwright.model.routers import router_shapes, routers
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.stage_segments import StageParts
 from shardwright.strategy.plan.lane import Lane
 
 

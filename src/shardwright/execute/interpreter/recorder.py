@@ -24,7 +24,6 @@ from shardwright.execute.transport.requests import (
     Task,
     answered,
 )
-from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import (
     Origin,
     Sample,
@@ -35,6 +34,7 @@ from shardwright.program.step_trace import (
     merged_trace,
     sorted_spans,
 )
+from shardwright.program.task_arrays import TaskKind
 
 Tell = Callable[[TaskKind | None, tuple[int, int, int, int]], None]
 """Told what a device begins: its kind and (lane, chunk, microbatch, slice); None: nothing more."""

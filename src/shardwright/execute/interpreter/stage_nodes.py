@@ -14,7 +14,7 @@ from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.strategy.plan.stages import ActivationPolicy
 
 Output = tuple[int, str]

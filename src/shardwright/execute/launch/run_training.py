@@ -51,7 +51,7 @@ from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_we
 from shardwright.hardware.graph import units_of
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid.axes import Grid

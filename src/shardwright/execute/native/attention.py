@@ -34,7 +34,7 @@ from shardwright.execute.numerics.positions.rotary_operator import join_rotary_k
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
-from shardwright.program.layout.layout import Indices
+from shardwright.program.layout.tensor_layout import Indices
 
 
 class NativeRotary(nn.Module):  # type: ignore[misc]

@@ -11,9 +11,9 @@ from shardwright.execute.native.ring_attention import Ring
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.layout.cells import token_box
-from shardwright.program.layout.layout import Box, Indices
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.layout.device_cells import token_box
+from shardwright.program.layout.tensor_layout import Box, Indices
+from shardwright.program.stages.stage_segments import StageParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

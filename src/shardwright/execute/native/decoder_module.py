@@ -25,7 +25,7 @@ from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.stage_segments import StageParts
 from shardwright.strategy.plan.stages import ActivationPolicy
 
 

@@ -35,7 +35,7 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.program.stages.parts import plan_stages
+from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.grid.facts import grid_facts

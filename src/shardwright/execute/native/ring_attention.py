@@ -20,7 +20,7 @@ from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.base.local_tensors import at_least_float32
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Indices, count
+from shardwright.program.layout.tensor_layout import Indices, count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

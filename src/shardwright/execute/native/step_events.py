@@ -21,8 +21,8 @@ from shardwright.execute.native.torch_private import (
     message_size,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import ACTIONS, Track
+from shardwright.program.task_arrays import TaskKind
 from shardwright.units import MILLI
 
 SYNC = {"UNSHARD": TaskKind.GATHER, "REDUCE_GRAD": TaskKind.REDUCE}

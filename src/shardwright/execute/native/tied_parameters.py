@@ -15,7 +15,7 @@ from shardwright.execute.native.torch_private import local
 from shardwright.execute.shares.parameters import Key, origin
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.stage_segments import StageParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

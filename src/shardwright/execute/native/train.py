@@ -23,8 +23,8 @@ from shardwright.execute.training.training_loop import Batches, StepReport
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
-from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import Track
+from shardwright.program.task_arrays import TaskKind
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Table
 

@@ -13,8 +13,8 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.settings import LongRotary, Settings
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.layout.cells import cut_dims, reference_runs
-from shardwright.program.stages.parts import plan_stages
+from shardwright.program.layout.device_cells import cut_dims, reference_runs
+from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.plan.plan import Plan
 
 SMALLEST = 4

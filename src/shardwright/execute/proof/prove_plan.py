@@ -30,8 +30,8 @@ from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import ImageInput, TextRotary
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import indices, largest_remainder
-from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.program.layout.device_cells import indices, largest_remainder
+from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.verify.check import require_valid
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from shardwright.errors import ShardwrightError
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
-from shardwright.program.orders.check import action_violations
-from shardwright.program.orders.rows import action_rows
-from shardwright.program.stages.edges import stage_edges
-from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.deadlocks import action_violations
+from shardwright.program.stages.stage_messages import stage_edges
+from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan

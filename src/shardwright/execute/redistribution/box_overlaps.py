@@ -9,7 +9,7 @@ from itertools import product
 
 import torch
 
-from shardwright.program.layout.layout import Box, Indices, common_indices, count
+from shardwright.program.layout.tensor_layout import Box, Indices, common_indices, count
 
 Slices = tuple[slice, ...]
 Overlap = tuple[tuple[Slices, Slices], ...]

@@ -19,16 +19,16 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.block.placement import is_routed
-from shardwright.program.block.shared_keys import CotangentRoute, shared_cotangent_routes
-from shardwright.program.layout.cells import StageCells, indices
-from shardwright.program.layout.layout import Layout
+from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.block.shared_key_cotangents import CotangentRoute, shared_cotangent_routes
+from shardwright.program.layout.device_cells import StageCells, indices
 from shardwright.program.layout.stage_layouts import (
     cotangent_layout,
     made_layout,
     stream_operator,
     wanted_layout,
 )
+from shardwright.program.layout.tensor_layout import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 
 from shardwright.execute.redistribution.redistribute import redistribute
 from shardwright.execute.transport.requests import Answer, Begin, End, T, Task
-from shardwright.program.layout.layout import Layout
+from shardwright.program.layout.tensor_layout import Layout
 
 
 def moved(

@@ -28,8 +28,8 @@ from shardwright.execute.transport.requests import (
 )
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Layout
-from shardwright.program.transition.steps import StepKind
+from shardwright.program.layout.tensor_layout import Layout
+from shardwright.program.transition.transition_steps import StepKind
 
 Tensors = tuple[torch.Tensor, ...]
 """One for each holding of the device in a layout, in the layout's order."""

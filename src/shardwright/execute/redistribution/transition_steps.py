@@ -14,7 +14,7 @@ from functools import lru_cache
 from shardwright.execute.redistribution.box_overlaps import Overlap, overlap
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import (
+from shardwright.program.layout.tensor_layout import (
     Box,
     Holding,
     Layout,
@@ -23,9 +23,9 @@ from shardwright.program.layout.layout import (
     joined_intervals,
     volume,
 )
-from shardwright.program.transition.pieces import Component, Group, PlacedPiece
-from shardwright.program.transition.steps import Flow, StepKind
+from shardwright.program.transition.layout_pieces import Component, Group, PlacedPiece
 from shardwright.program.transition.transition import best_acts, transition
+from shardwright.program.transition.transition_steps import Flow, StepKind
 
 Range = tuple[int, int]
 """[low, high) of the buffer."""

@@ -20,8 +20,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.program.layout.layout import Holding, Interval, Layout
-from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.layout.tensor_layout import Holding, Interval, Layout
+from shardwright.program.stages.stage_segments import Segment, StageParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.settings import Settings
-from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -11,7 +11,7 @@ import torch
 
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Box, Interval, count, joined_intervals
+from shardwright.program.layout.tensor_layout import Box, Interval, count, joined_intervals
 
 Rows = tuple[torch.Tensor, ...] | tuple[slice, ...]
 """What indexes a box: slices where no dim has gaps, so that it is a view."""

@@ -8,7 +8,7 @@ from math import prod
 
 import torch
 
-from shardwright.program.layout.layout import Box, Indices, Interval, count
+from shardwright.program.layout.tensor_layout import Box, Indices, Interval, count
 
 
 def box_views(

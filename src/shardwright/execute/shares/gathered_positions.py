@@ -9,8 +9,8 @@ from functools import lru_cache
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.cell_structure import CellStructure
-from shardwright.program.layout.cells import StageCells, indices, token_box
-from shardwright.program.layout.layout import count, joined_intervals
+from shardwright.program.layout.device_cells import StageCells, indices, token_box
+from shardwright.program.layout.tensor_layout import count, joined_intervals
 
 
 def looks_around(operator: Operator, number: int) -> bool:

@@ -15,10 +15,10 @@ from shardwright.execute.shares.parameters import Key, ParameterStore, StoredPar
 from shardwright.execute.transport.requests import Post, Reduce, Take, Task
 from shardwright.hardware.graph import Units
 from shardwright.model.ir.graph import Model
-from shardwright.program.layout.layout import Box, Indices, count
-from shardwright.program.stages.contribution import SumGroup, sum_groups
-from shardwright.program.stages.holdings import parameter_places, shares_of
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.layout.tensor_layout import Box, Indices, count
+from shardwright.program.stages.gradient_sum_groups import SumGroup, sum_groups
+from shardwright.program.stages.held_parameters import parameter_places, shares_of
+from shardwright.program.stages.stage_segments import StageParts
 
 Groups = Mapping[Key, tuple[SumGroup, ...]]
 

@@ -13,8 +13,8 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.cell_structure import CellStructure
-from shardwright.program.block.placement import is_routed
-from shardwright.program.layout.cells import (
+from shardwright.program.block.operator_placement import is_routed
+from shardwright.program.layout.device_cells import (
     Cell,
     StageCells,
     covered_runs,
@@ -23,7 +23,13 @@ from shardwright.program.layout.cells import (
     interval,
     reference_runs,
 )
-from shardwright.program.layout.layout import Box, Indices, count, intersection, joined_intervals
+from shardwright.program.layout.tensor_layout import (
+    Box,
+    Indices,
+    count,
+    intersection,
+    joined_intervals,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from shardwright.execute.shares.gradients import in_own_order
 from shardwright.execute.shares.parameters import Key, ParameterStore
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Box
-from shardwright.program.stages.holdings import ParameterPlace, shares_of
-from shardwright.program.transition.steps import even_ranges
+from shardwright.program.layout.tensor_layout import Box
+from shardwright.program.stages.held_parameters import ParameterPlace, shares_of
+from shardwright.program.transition.transition_steps import even_ranges
 
 Interval = tuple[int, int]
 Places = Mapping[Key, tuple[ParameterPlace, ...]]

@@ -18,7 +18,7 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Parameter
-from shardwright.program.layout.layout import Box
+from shardwright.program.layout.tensor_layout import Box
 
 Key = tuple[int, int, str, str]
 """(run, layer, operator, parameter) of a parameter's owner."""

@@ -18,11 +18,11 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward, without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import ParameterClass
-from shardwright.program.layout.layout import Box
+from shardwright.program.layout.tensor_layout import Box
 from shardwright.program.shard_rules import Party, ShardRules, Sharing
-from shardwright.program.stages.contribution import SumGroup
-from shardwright.program.stages.holdings import ParameterPlace, parameter_places
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.gradient_sum_groups import SumGroup
+from shardwright.program.stages.held_parameters import ParameterPlace, parameter_places
+from shardwright.program.stages.stage_segments import StageParts
 from shardwright.strategy.plan.plan import Cadence
 
 Stages = frozenset[tuple[int, int]]

@@ -39,7 +39,7 @@ from shardwright.execute.training.training_loop import Member, Training, member
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
-from shardwright.program.layout.layout import Box, count
+from shardwright.program.layout.tensor_layout import Box, count
 
 FORMAT = "shardwright-checkpoint-2"
 METADATA = ".metadata"

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from torch.distributed.checkpoint.storage import WriteResult
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Interval
+from shardwright.program.layout.tensor_layout import Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

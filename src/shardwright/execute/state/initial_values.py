@@ -18,7 +18,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.layout import Box, count
+from shardwright.program.layout.tensor_layout import Box, count
 
 AT_ONCE = 1 << 15
 """Elements that are made at a time, which stay in a processor's cache."""

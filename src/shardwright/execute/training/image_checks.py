@@ -12,9 +12,9 @@ from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.program.layout.cells import StageCells, token_box
-from shardwright.program.layout.layout import Indices
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.layout.device_cells import StageCells, token_box
+from shardwright.program.layout.tensor_layout import Indices
+from shardwright.program.stages.stage_segments import StageParts
 
 
 def require_images(

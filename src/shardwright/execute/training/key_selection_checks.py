@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.selected_key_blocks import RULE
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.program.layout.cells import StageCells, token_box
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.layout.device_cells import StageCells, token_box
+from shardwright.program.stages.stage_segments import StageParts
 
 
 def require_selections(

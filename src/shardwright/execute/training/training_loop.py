@@ -53,10 +53,10 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import Settings
 from shardwright.model.routers import choice_biases
-from shardwright.program.instances import TaskKind
-from shardwright.program.layout.cells import token_box
+from shardwright.program.layout.device_cells import token_box
 from shardwright.program.shard_rules import ShardRule, ShardRules, shard_rules
-from shardwright.program.stages.holdings import parameter_places
+from shardwright.program.stages.held_parameters import parameter_places
+from shardwright.program.task_arrays import TaskKind
 from shardwright.strategy.plan.plan import Cadence, Plan, State
 
 Batches = Callable[[int], Batch]

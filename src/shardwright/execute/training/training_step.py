@@ -27,10 +27,10 @@ from shardwright.model.ir.block import TEACHER
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import Settings
-from shardwright.program.layout.cells import largest_remainder
-from shardwright.program.orders.rows import action_rows
-from shardwright.program.stages.edges import stage_edges
-from shardwright.program.stages.parts import plan_stages
+from shardwright.program.layout.device_cells import largest_remainder
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.stages.stage_messages import stage_edges
+from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan

@@ -25,7 +25,7 @@ from shardwright.execute.transport.requests import (
     answered,
 )
 from shardwright.execute.transport.side_tasks_in_turn import one_by_one
-from shardwright.program.transition.steps import even_ranges
+from shardwright.program.transition.transition_steps import even_ranges
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim, Parameter
 from shardwright.model.trained import LEFT_OUT
-from shardwright.program.layout.layout import Box, Interval, count, joined_intervals
+from shardwright.program.layout.tensor_layout import Box, Interval, count, joined_intervals
 
 MOST_RUNS = 64
 """Indices in more stretches than this are read as one stretch that covers them."""

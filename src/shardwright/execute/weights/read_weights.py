@@ -29,7 +29,7 @@ from shardwright.model.families.huggingface_config import load_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.model.trained import LEFT_OUT
-from shardwright.program.layout.layout import Box, count
+from shardwright.program.layout.tensor_layout import Box, count
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 COMPARED = 64

@@ -1,0 +1,3 @@
+"""One block lowered on one device: kernels, communication and saved tensors. Where tensors lie is
+in program.layout.
+"""

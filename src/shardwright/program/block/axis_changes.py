@@ -7,9 +7,9 @@ from collections.abc import Callable
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.block.placement import TOKEN_DIMS, Change, resolved
-from shardwright.program.block.reshard import PARTIAL, WHOLE, transition
-from shardwright.program.block.sizes import Size
+from shardwright.program.block.layout_collectives import PARTIAL, WHOLE, transition
+from shardwright.program.block.operator_placement import TOKEN_DIMS, Change, resolved
+from shardwright.program.block.symbolic_sizes import Size
 
 
 def output_layout(operator: Operator | None, dim: Dim) -> str:

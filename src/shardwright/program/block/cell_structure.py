@@ -13,10 +13,11 @@ from shardwright.hardware.graph import regular
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.block.placement import Change
-from shardwright.program.block.shared_keys import cotangent_routes
-from shardwright.program.block.sizes import Size
-from shardwright.program.layout.cells import (
+from shardwright.program.block.operator_placement import Change
+from shardwright.program.block.shared_key_cotangents import cotangent_routes
+from shardwright.program.block.symbolic_sizes import Size
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import (
     Cell,
     StageCells,
     covered_runs,
@@ -25,17 +26,16 @@ from shardwright.program.layout.cells import (
     interval,
     token_box,
 )
-from shardwright.program.layout.layout import Box, Holding, Layout, count, intersection
-from shardwright.program.layout.projection import TOKENS, projection
-from shardwright.program.layout.replica import replica
+from shardwright.program.layout.devices_by_part import TOKENS, projection
 from shardwright.program.layout.stage_layouts import (
     made_layout,
     stream_operator,
     wanted_layout,
 )
-from shardwright.program.same import Same
-from shardwright.program.transition.steps import StepKind
+from shardwright.program.layout.stage_replica import replica
+from shardwright.program.layout.tensor_layout import Box, Holding, Layout, count, intersection
 from shardwright.program.transition.transition import Transition, transition
+from shardwright.program.transition.transition_steps import StepKind
 from shardwright.strategy.plan.split import Exchange
 
 
@@ -146,10 +146,10 @@ class CellStructure:
         if not peers:
             return Size(times=0)
         sent_rows = self._count(OperatorClass.ROUTER, length) * sum(
-            other.held_experts(operator) for other in peers
+            peer.held_experts(operator) for peer in peers
         )
         received_rows = self.held_experts(operator) * sum(
-            other.router_tokens(length) for other in peers
+            peer.router_tokens(length) for peer in peers
         )
         busiest = max(sent_rows, received_rows) * operator.experts.topk
         return Size(times=-(-busiest * len(group) // (all_experts * len(peers))))
@@ -269,7 +269,7 @@ class CellStructure:
                 devices_of_part.setdefault(part, []).append(device)
         index = devices_of_part[own_part].index(self.device)
         return (
-            tuple(sorted(found[index % len(found)] for found in devices_of_part.values()))
+            tuple(sorted(devices[index % len(devices)] for devices in devices_of_part.values()))
             if len(devices_of_part) > 1
             else (self.device,)
         )

@@ -12,10 +12,10 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.axis_changes import axis_change
-from shardwright.program.block.placement import TOKEN_DIMS, Change, resolved
-from shardwright.program.block.sizes import Factor, Size
-from shardwright.program.layout.cells import reference_runs
-from shardwright.program.same import Same
+from shardwright.program.block.operator_placement import TOKEN_DIMS, Change, resolved
+from shardwright.program.block.symbolic_sizes import Factor, Size
+from shardwright.program.identity_keys import Same
+from shardwright.program.layout.device_cells import reference_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

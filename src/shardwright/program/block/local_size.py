@@ -10,8 +10,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.block.placement import Placing, is_routed
-from shardwright.program.block.sizes import Size
+from shardwright.program.block.operator_placement import Placing, is_routed
+from shardwright.program.block.symbolic_sizes import Size
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 
 DEEPEP_PEERS: Final = 8

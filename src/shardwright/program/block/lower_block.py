@@ -18,8 +18,8 @@ from shardwright.model.gradients import asks_inputs, runs_backward, without_grad
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.block.block import BlockProgram, BlockWork, Move, Phase, Stored
-from shardwright.program.block.kernels import KERNELS_OF, Local, adapter_works, chunk_sort_works
+from shardwright.program.block.block_communication import edge_moves, exit_moves, operator_moves
+from shardwright.program.block.block_program import BlockProgram, BlockWork, Move, Phase, Stored
 from shardwright.program.block.local_size import (
     Context,
     dispatched_tokens,
@@ -28,11 +28,16 @@ from shardwright.program.block.local_size import (
     per_token,
     router_kernels,
 )
-from shardwright.program.block.moves import edge_moves, exit_moves, operator_moves
-from shardwright.program.block.narrow import is_narrow
-from shardwright.program.block.placement import Placing, is_routed
-from shardwright.program.block.saved import output_volume, saved_tensors
-from shardwright.program.block.sizes import Size
+from shardwright.program.block.operator_kernels import (
+    KERNELS_OF,
+    Local,
+    adapter_works,
+    chunk_sort_works,
+)
+from shardwright.program.block.operator_placement import Placing, is_routed
+from shardwright.program.block.quantised_operators import is_narrow
+from shardwright.program.block.saved_tensors import output_volume, saved_tensors
+from shardwright.program.block.symbolic_sizes import Size
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, LinearLoss
 
 LINEAR_LOSS_TRAFFIC: Final = {LinearLoss.LIGER: 6, LinearLoss.CUT: 2}

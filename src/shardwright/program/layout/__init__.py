@@ -1,0 +1,3 @@
+"""Where tensors lie on the devices of a stage: cells, boxes and replicas. What runs there is in
+program.block.
+"""

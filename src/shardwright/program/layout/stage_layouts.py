@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.layout.cells import (
+from shardwright.program.layout.device_cells import (
     Cells,
     StageCells,
     covered_runs_of_cells,
@@ -17,8 +17,8 @@ from shardwright.program.layout.cells import (
     intervals,
     reference_runs,
 )
-from shardwright.program.layout.layout import Holding, Interval, Layout
-from shardwright.program.layout.projection import PARTS, projection, tokens
+from shardwright.program.layout.devices_by_part import PARTS, projection, tokens
+from shardwright.program.layout.tensor_layout import Holding, Interval, Layout
 
 
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:

@@ -1,0 +1,1 @@
+"""Orders of actions: rows, tables, dependencies, deadlocks. Named schedules are in schedules."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
-from shardwright.program.orders.rows import action_rows
+from shardwright.program.orders.action_rows import action_rows
 from shardwright.schedules.csv import format_csv
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.plan.plan import Plan

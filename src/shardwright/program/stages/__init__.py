@@ -1,0 +1,3 @@
+"""Pipeline stages of a plan: segments, device families, edges and gradient groups. Blocks are in
+program.block.
+"""

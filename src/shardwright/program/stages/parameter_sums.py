@@ -16,7 +16,7 @@ from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.layout.cells import (
+from shardwright.program.layout.device_cells import (
     Cells,
     StageCells,
     covered_runs_of_cells,
@@ -25,10 +25,10 @@ from shardwright.program.layout.cells import (
     reference_runs,
     row_of,
 )
-from shardwright.program.layout.layout import Box, Indices, volume
-from shardwright.program.layout.partners import transversals, transversals_in_order
-from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
-from shardwright.program.stages.contribution import Share, atoms, sum_groups
+from shardwright.program.layout.devices_by_part import PARTS, Projection, Tokens, projection, tokens
+from shardwright.program.layout.partner_groups import transversals, transversals_in_order
+from shardwright.program.layout.tensor_layout import Box, Indices, volume
+from shardwright.program.stages.gradient_sum_groups import Share, atoms, sum_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

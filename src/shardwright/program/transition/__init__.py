@@ -1,0 +1,1 @@
+"""Steps that bring a tensor from one layout to another. Layouts are in program.layout."""

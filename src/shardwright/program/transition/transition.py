@@ -16,10 +16,11 @@ from functools import lru_cache
 
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Layout
-from shardwright.program.transition.copies import copies
-from shardwright.program.transition.pieces import Component, Piece, PlacedPiece, components
-from shardwright.program.transition.steps import (
+from shardwright.program.layout.tensor_layout import Layout
+from shardwright.program.transition.copy_steps import copies
+from shardwright.program.transition.layout_pieces import Component, Piece, PlacedPiece, components
+from shardwright.program.transition.reduction_steps import sums
+from shardwright.program.transition.transition_steps import (
     Act,
     Load,
     Step,
@@ -27,7 +28,6 @@ from shardwright.program.transition.steps import (
     add,
     delivers_wanted_values,
 )
-from shardwright.program.transition.sums import sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_trace import Span, StepTrace, Track
 from shardwright.report.pictures.device_classes import device_text
+from shardwright.simulator.network_traffic import Traffic
 from shardwright.simulator.prediction import Prediction, StageMemory
-from shardwright.simulator.traffic import Traffic
 
 COLOURS: Final = {
     "F": "#7fb2e5",

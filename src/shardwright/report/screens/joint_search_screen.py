@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.model.ir.graph import Model
-from shardwright.program.orders.rows import TABLE_SEARCH
+from shardwright.program.orders.action_rows import TABLE_SEARCH
 from shardwright.report.line_breaking import unbroken
 from shardwright.report.screens.mixed_search_screen import render_mixed
 from shardwright.report.screens.plan_screen import (

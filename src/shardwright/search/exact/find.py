@@ -40,7 +40,7 @@ from shardwright.search.exact.walk import Best, best_first, run_orders
 from shardwright.search.grid.find import problem_text
 from shardwright.search.limit import Limit, Stops, limit_of, progress_text
 from shardwright.search.universal import universal_seconds
-from shardwright.simulator.simulate import fits_hosts
+from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -22,8 +22,8 @@ from shardwright.cost.bounds.longest_path import jitter_among
 from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.plan_program import Program, chunks_of
 from shardwright.program.problem import Problem
-from shardwright.program.program import Program, chunks_of
 from shardwright.progress import Progress
 from shardwright.search.certificate import Counts
 from shardwright.search.exact.deals import Deal, LaneKind, choices, deals, num_members, unordered
@@ -36,7 +36,7 @@ from shardwright.search.exact.tasks import tasks_of_shape
 from shardwright.search.exact.walk import Best, best_first, run_orders
 from shardwright.search.limit import Limit, progress_text
 from shardwright.simulator.device_memory import plan_memory
-from shardwright.simulator.simulate import fits_hosts, lower
+from shardwright.simulator.plan_simulation import fits_hosts, lower
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
 

@@ -17,8 +17,8 @@ from shardwright.arrays import IntArray
 from shardwright.hardware.graph import at_work
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.program.stages.holdings import parameter_places, shares_of
-from shardwright.program.stages.parts import StageParts
+from shardwright.program.stages.held_parameters import parameter_places, shares_of
+from shardwright.program.stages.stage_segments import StageParts
 from shardwright.search.exact.options import Illegal, StageOption
 from shardwright.search.exact.space import ExactSpace, Partition, lane_partitions, stage_trees
 from shardwright.search.exact.stage_prices import (

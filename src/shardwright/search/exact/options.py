@@ -20,14 +20,14 @@ from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.instances import TaskKind
-from shardwright.program.lower import lower_plan
-from shardwright.program.orders.rows import TABLE_SEARCH, ActionRows
+from shardwright.program.orders.action_rows import TABLE_SEARCH, ActionRows
+from shardwright.program.plan_lowering import lower_plan
+from shardwright.program.plan_program import TaskShape, device_classes
 from shardwright.program.problem import Problem
-from shardwright.program.program import TaskShape, device_classes
-from shardwright.program.stages.edges import border_layout
-from shardwright.program.stages.holdings import Holdings, plan_holdings
-from shardwright.program.stages.parts import StageParts, plan_stages
+from shardwright.program.stages.held_parameters import Holdings, plan_holdings
+from shardwright.program.stages.stage_messages import border_layout
+from shardwright.program.stages.stage_segments import StageParts, plan_stages
+from shardwright.program.task_arrays import TaskKind
 from shardwright.schedules.table import B, F
 from shardwright.search.exact.trees import tree_placements
 from shardwright.simulator.device_memory import plan_memory

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from shardwright.arrays import IntArray
 from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, sharings_of_stage
-from shardwright.program.lower import lower_plan
-from shardwright.program.orders.rows import TABLE_SEARCH
+from shardwright.program.orders.action_rows import TABLE_SEARCH
+from shardwright.program.plan_lowering import lower_plan
+from shardwright.program.plan_program import Program, TaskShape, chunks_of, device_classes
 from shardwright.program.problem import Problem
-from shardwright.program.program import Program, TaskShape, chunks_of, device_classes
-from shardwright.program.stages.edges import LaneEdge
+from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.search.exact.options import LANE, StageOption, flight_rows
 from shardwright.search.exact.tasks import ShapeTasks, tasks_of_shape
-from shardwright.simulator.simulate import lane_edges
+from shardwright.simulator.plan_simulation import lane_edges
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards

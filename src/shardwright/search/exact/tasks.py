@@ -9,11 +9,11 @@ import numpy as np
 from shardwright.arrays import BoolArray, Int32Array, IntArray
 from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.instances import Stream, TaskKind
+from shardwright.program.plan_program import Program
 from shardwright.program.problem import Problem
-from shardwright.program.program import Program
+from shardwright.program.task_arrays import Stream, TaskKind
 from shardwright.search.exact.orders import finish_times
-from shardwright.simulator.tasks import plan_kernel_tasks
+from shardwright.simulator.kernel_tasks import plan_kernel_tasks
 
 _ACTIONS = (int(TaskKind.F), int(TaskKind.B))
 _SENDS = (int(TaskKind.SEND_F), int(TaskKind.SEND_B))

@@ -22,7 +22,7 @@ from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.peaks import Peaks
 from shardwright.search.grid.prepare import Prepared
 from shardwright.search.limit import Limit, progress_text
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
 
 _B1, _S = 1, 2

@@ -18,8 +18,8 @@ from shardwright.search.grid.members import Members, enumerate_members, member_g
 from shardwright.search.grid.meshes import Meshes
 from shardwright.search.grid.prepare import Prepared, bound_all, facts_of, prepare, with_lines
 from shardwright.search.grid.space import Space
+from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import HostMemory, StageMemory
-from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 

@@ -29,7 +29,7 @@ from shardwright.search.grid.space import Space, parts_of
 from shardwright.search.limit import Limit, progress_text
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import GridFacts

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 from shardwright.progress import Progress
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
@@ -25,9 +25,9 @@ from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit, limit_of, out_of_time
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
-from shardwright.simulator.breakdown import breakdown
 from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
+from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.rules import GridFacts
 
 CHANGES: Final = 5

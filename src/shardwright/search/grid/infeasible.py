@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory, limit_devices
-from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
+from shardwright.program.rule_violations import facts_of
 from shardwright.progress import Progress
 from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
@@ -27,8 +27,8 @@ from shardwright.search.grid.trials import (
     series_of,
     unpinned_changes,
 )
+from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import host_lack
-from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import print_grid

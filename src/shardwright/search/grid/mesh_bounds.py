@@ -34,8 +34,8 @@ from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 from shardwright.search.grid.columns import Columns, distinct, extended, first_of_each
 from shardwright.search.grid.meshes import Meshes
 from shardwright.search.grid.near_layers import KIND, NearLayers, near_layers

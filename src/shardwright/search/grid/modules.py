@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.program.block.rebuilt import recomputed_operators
+from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.runtime.runtime import Options

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from shardwright.errors import ShardwrightError
-from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import grid_violations, plan_violations
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.search.grid.space import Space
-from shardwright.simulator.simulate import SimulatedPlan, simulate_grid, simulate_plan
+from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import has_experts
 from shardwright.strategy.grid.rules import GridFacts, canonical

@@ -44,7 +44,7 @@ from shardwright.search.grid.paired_path import longest_path, steps_of
 from shardwright.search.grid.prepare import Prepared, prepare
 from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
-from shardwright.simulator.simulate import simulate_grid
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.grid.schedules import grid_schedule

@@ -34,8 +34,8 @@ from shardwright.cost.tables.problem_tables import layer_table, tensor_groups_in
 from shardwright.cost.tables.row_cache import cached_table
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.lazy_dataclass import dataclass
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
 from shardwright.search.grid.columns import distinct
 from shardwright.search.grid.lined import LineRows, line_rows
 from shardwright.search.grid.members import Members

@@ -24,8 +24,8 @@ from shardwright.search.grid.space import Space
 from shardwright.search.limit import Limit
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.search.universal import universal_bound
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import host_lack
-from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes

@@ -13,8 +13,8 @@ from typing import Final
 from shardwright.errors import ShardwrightError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.trained import trained
-from shardwright.program.legal import facts_of, grid_violations
 from shardwright.program.problem import Problem, under
+from shardwright.program.rule_violations import facts_of, grid_violations
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.runtime.registry import VENDORS, load_runtime, runtime_names
 from shardwright.runtime.runtime import Runtime
@@ -27,7 +27,7 @@ from shardwright.search.grid.space import (
     require_searchable,
     standard_space,
 )
-from shardwright.simulator.simulate import footprint_of_grid
+from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import has_experts
 from shardwright.strategy.grid.rules import GridFacts

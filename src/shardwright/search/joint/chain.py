@@ -10,7 +10,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.tables.layers_by_chunk import block_facts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
-from shardwright.program.stages.chunks import Content, run_lengths
+from shardwright.program.stages.chunk_contents import Content, run_lengths
 from shardwright.strategy.grid.facts import layer_runs
 
 

@@ -17,7 +17,7 @@ from shardwright.schedules.table import ActionTable
 from shardwright.search.joint.member import JointPlan, compose
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.joint.write import general_plan
-from shardwright.simulator.simulate import SimulatedPlan, fits_hosts, simulate_plan
+from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

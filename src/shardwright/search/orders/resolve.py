@@ -12,10 +12,10 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.program.orders.graph import chains
-from shardwright.program.orders.participation import Participation, participation
-from shardwright.program.orders.rows import TABLE_SEARCH, ActionRows, action_rows
-from shardwright.program.orders.tables import table_of
+from shardwright.program.orders.action_graph import chains
+from shardwright.program.orders.action_rows import TABLE_SEARCH, ActionRows, action_rows
+from shardwright.program.orders.device_sets import Participation, participation
+from shardwright.program.orders.order_tables import table_of
 from shardwright.schedules.entries import row_entries
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.find import find_order

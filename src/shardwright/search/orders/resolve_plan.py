@@ -18,17 +18,22 @@ from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.cost.step.grid_bytes import held_bytes
 from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.program.instances import TaskKind
-from shardwright.program.orders.rows import TABLE_SEARCH, action_rows
+from shardwright.program.identity_keys import Same
+from shardwright.program.orders.action_rows import TABLE_SEARCH, action_rows
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.program.stages.edges import LaneEdge
-from shardwright.program.stages.parts import StageParts, plan_stages, working_devices
+from shardwright.program.stages.stage_messages import LaneEdge
+from shardwright.program.stages.stage_segments import StageParts, plan_stages, working_devices
+from shardwright.program.task_arrays import TaskKind
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.problem import LARGEST
 from shardwright.search.orders.resolve import resolve
 from shardwright.search.orders.times import StageTimes
-from shardwright.simulator.simulate import lane_edges, price_stages, simulate_plan, summings_of
+from shardwright.simulator.plan_simulation import (
+    lane_edges,
+    price_stages,
+    simulate_plan,
+    summings_of,
+)
 from shardwright.simulator.stage_kinds import stage_kinds
 from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan

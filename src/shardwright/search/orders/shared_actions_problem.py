@@ -10,10 +10,10 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.orders.check import run_order
-from shardwright.program.orders.graph import ActionGraph, action_graph
-from shardwright.program.orders.participation import Participation
-from shardwright.program.orders.rows import ActionRows
+from shardwright.program.orders.action_graph import ActionGraph, action_graph
+from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.orders.deadlocks import run_order
+from shardwright.program.orders.device_sets import Participation
 from shardwright.schedules.table import B, F, I, W
 from shardwright.search.orders.shared_actions import NEVER, SharedActions
 from shardwright.search.orders.times import StageTimes

@@ -18,7 +18,7 @@ from shardwright.search.grid.space import Space
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.plans.simulated_plans import simulated
 from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.simulator.simulate import plan_of_grid
+from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.plan.plan import Plan

@@ -14,7 +14,7 @@ from shardwright.model.blocks.predictor import PREDICTORS
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.living import Lifetime, lives_in
 from shardwright.program.block.local_size import per_token
-from shardwright.program.block.sizes import evaluate
+from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.scheduler_settings import running_at_once
 from shardwright.serving.deployments.serving_problem import ServingProblem

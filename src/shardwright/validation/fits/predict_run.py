@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
-from shardwright.simulator.simulate import simulate_grid
 from shardwright.validation.tables.measured_run import Case
 
 MIN_TASKS = 64

@@ -22,7 +22,7 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught
 from shardwright.model.trained import trained
-from shardwright.program.legal import runtime_violations
+from shardwright.program.rule_violations import runtime_violations
 from shardwright.runtime.described import described
 from shardwright.runtime.options import offered_values
 from shardwright.runtime.registry import default_runtime, is_runtime, load_runtime

@@ -35,7 +35,7 @@ from shardwright.search.mixed.stages.recompute_choices import (
 from shardwright.search.mixed.stages.recompute_choices import _room as room_of
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.stage_tables import MODES
-from shardwright.simulator.simulate import simulate_plan
+from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (
     CLUSTERS,
     KINDS,

@@ -11,7 +11,7 @@ from shardwright.execute.numerics.base.group_calls import exchange_tensors, grou
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Indices, count
+from shardwright.program.layout.tensor_layout import Indices, count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

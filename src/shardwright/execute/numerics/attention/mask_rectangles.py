@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import groupby, pairwise
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Indices, Interval, count
+from shardwright.program.layout.tensor_layout import Indices, Interval, count
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.model.ir.operator import AttentionShape, Mask
-from shardwright.program.layout.layout import Indices, Interval
+from shardwright.program.layout.tensor_layout import Indices, Interval
 
 
 def visibility_mask(

@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.execute.numerics.attention.position_masks import may_see
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.program.layout.layout import Indices, count
+from shardwright.program.layout.tensor_layout import Indices, count
 
 SCORES: Final = 2**22
 """Largest number of scores of a tile, over all samples, heads, queries and keys. A few tensors of

@@ -17,7 +17,7 @@ from shardwright.model.gradients import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.block.placement import is_routed
+from shardwright.program.block.operator_placement import is_routed
 
 SCATTER, GATHER = ".scatter", ".gather"
 

@@ -8,7 +8,7 @@ import torch
 
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values, Weights
 from shardwright.model.ir.operator import Operator
-from shardwright.program.layout.layout import Indices
+from shardwright.program.layout.tensor_layout import Indices
 
 
 def index_tensor(indices: Indices, *, like: torch.Tensor) -> torch.Tensor:

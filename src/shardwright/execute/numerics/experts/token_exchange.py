@@ -16,7 +16,7 @@ from shardwright.execute.numerics.base.group_calls import exchange_tensors
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare, Routed
-from shardwright.program.layout.layout import Box
+from shardwright.program.layout.tensor_layout import Box
 
 TokenChoices = tuple[torch.Tensor, torch.Tensor]
 """(row of the token in the local tokens, choice), in the order of (expert, token number)."""

@@ -24,7 +24,7 @@ from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.program.layout.layout import Indices, count
+from shardwright.program.layout.tensor_layout import Indices, count
 
 
 def merge_neighbours(x: torch.Tensor, count: int) -> torch.Tensor:

@@ -34,7 +34,7 @@ from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.settings import GridRotary, Settings, TextRotary
-from shardwright.program.layout.layout import Indices
+from shardwright.program.layout.tensor_layout import Indices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

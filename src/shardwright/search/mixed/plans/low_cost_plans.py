@@ -30,8 +30,8 @@ from shardwright.search.mixed.plans.replica_counts import (
 from shardwright.search.mixed.plans.simulated_plans import MixedCandidate, Standing
 from shardwright.search.mixed.plans.write_plan import MixedPlan, devices_of, general_plan
 from shardwright.search.mixed.stages.frame_terms import first_frames
+from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.simulator.predict import step_spending
-from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -12,8 +12,8 @@ from shardwright.errors import InfeasibleError, OutOfTimeError
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.overrides import limit_devices
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import facts_of
 from shardwright.search.answer import Answer
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import GIVEN_UP, PoolAlone
@@ -27,7 +27,7 @@ from shardwright.search.mixed.plans.write_plan import moved
 from shardwright.search.mixed.stages.device_pools import Pool, alone
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.universal import universal_seconds
-from shardwright.simulator.simulate import plan_of_grid
+from shardwright.simulator.plan_simulation import plan_of_grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 

@@ -23,7 +23,7 @@ from shardwright.search.mixed.plans.reduction_estimates import likely_later
 from shardwright.search.mixed.plans.replica_counts import cut_lanes
 from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.simulator.simulate import SimulatedPlan, fits_hosts, simulate_plan
+from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 Lanes = list[tuple[int, int, int]]

@@ -11,13 +11,13 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.cost.network.plan_groups import working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
+from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.program.same import Same
-from shardwright.program.stages.parts import plan_stages, working_devices
+from shardwright.program.stages.stage_segments import plan_stages, working_devices
 from shardwright.search.mixed.stages.device_pools import Pool
 from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has_experts
 from shardwright.search.mixed.stages.stage_tables import StageTable
-from shardwright.simulator.simulate import lane_edges
+from shardwright.simulator.plan_simulation import lane_edges
 from shardwright.strategy.grid.expand import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder

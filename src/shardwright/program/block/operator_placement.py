@@ -1,0 +1,160 @@
+"""The protocol through which lowering a block sees how operators are cut: by the axes of a grid, or
+by the cells of one device of a general plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.program.block.symbolic_sizes import Size
+
+TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Collectives that bring a tensor from the layout of its maker to the layout of its reader, and
+    the tensor's cotangent back.
+
+    Args:
+        axis: mesh axis, or the one that the change resembles.
+        group: devices, counted from the stage's first; empty = the axis names them.
+        forward, backward: collectives; None = nothing moves.
+        forward_volume, backward_volume: bytes as in `collectives.Collective`.
+        between: the two layouts, and the number of the step between them: of equal changes for
+            several readers only one runs.
+    """
+
+    axis: str
+    forward: Collective | None
+    backward: Collective | None
+    forward_volume: tuple[Size, ...]
+    backward_volume: tuple[Size, ...]
+    group: tuple[int, ...] = ()
+    between: Hashable = None
+
+
+class Placing(Protocol):
+    """The cut of a block's operators, as seen by one device."""
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """True if the residual stream is cut by position where the products are not."""
+        ...
+
+    @property
+    def gather(self) -> bool:
+        """True if members that cut positions gather keys instead of passing them round a ring."""
+        ...
+
+    @property
+    def routed(self) -> bool:
+        """True if tokens are sent to their experts; else every member has them."""
+        ...
+
+    def tokens(self, klass: OperatorClass, length: int) -> Size:
+        """Tokens that a device works on in operators of `klass`, of sequences of `length`
+        positions.
+        """
+        ...
+
+    def part(self, extent: Extent, operator: Operator) -> Size:
+        """Elements of one of the operator's extents on a device."""
+        ...
+
+    def dispatched(self, operator: Operator, length: int) -> Size:
+        """Routed copies of tokens on a device in all."""
+        ...
+
+    def served_tokens(self, length: int) -> Size:
+        """Tokens that a device's experts serve, its own and those of other devices, of sequences of
+        `length` positions.
+        """
+        ...
+
+    def sent_copies(self, operator: Operator, length: int) -> Size:
+        """The full buffer, in copies, of an all_to_all that sends a device's routed copies to their
+        experts: the larger of what it sends and receives.
+        """
+        ...
+
+    def gathered_copies(self, operator: Operator, length: int) -> Size:
+        """Routed copies of all devices that share experts with this device."""
+        ...
+
+    def coset_tokens(self, length: int) -> Size:
+        """Tokens that all devices which share experts with this device route together."""
+        ...
+
+    def coset(self) -> tuple[int, ...]:
+        """Devices that share experts with this device; empty = axis ``coset``."""
+        ...
+
+    def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
+        """Tokens whose keys the devices of an attention core's group hold together, of stretches of
+        these lengths.
+        """
+        ...
+
+    def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Devices between which tokens travel to experts, and devices that share experts; empty =
+        axes ``ep`` and ``etp``.
+        """
+        ...
+
+    def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
+        """Tokens whose keys a device passes on: one entry where every hop carries as many, else one
+        for each hop in order.
+        """
+        ...
+
+    def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
+        """Devices that differ only in their part of `dim` of `operator`; empty = an axis names
+        them.
+        """
+        ...
+
+    def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
+        """Axes beside dp and cp along which devices hold the same elements and compute different
+        terms of their gradient.
+
+        Cells say this themselves (`program.stages.contribution`).
+        """
+        ...
+
+    def runs(self, operator: Operator) -> bool:
+        """True if the device runs `operator`."""
+        ...
+
+    def changes(
+        self,
+        source: Operator | None,
+        target: Operator,
+        *,
+        length: int,
+        element: int,
+        memory_length: int = 0,
+    ) -> tuple[Change, ...]:
+        """Collectives that the tensor between two operators goes through.
+
+        Args:
+            source: None = the block's input.
+            length: positions of the tensor's sequence.
+            element: bytes of an element.
+        """
+        ...
+
+
+def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:
+    """The dim that a cut means for `operator`: the operator's own width, or the dim itself."""
+    return operator.width() if cut_dim is Dim.WIDTH else cut_dim
+
+
+def is_routed(operator: Operator) -> bool:
+    """True if the operator works on tokens sent to experts."""
+    return operator.klass is OperatorClass.EXPERTS and operator.experts is not None

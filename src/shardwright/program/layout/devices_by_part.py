@@ -1,0 +1,246 @@
+"""The devices of a tree by their parts of some dims: equal parts by strides, unequal ones leaf by
+leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.hardware.device_list import DeviceList
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.device_cells import (
+    AxisStep,
+    Cell,
+    Cells,
+    StageCells,
+    indices,
+    regular_levels,
+    row_of,
+)
+from shardwright.program.layout.tensor_layout import Indices, count
+from shardwright.strategy.plan.split import Split
+
+TOKENS = frozenset((Dim.BATCH, Dim.SEQUENCE))
+"""Dims of the tokens that a device works on."""
+PARTS = frozenset(Dim) - TOKENS - {Dim.REPLICATE}
+"""Dims of which it has a part for each of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Projection:
+    """Groups of the devices of a tree that have the same parts of some dims.
+
+    Args:
+        row: devices of the tree, in its order.
+        cells: the cuts of each distinct part, of those dims alone, in the order in which the tree
+            meets them.
+        listed: index into `cells` of each device; of a tree of equal parts it follows from its
+            `levels` and the `dims` instead.
+    """
+
+    row: DeviceList
+    cells: Cells
+    listed: IntArray | None = None
+    levels: tuple[Split, ...] = ()
+    dims: frozenset[Dim] = frozenset()
+
+    @property
+    def devices(self) -> IntArray:
+        """(devices,) devices of the tree, in its order."""
+        return self.row.array
+
+    @property
+    def number(self) -> IntArray:
+        """(devices,) index into `cells` of each device, made when it is asked for, as most callers
+        read `cells` alone.
+        """
+        return self.listed if self.listed is not None else stride_numbers(self.levels, self.dims)
+
+
+@lru_cache(maxsize=16384)
+def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
+    """The devices that run operators of a class, grouped by their parts of `dims`.
+
+    A tree of equal parts is its levels: on 2 x 4 devices under ``b2 t4``, device 4 i + j has number
+    i in the batch and j in the width.
+    """
+    tree = stage.cells.get(klass)
+    return _projection(
+        stage, next((k for k, class_tree in stage.cells.items() if class_tree is tree), klass), dims
+    )
+
+
+@lru_cache(maxsize=16384)
+def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
+    tree = stage.cells.get(klass, {})
+    levels = regular_levels(stage.splits[klass]) if klass in stage.splits else None
+    if levels is None or len(tree) != prod(split.num_parts for split in levels):
+        return _by_leaf(tree, dims)
+    return _by_strides(tree, levels, dims)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tokens:
+    """Tokens that each device of a tree works on: samples and positions apart, as each is cut
+    alone. Equal only to itself.
+
+    Args:
+        cut: the tree by samples and by positions.
+        parts: distinct parts of the samples, and of the positions.
+        part_of: for each index of `cut`, the number of its part.
+        sizes: samples, or positions, of each part.
+    """
+
+    cut: tuple[Projection, Projection]
+    parts: tuple[tuple[Indices, ...], tuple[Indices, ...]]
+    part_of: tuple[IntArray, IntArray]
+    sizes: tuple[IntArray, IntArray]
+
+    @property
+    def row(self) -> DeviceList:
+        """Devices of the tree, in its order."""
+        return self.cut[0].row
+
+    @property
+    def devices(self) -> IntArray:
+        """Devices of the tree as an array, in its order."""
+        return self.row.array
+
+    @property
+    def number(self) -> IntArray:
+        """(2, devices) number of each device's part of the samples, and of the positions."""
+        return np.stack(
+            [
+                part_numbers[projected.number]
+                for part_numbers, projected in zip(self.part_of, self.cut, strict=True)
+            ]
+        )
+
+    @property
+    def counts(self) -> IntArray:
+        """(devices, 2) number of samples and of positions of each device."""
+        return np.stack(
+            [size[number] for size, number in zip(self.sizes, self.number, strict=True)], axis=1
+        )
+
+    @property
+    def even(self) -> bool:
+        """True if all devices have as many samples, and as many positions."""
+        return all(size.min() == size.max() for size in self.sizes)
+
+
+@lru_cache(maxsize=16384)
+def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
+    """Tokens of every device that runs operators of a class, of a sequence of `length`
+    positions.
+    """
+    return _tokens(
+        tuple(projection(stage, klass, frozenset((dim,))) for dim in (Dim.BATCH, Dim.SEQUENCE)),
+        (stage.samples, length),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
+    (samples, sample_parts, sample_counts), (positions, position_parts, position_counts) = (
+        _distinct_parts(projected.cells, length)
+        for projected, length in zip(cut, lengths, strict=True)
+    )
+    return Tokens(
+        cut=(cut[0], cut[1]),
+        parts=(samples, positions),
+        part_of=(sample_parts, position_parts),
+        sizes=(sample_counts, position_counts),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _distinct_parts(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
+    """Distinct parts that the cells of one dim take of `length` indices, the number of each cell's
+    part, and the sizes of the parts.
+    """
+    taken = [indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in cells]
+    number_of_part = {part: number for number, part in enumerate(dict.fromkeys(taken))}
+    return (
+        tuple(number_of_part),
+        np.array([number_of_part[part] for part in taken], dtype=np.int64),
+        np.array(list(map(count, number_of_part)), dtype=np.int64),
+    )
+
+
+def _by_strides(
+    tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]
+) -> Projection:
+    """The projection of a tree of equal parts, whose leaves are in the order of its levels."""
+    return Projection(
+        row=row_of(tree),
+        levels=levels,
+        dims=dims,
+        cells=_cells_of(
+            tuple(
+                (split.dim, split.num_parts, split.zigzag) for split in levels if split.dim in dims
+            )
+        ),
+    )
+
+
+def group_and_first_members(
+    levels: tuple[Split, ...], dims: Container[Dim]
+) -> tuple[DeviceList, DeviceList]:
+    """In a tree of equal parts from device 0: the devices that differ from the first one only in
+    `dims`, and the first device of each such group. All groups are one pattern.
+    """
+    steps = [(split.dim in dims, (split.num_parts, cast(int, split.step))) for split in levels]
+    inside, outside = (
+        DeviceList.mesh(0, [step for in_dims, step in steps if in_dims is wanted])
+        for wanted in (True, False)
+    )
+    return inside, outside
+
+
+def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
+    """(leaves,) for every leaf of a tree of equal parts, the index of its parts of `dims`; see
+    `projection`.
+    """
+    parts = [split.num_parts for split in levels]
+    number = np.zeros(parts, dtype=np.int64)
+    below = 1
+    for axis, split in reversed(list(enumerate(levels))):
+        if split.dim in dims:
+            index = np.arange(parts[axis], dtype=np.int64) * below
+            number += index.reshape([-1 if i == axis else 1 for i in range(len(parts))])
+            below *= parts[axis]
+    return number.reshape(-1)
+
+
+@lru_cache(maxsize=256)
+def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> Cells:
+    """The cells under cuts in equal parts (dim, parts, zigzag), outermost first."""
+    ways = (
+        [(dim, (AxisStep(parts=parts, index=i, zigzag=zigzag),)) for i in range(parts)]
+        for dim, parts, zigzag in cuts
+    )
+    return Cells([Cell(ways=way) for way in product(*ways)])
+
+
+def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
+    """The projection of any tree, leaf by leaf."""
+    numbers: dict[Cell, int] = {}
+    number = [
+        numbers.setdefault(
+            Cell(ways=tuple(way for way in cell.ways if way[0] in dims)), len(numbers)
+        )
+        for cell in tree.values()
+    ]
+    return Projection(
+        row=row_of(tree), listed=np.array(number, dtype=np.int64), cells=Cells(numbers)
+    )

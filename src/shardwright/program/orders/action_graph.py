@@ -1,0 +1,123 @@
+"""Dependencies between the actions of a plan, whatever the order of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from shardwright.arrays import IntArray, distinct_rows
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.orders.action_rows import ActionRows
+from shardwright.schedules.table import B, F, I, R, W
+from shardwright.strategy.plan.plan import Plan
+
+Edges = Sequence[tuple[tuple[int, int], ...]]
+"""By lane of the plan, its (from stage, to stage) pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActionGraph:
+    """Actions as nodes, each once however many rows hold it, and the dependencies between them.
+
+    Args:
+        node: (actions,) node of each action of the rows.
+        position: (nodes,) first action of each node.
+        source, target: (edges,) nodes; target waits for source.
+    """
+
+    node: IntArray
+    position: IntArray
+    source: IntArray
+    target: IntArray
+
+
+def chains(plan: Plan) -> Edges:
+    """The edges of lanes whose stages follow one another."""
+    return tuple(tuple(pairwise(range(len(lane.stages)))) for lane in plan.lanes)
+
+
+def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) -> ActionGraph:
+    """Nodes and edges of the dependency graph of the actions of `rows`.
+
+    F waits for F of the stages before. A backward (B, I, or a W that has no I) waits for the
+    forward of its own stage, or its R, and for the input gradients (I or B) of the stages behind; W
+    waits for its I, R for its F. Of a microbatch cut into slices F waits for the slice before and a
+    backward for the slice behind. A stage that runs once for several microbatches is waited for by
+    all of them. An action that no row holds has no edges.
+
+    Args:
+        edges: stages that feed one another, by lane; None = each lane is a chain.
+    """
+    edges = chains(plan) if edges is None else edges
+    columns = [
+        column.astype(np.int64)
+        for column in (rows.lane, rows.chunk, rows.kind, rows.microbatch, rows.slice)
+    ]
+    key = np.zeros(len(rows.kind), np.int64)
+    for column in columns:
+        key = key * (int(column.max(initial=0)) + 1) + column
+    _, position, node = np.unique(key, return_index=True, return_inverse=True)
+    lane, chunk, kind, microbatch, part = (column[position] for column in columns)
+    edge_arrays: list[IntArray] = []
+    for i, lane_plan in enumerate(plan.lanes):
+        nodes_of_lane = np.flatnonzero(lane == i)
+        if not len(nodes_of_lane):
+            continue
+        place = np.full(
+            (
+                5,
+                len(lane_plan.stages),
+                max(1, lane_plan.microbatches),
+                max(1, len(lane_plan.slices)),
+            ),
+            -1,
+            np.int64,
+        )
+        place[
+            kind[nodes_of_lane],
+            chunk[nodes_of_lane],
+            microbatch[nodes_of_lane],
+            part[nodes_of_lane],
+        ] = nodes_of_lane
+        every = np.array([max(1, stage.every) for stage in lane_plan.stages])
+        turn = np.arange(place.shape[2])[None, :] // every[:, None]
+        edge_arrays += _lane_edges(
+            place[:, np.arange(len(lane_plan.stages))[:, None], turn], edges[i]
+        )
+    pairs = distinct_rows(np.concatenate([*edge_arrays, np.zeros((0, 2), np.int64)]))
+    return ActionGraph(
+        node=node.reshape(-1),
+        position=position,
+        source=pairs[:, 0].copy(),
+        target=pairs[:, 1].copy(),
+    )
+
+
+def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntArray]:
+    """(source, target) nodes of one lane.
+
+    Args:
+        place: (kinds, stages, microbatches, slices) nodes, -1 where there is none.
+    """
+    inputs = np.where(place[B] >= 0, place[B], place[I])
+    backward = np.where(inputs >= 0, inputs, place[W])
+    inside_stages = [
+        _pairs(place[F], place[R]),
+        _pairs(np.where(place[R] >= 0, place[R], place[F]), backward),
+        _pairs(inputs, place[W]),
+        _pairs(place[F][..., :-1], place[F][..., 1:]),
+        _pairs(backward[..., 1:], backward[..., :-1]),
+    ]
+    before, behind = np.array(tuple(edges), np.int64).reshape(-1, 2).T
+    return [
+        *inside_stages,
+        _pairs(place[F][before], place[F][behind]),
+        _pairs(inputs[behind], backward[before]),
+    ]
+
+
+def _pairs(source: IntArray, target: IntArray) -> IntArray:
+    both = np.stack([source.reshape(-1), target.reshape(-1)], axis=1)
+    return both[(both >= 0).all(axis=1)]

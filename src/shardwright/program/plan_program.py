@@ -1,0 +1,338 @@
+"""The Program of a general plan: its tasks on streams, with templates named by lane, chunk and
+slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from shardwright.arrays import Int32Array, IntArray, distinct, split_by
+from shardwright.hardware.device_list import DeviceList, apart
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.identity_keys import Same
+from shardwright.program.orders.action_rows import ActionRows
+from shardwright.program.stages.stage_messages import LaneEdge, Messages
+from shardwright.program.stages.stage_segments import StageParts
+from shardwright.program.task_arrays import Instances, TaskKind
+from shardwright.strategy.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceClass:
+    """Devices that run the same tasks: devices of one row of the order, and of one family in each
+    of their stages.
+
+    Args:
+        devices: sorted; the first one stands for all.
+        row: row of the order.
+        families: (lane, chunk, family) of each of its stages.
+    """
+
+    devices: DeviceList
+    row: int
+    families: tuple[tuple[int, int, int], ...]
+
+
+def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
+    """Largest number of chunks that a device has, over all lanes."""
+    return max(
+        len({(lane, chunk) for lane, chunk, _ in device_class.families}) for device_class in classes
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """The fields that equal tasks share.
+
+    Args:
+        kind: see `TaskKind`.
+        klass: class of devices.
+        lane, chunk, slice: -1 where the task has none.
+        edge: index of a send's edge, else -1.
+        piece, pieces: a last backward, or a reduction, cut into buckets.
+        early: its recompute is an action of its own.
+        partner: (lane, chunk, kind, slice) of the action that the task runs overlapped with; None =
+            it runs alone.
+    """
+
+    kind: TaskKind
+    klass: int
+    lane: int
+    chunk: int
+    slice: int
+    edge: int
+    piece: int
+    pieces: int
+    early: bool
+    partner: tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Templates:
+    """Templates as read-only arrays, one entry a template; fields as in `Template`, the partner's
+    -1 where a task runs alone.
+    """
+
+    kind: IntArray
+    klass: IntArray
+    lane: IntArray
+    chunk: IntArray
+    slice: IntArray
+    edge: IntArray
+    piece: IntArray
+    pieces: IntArray
+    early: IntArray
+    partner_lane: IntArray
+    partner_chunk: IntArray
+    partner_kind: IntArray
+    partner_slice: IntArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, index: int) -> Template:
+        kind, klass, lane, chunk, part, edge, piece, pieces, early, *partner = (
+            int(getattr(self, f)[index]) for f in Templates.__slots__
+        )
+        return Template(
+            kind=TaskKind(kind),
+            klass=klass,
+            lane=lane,
+            chunk=chunk,
+            slice=part,
+            edge=edge,
+            piece=piece,
+            pieces=pieces,
+            early=bool(early),
+            partner=(partner[0], partner[1], partner[2], partner[3]) if partner[2] >= 0 else None,
+        )
+
+    def __iter__(self) -> Iterator[Template]:
+        return (self[index] for index in range(len(self)))
+
+
+def templates_of(columns: dict[str, IntArray]) -> tuple[Templates, IntArray]:
+    """The distinct templates among `columns` (one entry a task), and the index of each task's
+    template.
+    """
+    code = np.zeros(len(columns["kind"]), dtype=np.int64)
+    code_limit = 2**62
+    for name in Templates.__slots__:
+        values = columns[name] + 1
+        width = int(values.max(initial=0)) + 1
+        if code_limit < width:
+            _, code = np.unique(code, return_inverse=True)
+            code_limit = 2**62 // (int(code.max(initial=0)) + 1)
+        code, code_limit = code * width + values, code_limit // width
+    _, first_task, template = np.unique(code, return_index=True, return_inverse=True)
+    templates = Templates(**{name: columns[name][first_task] for name in Templates.__slots__})
+    for name in Templates.__slots__:
+        getattr(templates, name).setflags(write=False)
+    return templates, template.reshape(-1).astype(np.int64)
+
+
+Holders = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
+"""By (lane, chunk, class of devices): ((lane, chunk), classes) of each use of the parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posts:
+    """Every class of devices in every one of its stages, numbered class by class.
+
+    Args:
+        klass, lane, chunk, family: (posts,).
+        number: (classes, stages of all lanes) post, -1 = none.
+        first_stage: (lanes,) number of each lane's first stage.
+        of_stage: by (lane, chunk), class -> post.
+    """
+
+    klass: IntArray
+    lane: IntArray
+    chunk: IntArray
+    family: IntArray
+    number: IntArray
+    first_stage: IntArray
+    of_stage: dict[tuple[int, int], dict[int, int]]
+
+
+def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceClass, ...]) -> Posts:
+    """The posts of `classes`: each class in each of its stages."""
+    first_stage = np.cumsum([0, *(len(lane) for lane in stages)]).astype(np.int64)
+    table = np.array(
+        [(k, *place) for k, device_class in enumerate(classes) for place in device_class.families],
+        dtype=np.int64,
+    ).reshape(-1, 4)
+    klass, lane, chunk, family = table.T
+    number = np.full((len(classes), int(first_stage[-1])), -1, dtype=np.int64)
+    number[klass, first_stage[lane] + chunk] = np.arange(len(table))
+    of_stage: dict[tuple[int, int], dict[int, int]] = {
+        (n, c): {} for n, stages_of in enumerate(stages) for c in range(len(stages_of))
+    }
+    for post, (k, *place, _) in enumerate(table.tolist()):
+        of_stage[place[0], place[1]][k] = post
+    return Posts(
+        klass=klass,
+        lane=lane,
+        chunk=chunk,
+        family=family,
+        number=number,
+        first_stage=first_stage[:-1],
+        of_stage=of_stage,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskShape:
+    """Inputs of the task graph beside the plan.
+
+    Args:
+        pieces: number of pieces of each (lane, chunk)'s last backward.
+        coupled: families of a stage that start together, by (lane, chunk, family).
+        holders: uses whose last backwards a reduction waits for.
+        tied: the same for the reduction of weights that other stages use too, which comes last;
+            classes without such weights have no entry.
+        gathers: parameters are gathered at the start of the step.
+        blocking: sends run on the compute stream.
+        reduces_last: gradients are reduced once all of them are complete.
+    """
+
+    pieces: dict[tuple[int, int], int]
+    coupled: dict[tuple[int, int, int], tuple[int, ...]]
+    holders: Holders
+    tied: Holders
+    gathers: bool
+    blocking: bool
+    reduces_last: bool
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.pieces.items()), self.gathers, self.blocking, self.reduces_last))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A lowered general plan."""
+
+    plan: Plan
+    stages: tuple[tuple[StageParts, ...], ...]
+    rows: ActionRows
+    classes: tuple[DeviceClass, ...]
+    edges: tuple[LaneEdge, ...]
+    posts: Posts
+    templates: Templates
+    instances: Instances
+
+
+def device_classes(
+    stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows
+) -> tuple[DeviceClass, ...]:
+    """Device classes of a plan: the devices of every row, divided by the families that they belong
+    to.
+    """
+    all_stages = [stage for lane in stages for stage in lane]
+    families_by_id = {id(stage.families): stage.families for stage in all_stages}
+    row_of = {row: number for number, row in enumerate(rows.devices)}
+    # A family of all devices of a row tells none of them apart.
+    row_of_whole_family = {
+        key: row
+        for key, families in families_by_id.items()
+        if len(families) == 1 and (row := row_of.get(families[0], -1)) >= 0
+    }
+    families_of_parts = {
+        key: families for key, families in families_by_id.items() if key not in row_of_whole_family
+    }
+    parts, family_of = _parts_of_rows(rows, families_of_parts)
+    # By row the stages that all of its devices are one family of.
+    places_of_row: dict[int, list[tuple[int, int, int]]] = {}
+    divided_stages: list[StageParts] = []
+    for stage in all_stages:
+        if (row_of_stage := row_of_whole_family.get(id(stage.families))) is None:
+            divided_stages.append(stage)
+        else:
+            places_of_row.setdefault(row_of_stage, []).append((stage.lane, stage.chunk, 0))
+    classes = []
+    for number, classes_of_row in enumerate(parts):
+        for devices in classes_of_row:
+            index_of = {key: int(where[devices[0]]) for key, where in family_of.items()}
+            divided_places = [
+                (s.lane, s.chunk, index)
+                for s in divided_stages
+                if (index := index_of[id(s.families)]) >= 0
+            ]
+            classes.append(
+                DeviceClass(
+                    devices=devices,
+                    row=number,
+                    families=tuple(sorted(places_of_row.get(number, []) + divided_places)),
+                )
+            )
+    return tuple(classes)
+
+
+def _parts_of_rows(
+    rows: ActionRows, members: dict[int, tuple[DeviceList, ...]]
+) -> tuple[list[tuple[DeviceList, ...]], dict[int, Int32Array]]:
+    """Devices of each row divided by their families; and, for each stage's families, the family
+    index of each device, -1 = none.
+    """
+    if not members and apart(rows.devices):
+        return [(row,) for row in rows.devices], {}
+    last = max(
+        devices[-1]
+        for devices in (
+            *rows.devices,
+            *(family for families in members.values() for family in families),
+        )
+    )
+    colour_of_device = np.zeros(1 + last, dtype=np.int64)
+    for number, row in enumerate(rows.devices):
+        colour_of_device[row.array] = number
+    colours = rows.num_rows
+    family_of = {}
+    for key, families in members.items():
+        family_of_device = np.full(len(colour_of_device), -1, dtype=np.int32)
+        for index, family in enumerate(families):
+            devices = family.array
+            family_of_device[devices] = index
+            old_colours, place = np.unique(colour_of_device[devices], return_inverse=True)
+            colour_of_device[devices] = place.reshape(-1) + colours
+            colours += len(old_colours)
+        family_of[key] = family_of_device
+    parts = []
+    for row in rows.devices:
+        devices = row.array
+        colours_of_row = colour_of_device[devices]
+        parts.append(
+            (row,)
+            if (colours_of_row == colours_of_row[0]).all()
+            else tuple(map(DeviceList.of, split_by(devices, colours_of_row)))
+        )
+    return parts, family_of
+
+
+def class_numbers(classes: tuple[DeviceClass, ...]) -> Int32Array:
+    """(devices,) class of each device, -1 for devices of no stage."""
+    return _class_numbers(Same(classes))
+
+
+@lru_cache(maxsize=8)
+def _class_numbers(all_classes: Same[tuple[DeviceClass, ...]]) -> Int32Array:
+    classes = all_classes.value
+    class_of_device = np.full(max(c.devices.last for c in classes) + 1, -1, dtype=np.int32)
+    for number, device_class in enumerate(classes):
+        class_of_device[device_class.devices.array] = number
+    class_of_device.setflags(write=False)
+    return class_of_device
+
+
+def receiving_classes(messages: Messages, class_of: Int32Array) -> dict[int, tuple[int, ...]]:
+    """Class -> the classes that its devices send to."""
+    ends = class_of[messages.sends[:, :2] + messages.base].astype(np.int64)
+    count = int(class_of.max(initial=0)) + 1
+    classes_reached: dict[int, tuple[int, ...]] = {}
+    for code in distinct(ends[:, 0] * count + ends[:, 1]).tolist():
+        source, target = divmod(code, count)
+        classes_reached[source] = (*classes_reached.get(source, ()), target)
+    return classes_reached

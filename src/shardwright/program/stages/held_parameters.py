@@ -1,0 +1,445 @@
+"""Groups of devices that sum each gradient, for every stage of a general plan, from the
+contributions of its devices.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+
+from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.graph import Units
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.gradients import runs_backward, without_gradient
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor import Parameter, ParameterClass
+from shardwright.program.block.quantised_operators import is_narrow
+from shardwright.program.layout.device_cells import row_of
+from shardwright.program.stages.gradient_sum_groups import Share
+from shardwright.program.stages.parameter_sums import ParameterUse, Sums, shares, sums_of
+from shardwright.program.stages.stage_segments import Segment, StageParts
+
+Use = tuple[int, int, int]
+"""(lane, chunk, segment) of a use of a parameter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldParameters:
+    """Parameters of one layer of a segment that one device holds and sums with the same devices.
+
+    Args:
+        klass: class of the parameters.
+        elements: local elements.
+        group: devices that sum, sorted; one device = nothing to sum.
+        near: devices of the group that use the parameters in the same operator: states are sharded
+            among them; copies of tied weights in other stages have their own.
+        uses: all uses, of all lanes.
+        trainable: frozen parameters have no gradient.
+        backward: some use on the device has a backward, which needs the parameters again.
+        layers: layers of the segment with these uses.
+        narrow: a recipe of 8 or 4 bits quantises the parameters.
+        parts: number of groups that each sum a part of one parameter, of which this is one: on a
+            device that holds more of it than other devices do.
+    """
+
+    klass: ParameterClass
+    elements: int
+    group: DeviceList
+    near: DeviceList
+    uses: tuple[Use, ...]
+    trainable: bool
+    layers: int
+    backward: bool = True
+    narrow: bool = False
+    parts: int = 1
+
+    @property
+    def is_tied(self) -> bool:
+        """True if other stages use the parameters too, under another name: their gradient is summed
+        once all others are.
+        """
+        return self.near is not self.group and self.near != self.group
+
+
+Holdings = dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]
+"""By (lane, chunk, segment, device)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterPlace:
+    """One use of a parameter: the operator's segment and its stage."""
+
+    use: Use
+    stage: StageParts
+    segment: Segment
+    operator: Operator
+    parameter: Parameter
+
+    @property
+    def devices(self) -> DeviceList:
+        """Devices that run the operator."""
+        return row_of(self.segment.cells.cells.get(self.operator.klass, {})).shifted(
+            self.stage.base
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summing:
+    """Parameters of consecutive layers that the same segments use.
+
+    Args:
+        uses: all uses of the parameters.
+        layers: number of layers that are used so.
+        base: device from which devices are counted.
+        sums: groups that sum each parameter.
+    """
+
+    uses: tuple[Use, ...]
+    layers: int
+    base: int
+    sums: tuple[Sums, ...]
+
+
+def plan_holdings(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
+) -> Holdings:
+    """Parameters that the first device of every family of every stage holds, for each segment's
+    layers.
+
+    Tied weights are uses of their owner: counted where the owner is used, or else at the first use
+    on the device.
+
+    Args:
+        length: positions of the main sequence.
+        islands: islands of the devices; None: no islands.
+
+    Raises:
+        StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
+    """
+    return held_by_families(
+        stages, parameter_sums(stages, model=model, length=length, islands=islands)
+    )
+
+
+def held_by_families(
+    stages: tuple[tuple[StageParts, ...], ...],
+    summings: Iterable[Summing],
+    *,
+    only_stage: StageParts | None = None,
+) -> Holdings:
+    """`plan_holdings` from known reduction groups.
+
+    Args:
+        summings: see `parameter_sums`.
+        only_stage: leave out all other stages.
+    """
+    held_by_use: dict[Use, dict[int, list[HeldParameters]]] = {}
+    shifted_groups: dict[tuple[int, int, int], DeviceList] = {}
+    shares_of_device: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
+
+    def shifted(sums: Sums, row: int, base: int) -> DeviceList:
+        key = (id(sums.groups), row, base)
+        if key not in shifted_groups:
+            members = sums.groups[row]
+            shifted_groups[key] = _interned_group(DeviceList.of(members[members >= 0] + base))
+        return shifted_groups[key]
+
+    for summing in summings:
+        base = summing.base
+        for sums in summing.sums:
+            for number, (use, parameter_use) in enumerate(
+                zip(summing.uses, sums.uses, strict=True)
+            ):
+                if only_stage is not None and use[:2] != (only_stage.lane, only_stage.chunk):
+                    continue
+                near = None if len(summing.uses) == 1 else sums.holders(number)
+                for device in [family.first for family in stages[use[0]][use[1]].families]:
+                    key = (id(sums), number, device - base)
+                    if key not in shares_of_device:
+                        shares_of_device[key] = sums.of_device(number, device - base)
+                    for row, elements in shares_of_device[key]:
+                        group = shifted(sums, row, base)
+                        parameters = HeldParameters(
+                            klass=parameter_use.parameter.klass,
+                            elements=elements,
+                            group=group,
+                            near=(
+                                group
+                                if near is None
+                                else DeviceList.of([d for d in group if d - base in near])
+                            ),
+                            uses=summing.uses,
+                            trainable=parameter_use.parameter.trainable,
+                            layers=summing.layers,
+                            backward=parameter_use.backward
+                            or any(u.backward and device - base in u.devices for u in sums.uses),
+                            narrow=is_narrow(parameter_use.operator, parameter_use.parameter),
+                            parts=len(shares_of_device[key]),
+                        )
+                        held_by_use.setdefault(use, {}).setdefault(device, []).append(parameters)
+    return {
+        (*use, device): tuple(items)
+        for use, by_device in held_by_use.items()
+        for device, items in by_device.items()
+    }
+
+
+def parameter_sums(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
+) -> Iterator[Summing]:
+    """The devices that sum each parameter of each block, once.
+
+    Stages that differ only by their place (in whole islands) share them.
+    """
+    sums_of_form: dict[object, tuple[Sums, ...]] = {}
+    for stretch in _parameter_stretches(stages, model=model):
+        spots = [*stretch.spots, *[(p.use, p.stage, p.segment) for p in stretch.others]]
+        first_device = min([stage.base for _, stage, _ in spots])
+        base, islands_seen = (
+            islands.seen_from(first_device, (stage.devices.last for _, stage, _ in spots))
+            if islands is not None
+            else (first_device, None)
+        )
+        lanes: dict[tuple[int, int, int], int] = {}
+        turns = [
+            lanes.setdefault((use[0], segment.run, segment.first), len(lanes))
+            for use, _, segment in spots
+        ]
+        alike = (
+            stretch.names,
+            islands_seen and (islands_seen.first, islands_seen.size),
+            tuple(
+                [
+                    (turn, stage.base - base, id(segment.cells), id(segment.block))
+                    for turn, (_, stage, segment) in zip(turns, spots, strict=True)
+                ]
+            ),
+            (
+                tuple([(id(p.operator), id(p.parameter)) for p in stretch.others])
+                if stretch.others
+                else ()
+            ),
+        )
+        if alike not in sums_of_form:
+            places_of_names = [
+                zip(stretch.places(*name), turns, strict=True) for name in stretch.names
+            ]
+            sums_of_form[alike] = tuple(
+                [
+                    sums_of(
+                        tuple([_parameter_use(p, turn, base) for p, turn in places]),
+                        length,
+                        islands_seen,
+                    )
+                    for places in places_of_names
+                ]
+            )
+        layers = sum([count for _, count in stretch.layers])
+        yield Summing(
+            uses=tuple([use for use, *_ in spots]),
+            layers=layers,
+            base=base,
+            sums=sums_of_form[alike],
+        )
+
+
+@lru_cache(maxsize=65536)
+def _interned_group(group: DeviceList) -> DeviceList:
+    """One object for equal groups."""
+    return group
+
+
+def parameter_places(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model
+) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
+    """All uses of each parameter, the owner's first, by (run, layer, operator, parameter) of its
+    owner.
+    """
+    return {
+        (stretch.run, layer, *name): places
+        for stretch in _parameter_stretches(stages, model=model)
+        for name in stretch.names
+        for places in (stretch.places(*name),)
+        for first, count in stretch.layers
+        for layer in range(first, first + count)
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ParameterStretch:
+    """Parameters of layers of a run that the same segments use.
+
+    Args:
+        layers: (first, number) of each row of them.
+        names: (operator, parameter) of their owner.
+        spots: segments that use them by the owner's own name.
+        others: uses by another name.
+    """
+
+    run: int
+    layers: tuple[tuple[int, int], ...]
+    names: tuple[tuple[str, str], ...]
+    spots: tuple[tuple[Use, StageParts, Segment], ...]
+    others: tuple[ParameterPlace, ...] = ()
+
+    def places(self, operator: str, parameter: str) -> tuple[ParameterPlace, ...]:
+        """All uses of one of the parameters."""
+        return (
+            *(
+                ParameterPlace(use=use, stage=stage, segment=segment, operator=o, parameter=p)
+                for use, stage, segment in self.spots
+                for o in segment.block.operators
+                if o.name == operator
+                for p in o.parameters
+                if p.name == parameter
+            ),
+            *self.others,
+        )
+
+
+def _parameter_stretches(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model
+) -> Iterator[_ParameterStretch]:
+    """Every parameter of every layer once, in the order in which the stages meet them."""
+    all_segments = [
+        ((s.lane, s.chunk, number), s, segment)
+        for lane in stages
+        for s in lane
+        for number, segment in enumerate(s.segments)
+    ]
+    owners = {
+        f"{b.name}.{p.name}": (i, o.name, p.name)
+        for i, b in enumerate(model.blocks)
+        for o in b.operators
+        for p in o.parameters
+    }
+    first_run = {run.block: i for i, run in reversed(list(enumerate(model.runs)))}
+    named = [
+        p.tied_to
+        for b in model.blocks
+        for o in b.operators
+        for p in o.parameters
+        if p.tied_to in owners
+    ]
+    owner_of: dict[str, tuple[int, str, str]] = {
+        name: (first_run[owners[name][0]], *owners[name][1:]) for name in named
+    }
+    borders: dict[int, set[int]] = {run: {1} for run, *_ in owner_of.values()}
+    for _, _, segment in all_segments:
+        borders.setdefault(segment.run, set()).update(
+            (segment.first, segment.first + segment.count)
+        )
+    owner_runs = {run for run, *_ in owner_of.values()}
+    spots: dict[tuple[int, int], list[tuple[Use, StageParts, Segment]]] = {}
+    other_places: dict[tuple[int, str, str], list[ParameterPlace]] = {
+        owner: [] for owner in owner_of.values()
+    }
+    rows: dict[Use, list[tuple[int, int]]] = {}
+    ordered = {run: sorted(borders_of_segment) for run, borders_of_segment in borders.items()}
+    blocks = {id(segment.block): segment.block for _, _, segment in all_segments}
+    tied = {
+        key: [(o, p) for o in b.operators for p in o.parameters if p.tied_to in owner_of]
+        for key, b in blocks.items()
+    }
+    for use, stage, segment in all_segments:
+        ends = ordered[segment.run]
+        borders_of_segment = ends[
+            bisect_left(ends, segment.first) : bisect_right(ends, segment.first + segment.count)
+        ]
+        rows[use] = [(first, end - first) for first, end in pairwise(borders_of_segment)]
+        for first, _ in rows[use]:
+            spots.setdefault((segment.run, first), []).append((use, stage, segment))
+        for operator, parameter in tied[id(segment.block)]:
+            place = ParameterPlace(
+                use=use, stage=stage, segment=segment, operator=operator, parameter=parameter
+            )
+            other_places[owner_of[parameter.tied_to]].append(place)
+    yielded: set[tuple[int, int, str, str]] = set()
+    # Rows of which all parameters have been told together; by block its parameters, none where one
+    # is tied.
+    yielded_rows: set[tuple[int, int]] = set()
+    names_of = {
+        key: tuple([(o.name, p.name) for o in b.operators for p in o.parameters])
+        for key, b in blocks.items()
+        if not tied[key]
+    }
+    for use, _, segment in all_segments:
+        block, same_rows = segment.block, spots[segment.run, segment.first]
+        names = None if segment.run in owner_runs else names_of.get(id(block))
+        rows_by_uses: dict[tuple[Use, ...], list[tuple[int, int]]] = {}
+        for row in rows[use]:
+            rows_by_uses.setdefault(
+                tuple([spot[0] for spot in spots[segment.run, row[0]]]), []
+            ).append(row)
+        if (
+            names is not None
+            and len(rows_by_uses) == 1
+            and {id(segment_there.block) for _, _, segment_there in same_rows} == {id(block)}
+        ):
+            if same_rows[0][0] == use:
+                yielded_rows.add((segment.run, segment.first))
+                yield _ParameterStretch(
+                    run=segment.run, layers=tuple(rows[use]), names=names, spots=tuple(same_rows)
+                )
+            continue
+        for name, p in ((o.name, p) for o in block.operators for p in o.parameters):
+            owner = owner_of.get(p.tied_to or "", (segment.run, name, p.name))
+            parts = [[(0, 1)]] if p.tied_to in owner_of else list(rows_by_uses.values())
+            if owner in other_places:
+                parts = [
+                    part
+                    for rows_of_layers in parts
+                    for part in (
+                        [r for r in rows_of_layers if not r[0]],
+                        [r for r in rows_of_layers if r[0]],
+                    )
+                    if part
+                ]
+            for layers in parts:
+                run, first = owner[0], layers[0][0]
+                if (run, first) not in yielded_rows and (run, first, *owner[1:]) not in yielded:
+                    yielded.add((run, first, *owner[1:]))
+                    yield _ParameterStretch(
+                        run=run,
+                        layers=tuple(layers),
+                        names=(owner[1:],),
+                        spots=tuple(
+                            s
+                            for s in spots.get((run, first), ())
+                            if any(o.name == owner[1] for o in s[2].block.operators)
+                        ),
+                        others=() if first else tuple(other_places.get(owner, ())),
+                    )
+
+
+def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
+    """Contribution of each device to the gradient of a parameter by one use, devices counted from
+    `base`.
+
+    Args:
+        length: positions of the sequence.
+    """
+    # Layers that share a parameter are in several segments: each does other work on the same
+    # tokens.
+    return shares(
+        _parameter_use(place, 0, base),
+        (place.use[0], place.segment.run, place.segment.first, place.operator.name),
+        length,
+    )
+
+
+def _parameter_use(place: ParameterPlace, turn: int, base: int) -> ParameterUse:
+    """A use of a parameter in the form that `sums_of` takes."""
+    offset, cells = place.stage.base - base, place.segment.cells
+    backward = runs_backward(place.operator, without_gradient(place.segment.block))
+    return ParameterUse(
+        turn=turn,
+        offset=offset,
+        cells=cells,
+        operator=place.operator,
+        parameter=place.parameter,
+        backward=backward,
+    )

@@ -1,0 +1,162 @@
+"""Busy and waiting seconds of each kind of device in a step, and the kind that it waits for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.graph import groups_of
+from shardwright.program.plan_program import Program
+from shardwright.program.task_arrays import Stream
+from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.simulator.prediction import KindTimes
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+LINKS: Final = "links"
+"""Cause of waits while no device computes: messages, gathers and sums of gradients."""
+_NO_TASK: Final = -1
+
+
+def kind_names(cluster: Cluster) -> tuple[str, ...]:
+    """Name of each node group's kind: its accelerator, and its zone where there are several."""
+    has_zones = len(cluster.zones) > 1
+    return tuple(
+        f"{g.kind.accelerator.name}{f'@{g.zone}' if has_zones else ''}" for g in cluster.groups
+    )
+
+
+def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, ...]:
+    """Busy seconds of the mean device of each kind, and its waiting seconds by cause.
+
+    A device waits while its compute stream runs nothing. The cause is read off the chain of tasks
+    that held it up: from its next task back along the task that each one began behind, as far as
+    the wait reaches. Seconds in which that chain computes are waits for the kind that computes, its
+    own included (another stage of it); the others are waits for `LINKS`. Busy seconds, waits and
+    jitter add up to the step. Left out: waiting inside actions, for collectives in a stage.
+    """
+    program, timeline = simulated.program, simulated.timeline
+    names = kind_names(cluster)
+    kinds = list(dict.fromkeys(names))
+    group = groups_of(
+        cluster,
+        np.array([device_class.devices.first for device_class in program.classes], dtype=np.int64),
+    )
+    kind_of = np.array([kinds.index(names[g]) for g in group.tolist()], dtype=np.int64)
+    counts = np.array(
+        [len(device_class.devices) for device_class in program.classes], dtype=np.float64
+    )
+    busy, waits = _busy_and_waiting(
+        program, timeline.start, timeline.finish, kind_of, num_kinds=len(kinds)
+    )
+    times_of_kinds = []
+    for kind, name in enumerate(kinds):
+        of_kind = kind_of == kind
+        devices = float(counts[of_kind].sum())
+        if devices:
+            share = counts[of_kind] / devices
+            waits_of_kind = share @ waits[of_kind]
+            times_of_kinds.append(
+                KindTimes(
+                    name=name,
+                    devices=int(devices),
+                    busy_s=float(share @ busy[of_kind]),
+                    waits_s=tuple(
+                        (cause, float(seconds))
+                        for cause, seconds in zip([*kinds, LINKS], waits_of_kind, strict=True)
+                        if seconds > 0
+                    ),
+                )
+            )
+    return tuple(times_of_kinds)
+
+
+def _busy_and_waiting(
+    program: Program, start: IntArray, finish: IntArray, kind_of: IntArray, *, num_kinds: int
+) -> tuple[FloatArray, FloatArray]:
+    """(classes,) busy seconds, and (classes, kinds + 1) seconds of waiting for each kind and for
+    links.
+    """
+    klass = program.templates.klass[program.instances.template]
+    is_action = program.instances.stream == int(Stream.COMPUTE)
+    last_before = _last_predecessors(program, klass, finish)
+    cause = np.where(is_action, kind_of[klass], num_kinds)
+    waits = np.zeros((len(kind_of), num_kinds + 1))
+    busy = np.zeros(len(kind_of))
+    end, last_task = int(finish.max()), int(finish.argmax())
+    for number in range(len(kind_of)):
+        own_actions = np.flatnonzero(is_action & (klass == number))
+        own_actions = own_actions[np.argsort(start[own_actions], kind="stable")]
+        busy_until = np.concatenate([[0], np.maximum.accumulate(finish[own_actions])])
+        next_start = np.concatenate([start[own_actions], [end]])
+        # Behind its last action a device waits for whatever ends the step.
+        waits_behind = np.concatenate([last_before[own_actions], [last_task]])
+        gaps = np.flatnonzero(next_start > busy_until)
+        waits[number] = _waits_by_cause(
+            waits_behind[gaps],
+            busy_until[gaps],
+            next_start[gaps],
+            last_before,
+            start,
+            finish,
+            cause,
+            num_kinds=num_kinds,
+        )
+        busy[number] = end - float((next_start - busy_until)[gaps].sum())
+    return busy / PICOSECONDS_PER_SECOND, waits / PICOSECONDS_PER_SECOND
+
+
+def _waits_by_cause(
+    task: IntArray,
+    low: IntArray,
+    high: IntArray,
+    last_predecessor: IntArray,
+    start: IntArray,
+    finish: IntArray,
+    cause: IntArray,
+    *,
+    num_kinds: int,
+) -> FloatArray:
+    """(kinds + 1,) picoseconds of several waits, each from `low` to `high`, by the cause of the
+    tasks that end in `task`.
+    """
+    picoseconds = np.zeros(num_kinds + 1)
+    while len(task):
+        has_cause = task != _NO_TASK
+        picoseconds[num_kinds] += float((high - low)[~has_cause].sum())
+        task, low, high = task[has_cause], low[has_cause], high[has_cause]
+        ended = np.clip(finish[task], low, high)
+        begun = np.clip(start[task], low, ended)
+        picoseconds[num_kinds] += float((high - ended).sum())
+        np.add.at(picoseconds, cause[task], (ended - begun).astype(np.float64))
+        reaches_further = begun > low
+        task, low, high = (
+            last_predecessor[task[reaches_further]],
+            low[reaches_further],
+            begun[reaches_further],
+        )
+    return picoseconds
+
+
+def _last_predecessors(program: Program, klass: IntArray, finish: IntArray) -> IntArray:
+    """(tasks,) among the tasks that each one waits for, those before it on its stream included, the
+    one that ends last; -1 = none.
+    """
+    instances = program.instances
+    count = len(instances)
+    source = np.repeat(np.arange(count), np.diff(instances.successor_start))
+    target = instances.successor.astype(np.int64)
+    order = np.lexsort((np.arange(count), instances.stream, klass))
+    same_stream = (klass[order][1:] == klass[order][:-1]) & (
+        instances.stream[order][1:] == instances.stream[order][:-1]
+    )
+    source, target = (
+        np.concatenate([source, order[:-1][same_stream]]),
+        np.concatenate([target, order[1:][same_stream]]),
+    )
+    by_finish = np.lexsort((finish[source], target))
+    last_predecessor = np.full(count, _NO_TASK, dtype=np.int64)
+    last_predecessor[target[by_finish]] = source[by_finish]
+    return last_predecessor

@@ -1,0 +1,584 @@
+"""Simulate the step of a general plan for a problem: resolve, price, lower, simulate, add up."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import field, replace
+from functools import lru_cache
+
+from shardwright.arrays import IntArray
+from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.network.gemm_overlap import with_overlap_of
+from shardwright.cost.network.plan_groups import group_problem, plan_units, working_problem
+from shardwright.cost.step.device_family_costs import Shape, family_costs
+from shardwright.cost.step.model_flops import model_flops
+from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, slice_lengths
+from shardwright.cost.tables.plan_blocks import blocking_groups, divided_by_work, network_unit
+from shardwright.errors import StrategyError
+from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.graph import counts_by_group, group_ends
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.graph import Model
+from shardwright.program.identity_keys import Same
+from shardwright.program.orders.action_rows import ActionRows, action_rows
+from shardwright.program.plan_lowering import lower_plan
+from shardwright.program.plan_program import (
+    DeviceClass,
+    Program,
+    TaskShape,
+    chunks_of,
+    device_classes,
+)
+from shardwright.program.problem import Problem, under
+from shardwright.program.shard_rules import shard_rules
+from shardwright.program.stages.device_families import StageDevices, refine_families
+from shardwright.program.stages.device_traits import Grouping
+from shardwright.program.stages.held_parameters import (
+    HeldParameters,
+    Holdings,
+    Summing,
+    parameter_sums,
+)
+from shardwright.program.stages.stage_messages import (
+    LaneEdge,
+    Messages,
+    counted_from,
+    edge_extents,
+    edge_messages,
+    edge_segments,
+    stage_edges,
+)
+from shardwright.program.stages.stage_segments import (
+    Segment,
+    StageParts,
+    plan_stages,
+    working_devices,
+)
+from shardwright.simulator.device_memory import plan_memory
+from shardwright.simulator.host_memory import host_memory, may_offload
+from shardwright.simulator.kernel.events import simulate
+from shardwright.simulator.kernel_tasks import plan_kernel_tasks
+from shardwright.simulator.memory_limit import ACTION_BYTES, num_actions, require_room
+from shardwright.simulator.prediction import HostMemory, StageMemory
+from shardwright.simulator.stage_kinds import PlacedKind, StageKind, stage_kinds
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.facts import lone_stages
+from shardwright.strategy.grid.rules import LoneStages
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.verify.check import require_valid
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Start and finish of every instance, in picoseconds, and its uncontended work."""
+
+    start: IntArray
+    finish: IntArray
+    work: IntArray
+
+    @property
+    def seconds(self) -> float:
+        """End of the last task, in seconds."""
+        return int(self.finish.max()) / PICOSECONDS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPlan:
+    """The simulated step of a plan: its time, memory and timeline.
+
+    Args:
+        program, costs, timeline: the tasks, their prices and their times.
+        step_time_s: seconds, with jitter.
+        memory: of each class of devices.
+        host_memory: of nodes whose devices offload something, the fullest first.
+    """
+
+    program: Program
+    costs: StageCosts
+    timeline: Timeline
+    step_time_s: float
+    memory: tuple[StageMemory, ...]
+    host_memory: tuple[HostMemory, ...]
+    mfu_causal: float
+
+    @property
+    def fits(self) -> bool:
+        """True if no class of devices needs more memory than its devices have, and no node more
+        host memory than it has.
+        """
+        return all(m.reserved <= m.capacity for m in self.memory) and self.fits_hosts
+
+    @property
+    def fits_hosts(self) -> bool:
+        """True if no node needs more host memory than it has."""
+        return not any(host.lacking for host in self.host_memory)
+
+    def fits_in(self, capacity: float) -> bool:
+        """True if no device needs more than `capacity` bytes, and no node more host memory than it
+        has.
+        """
+        return self.need <= capacity and self.fits_hosts
+
+    @property
+    def need(self) -> int:
+        """Bytes that the fullest device holds."""
+        return max(m.reserved for m in self.memory)
+
+
+def lower(
+    problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
+) -> tuple[Program, StageCosts]:
+    """The Program of `plan`, and the costs of its tasks.
+
+    Args:
+        unfolded: every device is a class of its own (a proof, or the exact form where replicas lie
+            unequally in nodes).
+        verified: the plan breaks no rule, as it was written out from a legal grid.
+
+    Raises:
+        StrategyError: the plan breaks a rule, or has a feature that lowering leaves out.
+    """
+    problem = under(problem, plan.options)
+    laid_out = _laid_out(_LayoutQuestion.of(problem, plan, unfolded=unfolded, verified=verified))
+    costs = price_stages(problem, plan, laid_out.stages, laid_out.kinds)
+    shape = TaskShape(
+        tied=costs.holders_of(laid_out.classes, tied=True),
+        pieces=costs.pieces,
+        coupled=costs.coupled,
+        holders=costs.holders_of(laid_out.classes),
+        gathers=costs.gathers,
+        blocking=_blocks_sends(problem, laid_out.classes, laid_out.rows),
+        reduces_last=not problem.runtime.overlap_grad_reduce,
+    )
+    return replace(_program(Same(laid_out), shape), plan=plan), costs
+
+
+def _blocks_sends(problem: Problem, classes: tuple[DeviceClass, ...], rows: ActionRows) -> bool:
+    """True if a rank computes nothing while it sends: not where actions are paired, which compute
+    while the other communicates.
+    """
+    chunks = chunks_of(classes)
+    return problem.runtime.blocks_sends(chunks if rows.overlapped is None else max(chunks, 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LayoutQuestion:
+    """A plan to be laid out; equal where all inputs of the layout are equal: fits, folds and
+    sensitivities ask for one plan at many prices.
+    """
+
+    alike: Hashable
+    problem: Problem = field(compare=False)
+    plan: Plan = field(compare=False)
+    unfolded: bool
+    verified: bool
+
+    @staticmethod
+    def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _LayoutQuestion:
+        """The question for a plan: neither the place of its states nor the speed of links matters,
+        only the units that links join.
+        """
+        units, kinds = plan_units(problem), _kind_ends(problem)
+        written = (
+            plan.devices,
+            Same(plan.lanes),
+            Same(plan.orders),
+            None if verified else plan.shards,
+            shard_rules(plan).parties,
+        )
+        alike = (
+            written,
+            Same(problem.model),
+            problem.job,
+            units,
+            kinds,
+            problem.runtime.p2p_scatter_gather,
+        )
+        return _LayoutQuestion(
+            alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _LaidOut:
+    """The parts of a plan on a cluster that do not depend on prices."""
+
+    plan: Plan
+    stages: tuple[tuple[StageParts, ...], ...]
+    edges: tuple[LaneEdge, ...]
+    kinds: tuple[PlacedKind, ...]
+    rows: ActionRows
+    classes: tuple[DeviceClass, ...]
+
+
+@lru_cache(maxsize=8)
+def _laid_out(question: _LayoutQuestion) -> _LaidOut:
+    problem, plan = question.problem, question.plan
+    if not question.verified:
+        require_valid(
+            plan,
+            model=problem.model,
+            global_batch=problem.job.global_batch,
+            seq_len=problem.job.sequence_length,
+        )
+    stages = plan_stages(plan, model=problem.model, unfolded=question.unfolded)
+    edges = tuple([edge for lane in stages for edge in lane_edges(problem, lane)])
+    summings = summings_of(problem, stages)
+    if not question.unfolded:
+        stages = with_refined_families(problem, plan, stages, edges, summings)
+    actions = num_actions(
+        plan, {(stage.lane, stage.chunk): len(stage.families) for lane in stages for stage in lane}
+    )
+    require_room(actions, action_bytes=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
+    rows = action_rows(plan)
+    kinds = stage_kinds(problem, stages, summings)
+    return _LaidOut(
+        plan=plan,
+        stages=stages,
+        edges=edges,
+        kinds=kinds,
+        rows=rows,
+        classes=device_classes(stages, rows),
+    )
+
+
+@lru_cache(maxsize=8)
+def _program(laid_plan: Same[_LaidOut], shape: TaskShape) -> Program:
+    laid = laid_plan.value
+    return lower_plan(
+        laid.plan,
+        stages=laid.stages,
+        rows=laid.rows,
+        classes=laid.classes,
+        edges=laid.edges,
+        shape=shape,
+    )
+
+
+def summings_of(
+    problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
+) -> tuple[Summing, ...]:
+    """The devices that sum each parameter, for all stages."""
+    islands = plan_units(problem)[0]
+    return tuple(
+        parameter_sums(
+            stages, model=problem.model, length=problem.job.sequence_length, islands=islands
+        )
+    )
+
+
+def _kind_ends(problem: Problem) -> tuple[int, ...]:
+    """The first device behind each kind of node; empty where there is one kind."""
+    return () if problem.cluster.is_uniform else group_ends(problem.cluster)
+
+
+def with_refined_families(
+    problem: Problem,
+    plan: Plan,
+    stages: tuple[tuple[StageParts, ...], ...],
+    edges: tuple[LaneEdge, ...],
+    summings: tuple[Summing, ...],
+) -> tuple[tuple[StageParts, ...], ...]:
+    """The stages with their families divided so that devices of one family hold as much and lie
+    alike on the network.
+    """
+    job = problem.job
+
+    def lengths(lane: int, segment: Segment) -> tuple[int, ...]:
+        length = job.tokens(segment.block.sequence) or job.sequence_length
+        return slice_lengths(plan, lane, length=length)
+
+    ground = StageDevices(
+        lengths=lengths,
+        units=plan_units(problem),
+        kinds=_kind_ends(problem),
+        parties=shard_rules(plan).parties if shard_rules(plan).devices else (),
+    )
+    count, exchanges = 0, list[Grouping]()
+    while count != (count := sum(len(stage.families) for lane in stages for stage in lane)):
+        stages = refine_families(
+            stages, edges=edges, summings=summings, ground=ground, exchanges=exchanges
+        )
+        exchanges = [
+            grouping
+            for lane in stages
+            for stage in lane
+            if (grouping := blocking_groups(problem, stage)) is not None
+        ]
+        before_work_split, stages = (
+            stages,
+            tuple(tuple([divided_by_work(problem, stage) for stage in lane]) for lane in stages),
+        )
+        if not exchanges and False not in [
+            before is after
+            for lanes in zip(before_work_split, stages, strict=True)
+            for before, after in zip(*lanes, strict=True)
+        ]:
+            break
+    return stages
+
+
+def price_stages(
+    problem: Problem,
+    plan: Plan,
+    stages: tuple[tuple[StageParts, ...], ...],
+    kinds: tuple[PlacedKind, ...],
+) -> StageCosts:
+    """Costs of every family of every stage; stages of one kind are priced once."""
+    working = working_devices(Same(stages))
+    problem = with_overlap_of(
+        working_problem(problem, working), [stage for lane in stages for stage in lane]
+    )
+    shape = Shape(
+        devices=working,
+        sets=len(
+            set({id(stage.devices): stage.devices for lane in stages for stage in lane}.values())
+        ),
+    )
+    families: dict[tuple[int, int, int], FamilyCosts] = {}
+    sharings: list[Sharing] = []
+    costs_of_kinds: dict[int, list[FamilyCosts]] = {}
+    for stage, kind, sums in kinds:
+        if id(kind) not in costs_of_kinds:
+            costs_of_kinds[id(kind)] = [
+                _family_costs(problem, plan, kind, index, shape=shape)
+                for index in range(len(kind.first.families))
+            ]
+        for index, cost in enumerate(costs_of_kinds[id(kind)]):
+            families[stage.lane, stage.chunk, index] = cost
+        offset = stage.base - kind.first.base
+        sharings += [
+            ((stage.lane, stage.chunk, index), h, offset, sums[number].uses)
+            for index, number, h in kind.sample
+        ]
+    return StageCosts.of(problem, plan, stages, families, sharings)
+
+
+def _family_costs(
+    problem: Problem, plan: Plan, kind: StageKind, index: int, *, shape: Shape
+) -> FamilyCosts:
+    """Costs of one family, cached for families with equal inputs."""
+    stage, unit = kind.first, network_unit(problem)
+    base, device = stage.base, stage.families[index][0]
+    place = base % unit if unit else base
+    own_holdings = {key: items for key, items in kind.held.items() if key[3] == device}
+    groups: dict[int, DeviceList] = {}
+    for items in own_holdings.values():
+        for h in items:
+            groups[id(h.group)], groups[id(h.near)] = h.group, h.near
+    number_of_group = {key: index for index, key in enumerate(groups)}
+    sums = tuple(
+        [
+            (
+                n,
+                h.klass,
+                h.elements,
+                h.trainable,
+                h.backward,
+                h.layers,
+                number_of_group[id(h.group)],
+                number_of_group[id(h.near)],
+            )
+            for (_, _, n, _), items in own_holdings.items()
+            for h in items
+        ]
+    )
+    groups_from_stage = tuple([group.shifted(-base) for group in groups.values()])
+    segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
+    shards = _shard_key(plan, stage, [h for items in own_holdings.values() for h in items])
+    alike = (
+        shards,
+        plan.lanes[stage.lane].slices,
+        shape,
+        place,
+        device - base,
+        segments,
+        sums,
+        groups_from_stage,
+    )
+    return _priced_family(
+        _FamilyQuestion(
+            alike=alike,
+            problem=Same(problem),
+            plan=plan,
+            stage=stage,
+            family=index,
+            held=own_holdings,
+            shape=shape,
+        )
+    )
+
+
+def _shard_key(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Hashable:
+    """A key that is equal where a device's states are shared alike, devices counted from the
+    stage's first.
+    """
+    rules = shard_rules(plan)
+    if not rules.devices:
+        return plan.shards
+    groups_of_parameters = [rules.sharing(h.klass, h.near).parties for h in held if h.trainable]
+    groups_from_stage = [
+        [(p.devices.shifted(-stage.base), p.reduced, p.gradient, p.parameter) for p in sum_groups]
+        for sum_groups in groups_of_parameters
+    ]
+    return plan.shards, plan.lanes[stage.lane].name, tuple(map(tuple, groups_from_stage))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FamilyQuestion:
+    """A family to be priced; equal where the problem is the same and `alike` is equal, which holds
+    all else that its costs depend on, devices counted from the stage's first.
+    """
+
+    alike: Hashable
+    problem: Same[Problem]
+    plan: Plan = field(compare=False)
+    stage: StageParts = field(compare=False)
+    family: int = field(compare=False)
+    held: Holdings = field(compare=False)
+    shape: Shape = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _priced_family(family: _FamilyQuestion) -> FamilyCosts:
+    return family_costs(
+        family.problem.value,
+        family.plan,
+        family.stage,
+        family.family,
+        holdings=family.held,
+        shape=family.shape,
+        alike=family.alike,
+    )
+
+
+def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
+    """The edges between the stages of a lane, with their messages."""
+    model, job = problem.model, problem.job
+    islands = plan_units(problem)[0]
+    edges = []
+    messages_of_form: dict[Hashable, tuple[Messages, Messages]] = {}
+    for edge in stage_edges(lane, model=model):
+        block, ends = (
+            model.blocks[model.runs[edge.run].block],
+            (lane[edge.source], lane[edge.target]),
+        )
+        segments = edge_segments(edge, *ends, model=model)
+        base, islands_seen = islands.seen_from(
+            min(ends[0].base, ends[1].base), (stage.devices.last for stage in ends)
+        )
+        placed = [(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)]
+        alike = (edge.run, edge.operator, islands_seen.first, islands_seen.size, *placed)
+        if alike not in messages_of_form:
+            messages_of_form[alike] = edge_messages(
+                *ends,
+                segments=segments,
+                extents=edge_extents(edge, model=model),
+                length=job.tokens(block.sequence) or job.sequence_length,
+                islands=islands,
+                minimal=problem.runtime.p2p_scatter_gather,
+            )
+        forward, backward = [counted_from(messages, base) for messages in messages_of_form[alike]]
+        edges.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
+    return tuple(edges)
+
+
+def simulate_plan(
+    problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
+) -> SimulatedPlan:
+    """Simulated step of a general plan (tier S): its step time and the memory of each class of
+    devices.
+
+    Raises:
+        StrategyError: as `lower`; or the order deadlocks (rule ``order.deadlock``).
+    """
+    if plan.devices > problem.cluster.num_devices:
+        raise StrategyError(
+            f"the plan is for {plan.devices} devices, the cluster has"
+            f" {problem.cluster.num_devices}",
+            rule="plan.devices",
+        )
+    problem = under(problem, plan.options)
+    program, costs = lower(problem, plan, unfolded=unfolded, verified=verified)
+    tasks = plan_kernel_tasks(problem, program, costs)
+    start, finish, finished = simulate(*tasks)
+    if finished != len(start):
+        raise StrategyError(
+            "the order deadlocks: some action waits for one that stands behind it",
+            hint=(
+                "actions that share devices or collectives stand in one relative order in all rows"
+                if not _blocks_sends(problem, program.classes, program.rows)
+                else (
+                    f"{problem.runtime.name} computes nothing while it sends: ranks that send to"
+                    " each other at once need one that does"
+                )
+            ),
+            rule="order.deadlock",
+        )
+    devices = working_devices(Same(program.stages))
+    seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * jitter_among(problem, devices)
+    causal, _ = model_flops(problem)
+    mfu = causal / seconds / peak_flops(problem, devices)
+    assert 0 < mfu <= 1, f"a step at {mfu:.3g} of the devices' peak"
+    return SimulatedPlan(
+        program=program,
+        costs=costs,
+        timeline=Timeline(start=start, finish=finish, work=tasks[0]),
+        step_time_s=seconds,
+        memory=plan_memory(problem, program, costs),
+        host_memory=host_memory(problem, program, costs),
+        mfu_causal=mfu,
+    )
+
+
+def peak_flops(problem: Problem, devices: Sequence[int]) -> float:
+    """FLOP/s at which the devices compute together at most."""
+    counts = enumerate(counts_by_group(problem.cluster, devices))
+    return sum(
+        problem_machine(group_problem(problem, group)).peak * count
+        for group, count in counts
+        if count
+    )
+
+
+def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
+    """The plan that a grid stands for, with the problem's model and batch."""
+    return _plan_of(
+        Same(problem.model), grid, problem.job.global_batch, lone_stages(problem.runtime)
+    )
+
+
+@lru_cache(maxsize=64)
+def _plan_of(model: Same[Model], grid: Grid, global_batch: int, lone: LoneStages) -> Plan:
+    return plan_of(grid, model=model.value, global_batch=global_batch, lone=lone)
+
+
+def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
+    """Simulated step of a grid (tier S): of the plan that it stands for."""
+    return simulate_plan(problem, plan_of_grid(problem, grid), verified=True)
+
+
+def fits_hosts(problem: Problem, plan: Plan) -> bool:
+    """True if every node has host memory for the bytes that its devices offload under a plan; the
+    step is not simulated.
+    """
+    problem_with_options = under(problem, plan.options)
+    return not may_offload(problem_with_options.runtime, plan) or not any(
+        host.lacking for host in host_memory(problem_with_options, *lower(problem, plan))
+    )
+
+
+def footprint_of_grid(
+    problem: Problem, grid: Grid
+) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:
+    """The exact peak of each class of devices of a grid, and the host memory of its nodes, without
+    its step time.
+    """
+    problem_with_options, lowered = (
+        under(problem, grid.options),
+        lower(problem, plan_of_grid(problem, grid), verified=True),
+    )
+    return plan_memory(problem_with_options, *lowered), host_memory(problem_with_options, *lowered)

@@ -1,0 +1,188 @@
+"""Seconds of each part of a plan's step, on the critical class of devices."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, IntArray
+from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.step.grid_seconds import PART_NAMES
+from shardwright.cost.step.overlapped_pairs import pair_seconds
+from shardwright.cost.step.stage_costs import action_seconds, product_seconds, routed_seconds
+from shardwright.cost.time_parts import EP, PARTS
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.plan_program import Program
+from shardwright.program.task_arrays import Stream, TaskKind
+from shardwright.simulator.plan_simulation import SimulatedPlan
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+UNEVEN = "uneven"
+"""Waiting, inside blocking collectives, for devices of the same stage that have more to do."""
+
+_ROWS = {int(TaskKind.F): 0, int(TaskKind.B): 1, int(TaskKind.I): 1}
+"""Which row of `StepCosts.parts` an action counts for: I stands for the whole backward, whose rest
+is W."""
+
+_ROUTED = PARTS[EP]
+"""Parts that another action's kernels may hide."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Kind and class of each task, and whether it is an action on the compute stream."""
+
+    kind: IntArray
+    klass: IntArray
+    action: BoolArray
+
+
+def _columns(program: Program) -> _Columns:
+    kind, klass = (
+        column[program.instances.template]
+        for column in (program.templates.kind, program.templates.klass)
+    )
+    return _Columns(kind, klass, kind <= int(TaskKind.R))
+
+
+def critical_class(simulated: SimulatedPlan) -> int:
+    """The class of devices whose actions take longest in all; the first of equal ones."""
+    return _critical_of(simulated, _columns(simulated.program))
+
+
+def _critical_of(simulated: SimulatedPlan, tasks: _Columns) -> int:
+    busy_time = np.zeros(len(simulated.program.classes), dtype=np.int64)
+    np.add.at(
+        busy_time,
+        tasks.klass[tasks.action],
+        (simulated.timeline.finish - simulated.timeline.start)[tasks.action],
+    )
+    return int(busy_time.argmax())
+
+
+def breakdown(simulated: SimulatedPlan) -> tuple[tuple[str, float], ...]:
+    """(name, seconds) of each part of the step on the critical class of devices; the parts add up
+    to the step.
+
+    The critical class is the one whose actions take longest. Parts: kernels by family, exposed
+    communication by axis, recompute, slowdown by shared links and multiprocessors, waiting for the
+    pipeline (bubble), gathers and reductions that nothing hides, the update, jitter, and `UNEVEN`
+    where a stage's devices have unequal work.
+    """
+    program, timeline, costs = simulated.program, simulated.timeline, simulated.costs
+    tasks = _columns(program)
+    klass = _critical_of(simulated, tasks)
+    of_class = tasks.klass == klass
+    own_actions = tasks.action & of_class
+    parts = dict.fromkeys((*PARTS, *PART_NAMES), 0.0)
+    uneven = _add_priced_parts(simulated, klass, parts)
+    # In picoseconds, whose differences are exact.
+    ends = int(timeline.finish.max())
+    spent_in_actions = int((timeline.finish - timeline.start)[own_actions].sum())
+    first_action = int(timeline.start[own_actions].min())
+    update = of_class & (tasks.kind == int(TaskKind.STEP))
+    update_start = int(timeline.start[update].max()) if update.any() else ends
+    sync = (program.instances.stream == int(Stream.SYNC)) & of_class
+    sync_behind_actions = np.maximum(
+        timeline.finish[sync]
+        - np.maximum(timeline.start[sync], timeline.finish[own_actions].max()),
+        0,
+    )
+    gather_first = min(
+        first_action, int(picoseconds(costs.step(*program.classes[klass].families[0]).gather_s)[0])
+    )
+    exposed = int(sync_behind_actions.sum()) + gather_first
+    parts["slowdown"] = (
+        spent_in_actions - int(timeline.work[own_actions].sum())
+    ) / PICOSECONDS_PER_SECOND
+    parts["sharding"] += exposed / PICOSECONDS_PER_SECOND
+    parts["optimizer"] = (ends - update_start) / PICOSECONDS_PER_SECOND
+    parts["bubble"] = max(update_start - spent_in_actions - exposed, 0) / PICOSECONDS_PER_SECOND
+    parts["jitter"] = simulated.step_time_s - ends / PICOSECONDS_PER_SECOND
+    parts[UNEVEN] = uneven
+    # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
+    largest = max(parts, key=lambda n: parts[n])
+    parts[largest] += simulated.step_time_s - sum(parts.values())
+    return tuple(
+        (name, float(value))
+        for name, value in parts.items()
+        if value > 1e-12 or name in ("gemm", "bubble", "optimizer")
+    )
+
+
+def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
+    """Add the priced parts of the class's actions to `parts`; return the seconds that those actions
+    wait for slower devices of their stage.
+
+    Of a pair that runs overlapped the kernels count in full, and tokens on their way to experts
+    only as far as they outlast them.
+    """
+    costs, templates = simulated.costs, simulated.program.templates
+    family_of = {
+        (lane, chunk): family for lane, chunk, family in simulated.program.classes[klass].families
+    }
+    runs = np.bincount(simulated.program.instances.template, minlength=len(templates))
+    uneven = 0.0
+
+    @cache
+    def action(
+        lane: int, chunk: int, kind: int, part: int, early: bool
+    ) -> tuple[float, float, float, float]:
+        """(seconds; of them tokens on their way, products and attention, and waiting for other
+        devices).
+        """
+        place = lane, chunk, family_of[lane, chunk]
+        seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
+        step = costs.step(*place, part)
+        waiting = seconds - action_seconds(step, TaskKind(kind), early=early)
+        routed, products = (
+            min(spent(step, TaskKind(kind)), seconds) for spent in (routed_seconds, product_seconds)
+        )
+        return seconds, routed, products, waiting
+
+    @cache
+    def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
+        """Seconds of the parts of F and of B."""
+        rows: list[list[float]] = (
+            costs.step(lane, chunk, family_of[lane, chunk], part).parts[:, 0].tolist()
+        )
+        return rows
+
+    actions = np.flatnonzero(
+        (templates.klass == klass) & (templates.kind <= int(TaskKind.R)) & (templates.piece == 0)
+    )
+    own_columns = (
+        templates.lane,
+        templates.chunk,
+        templates.kind,
+        templates.slice,
+        templates.early,
+    )
+    other_columns = (
+        templates.partner_lane,
+        templates.partner_chunk,
+        templates.partner_kind,
+        templates.partner_slice,
+    )
+    columns = [column[actions].tolist() for column in (runs, *own_columns, *other_columns)]
+    for count, lane, chunk, kind, part, early, *partner in zip(*columns, strict=True):
+        own_action = action(lane, chunk, kind, part, bool(early))
+        exposed_share = 1.0
+        if partner[2] >= 0:
+            partner_action = action(*partner, bool(early))
+            tokens_moving = own_action[1] + partner_action[1]
+            kernels = own_action[0] + partner_action[0] - tokens_moving
+            exposed_share = (
+                (float(pair_seconds(own_action[:3], partner_action[:3], costs.taken)) - kernels)
+                / tokens_moving
+                if tokens_moving > 0.0
+                else 1.0
+            )
+        uneven += count * own_action[3]
+        if kind in _ROWS:
+            for name, seconds in zip(
+                PART_NAMES, priced(lane, chunk, part)[_ROWS[kind]], strict=True
+            ):
+                parts[name] += count * (exposed_share if name == _ROUTED else 1.0) * seconds
+    return uneven

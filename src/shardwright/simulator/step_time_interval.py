@@ -1,0 +1,89 @@
+"""The 80 % interval of a step time, from the errors of predictions on runs that no constant was
+fitted to.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import Final
+
+from shardwright.hardware.catalog.constants import clock_name
+from shardwright.hardware.device import Evidence
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import ElementKernels
+from shardwright.simulator.fitted_runs import shipped_runs
+from shardwright.simulator.prediction import Doubt
+
+EXPOSED: Final = ("tp", "cp", "ep", "sharding")
+NEARLY_FULL: Final = 0.8
+"""Above it the caching allocator may have to give memory back and ask again."""
+UNSEEN: Final = "device without runs"
+"""No constant of the device's family was fitted to runs."""
+
+
+COEFFICIENTS: Final[dict[str, float]] = {
+    "any": 0.0597,
+    "assumed rates": 0.0,
+    "exposed communication": 0.2637,
+    "experts": 0.046,
+    "eager kernels": 0.0,
+    "tables of another device": 0.0,
+    "device without runs": 0.0138,
+    "framework without runs": 0.0556,
+    "options without runs": 0.0078,
+    "device new to the framework": 0.0434,
+    "memory nearly full": 0.0,
+}
+"""Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on
+held-out rows (`tools/`)."""
+
+
+def doubts(
+    problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0
+) -> tuple[Doubt, ...]:
+    """Reasons that widen a prediction's interval, largest share first; those of share 0 are left
+    out.
+
+    Args:
+        parts: seconds of the step by name, see `breakdown`.
+        full: share of the memory that the fullest device holds.
+    """
+    device, runtime = problem.cluster.node.accelerator, problem.runtime
+    evidence_of_rates = [g.origin.evidence for g in device.gemm if g.dtype is problem.job.compute]
+    evidence = evidence_of_rates[0] if evidence_of_rates else Evidence.ASSUMED
+    has_measured_rates = any(
+        g.origin.evidence in (Evidence.FITTED, Evidence.MEASURED) for g in device.gemm
+    )
+    all_doubts = (
+        Doubt(name="any", share=1.0),
+        Doubt(
+            name="assumed rates",
+            share=float(evidence is Evidence.ASSUMED and not has_measured_rates),
+        ),
+        Doubt(
+            name="exposed communication",
+            share=min(sum(v for name, v in parts if name in EXPOSED) / step_s, 1.0),
+        ),
+        Doubt(
+            name="experts",
+            share=float(problem.model.num_active_parameters < problem.model.num_parameters),
+        ),
+        Doubt(name="eager kernels", share=float(runtime.element_kernels is ElementKernels.EAGER)),
+        Doubt(
+            name="tables of another device",
+            share=float(evidence is Evidence.ASSUMED and has_measured_rates),
+        ),
+        Doubt(name=UNSEEN, share=float(not clock_name(device.name, dtype=problem.job.compute))),
+        *(
+            Doubt(name=name, share=share)
+            for name, share in shipped_runs().doubts(runtime, device.name).items()
+        ),
+        Doubt(name="memory nearly full", share=float(full > NEARLY_FULL)),
+    )
+    return tuple(sorted((d for d in all_doubts if d.share > 0), key=lambda d: (-d.share, d.name)))
+
+
+def interval(step_s: float, present_doubts: tuple[Doubt, ...]) -> tuple[float, float]:
+    """(low, high) seconds: step / e^h to step x e^h, h = sum of coefficient x share."""
+    half = sum(COEFFICIENTS[d.name] * d.share for d in present_doubts)
+    return step_s * exp(-half), step_s * exp(half)
