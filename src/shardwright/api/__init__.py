@@ -1,3 +1,3 @@
-"""The verbs of the command line as functions. A verb's module loads what that verb needs, and no
-more.
+"""The verbs of the command line as functions; a verb's module loads only the imports of that
+verb.
 """

@@ -28,21 +28,22 @@ LEAST_GAIN: Final = 0.01
 
 
 def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tuple[Change, ...]:
-    """The launch's own strategy under another job, each predicted anew, those that gain most first.
+    """Changes of the launch's number format or dropout, simulated with its strategy, the largest
+    gain first.
 
     Args:
         now: the launch as it is; None = it cannot run, and nothing is compared.
     """
     if now is None:
         return ()
-    found = [
+    changes = [
         change
-        for one in _jobs(launch, request)
-        if (change := _changed(launch, now, *one)) is not None
+        for job in _jobs(launch, request)
+        if (change := _changed(launch, now, *job)) is not None
     ]
     return tuple(
         sorted(
-            (change for change in found if change.gain > LEAST_GAIN),
+            (change for change in changes if change.gain > LEAST_GAIN),
             key=lambda change: -change.gain,
         )
     )
@@ -56,14 +57,15 @@ def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
     """
     layers = num_layers(model)
     return all(
-        one.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0 for one in launch.refused
+        refusal.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0
+        for refusal in launch.refused
     )
 
 
 def _jobs(
     launch: Launch, request: Request
 ) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
-    """A change of the job, the request after it, and the settings that make it."""
+    """(text of the change, request after it, settings that make it) of each change of the job."""
     if request.precision == Dtype.FP32.value:
         for half in (Dtype.BF16.value, Dtype.FP16.value):
             try:
@@ -88,6 +90,7 @@ def _changed(
     request: Request,
     settings: tuple[tuple[str, str], ...],
 ) -> Change | None:
+    """The simulated change of a launch's job; None where it is not legal."""
     try:
         problem = problem_of(request)
         if next(iter(grid_violations(problem, launch.grid)), None) is not None:
@@ -95,10 +98,12 @@ def _changed(
         after = simulated(request, problem, name=text, grid=launch.grid).prediction
     except ShardwrightError:
         return None
-    said = {one.name: one.value for one in launch.settings}
-    added = tuple((name, value) for name, value in settings if said.get(name) != value)
+    given_settings = {setting.name: setting.value for setting in launch.settings}
+    added = tuple((name, value) for name, value in settings if given_settings.get(name) != value)
     removed = tuple(
-        (name, said[name]) for name, _ in added if name in said and said[name] != "not said"
+        (name, given_settings[name])
+        for name, _ in added
+        if name in given_settings and given_settings[name] != "not said"
     )
     gain = 1 - after.step_time_s / now.prediction.step_time_s
     return Change(

@@ -1,4 +1,4 @@
-"""A cluster from the files that people have of theirs, and what a cluster looks like."""
+"""Reading a cluster from a user's inventory files, and its picture."""
 
 from __future__ import annotations
 
@@ -30,42 +30,46 @@ def read_cluster(
     links: Sequence[str] = (),
     all_nodes: bool = False,
 ) -> ClusterRead:
-    """The cluster that some files describe together, as a cluster file, with what was found and
-    what was assumed.
+    """The cluster that some files describe together, as a cluster file, with the facts found and
+    the assumptions made.
 
     Args:
-        files: each in one of `ALL_FORMATS`, which is found by what stands in it.
-        accelerators: what nodes have whose files do not say: ``h100-sxm``, or an instance;
+        files: each in one of `ALL_FORMATS`, which is recognised by its content.
+        accelerators: accelerators of nodes whose files name none: ``h100-sxm``, or an instance;
             ``WORD=h100-sxm`` where a file calls them WORD.
-        nodes: how many, where no file lists them; 0 = one, or as many as a dump has.
-        links: of zones, ``east~west=25gbps/60ms``.
-        all_nodes: count nodes too on which no job can be placed: down, drained, cordoned or not
+        nodes: number of nodes, where no file lists them; 0 = one, or as many as a dump has.
+        links: links of zones, ``east~west=25gbps/60ms``.
+        all_nodes: include nodes on which no job can be placed: down, drained, cordoned or not
             ready.
 
     Raises:
-        ClusterError: a file has no form that is read, files contradict each other, or do not say
-        enough. DataError: a table of nccl-tests is none. UsageError: an accelerator is given twice,
-        or there are too many files.
+        ClusterError: a file has no known form, or files contradict each other or lack facts.
+        DataError: a table of nccl-tests is malformed.
+        UsageError: an accelerator is given twice, or there are too many files.
     """
     if not 1 <= len(files) <= MAX_FILES:
         raise UsageError(f"{len(files)} files", hint=f"from 1 to {MAX_FILES}")
-    given: dict[str, str] = {}
+    accelerator_of_word: dict[str, str] = {}
     for text in accelerators:
         word, _, name = text.rpartition("=")
-        if word in given or not name:
+        if word in accelerator_of_word or not name:
             raise UsageError(
                 f"--accelerator {text[:60]!r} says it again, or nothing",
                 hint="--accelerator h100-sxm, or WORD=h100-sxm",
             )
-        given[word] = name
+        accelerator_of_word[word] = name
     inventories = [read_inventory_file(path, formats=ALL_FORMATS) for path in files]
     return read_from(
-        inventories, given=given, count=nodes, links=tuple(parse_links(links)), all_nodes=all_nodes
+        inventories,
+        given=accelerator_of_word,
+        count=nodes,
+        links=tuple(parse_links(links)),
+        all_nodes=all_nodes,
     )
 
 
 def show_cluster(text: str) -> ClusterPicture:
-    """What the cluster of an expression or of a file looks like.
+    """Picture of the cluster of an expression or a file.
 
     Raises:
         ClusterError: it is none.
@@ -78,7 +82,7 @@ def _is_nccl_tests(text: str) -> bool:
 
 
 def _read_nccl_tests(text: str, *, name: str) -> Inventory:
-    """The bus bandwidths of large messages."""
+    """Bus bandwidths of large messages in the output of nccl-tests."""
     rates: list[BusRate] = []
     largest = 0
     for (collective, devices), points in by_group(parse_nccl_tests(text, name=name)).items():

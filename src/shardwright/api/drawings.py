@@ -1,4 +1,4 @@
-"""A plan's picture, with its simulated step where it is known what it trains and on what."""
+"""Picture of a plan, with its simulated step where model and cluster are known."""
 
 from __future__ import annotations
 
@@ -36,44 +36,47 @@ def draw(
     seq_len: int = 0,
     runtime: str = "",
 ) -> Picture:
-    """The picture of a plan: `report.plan_text` and `report.plan_svg` give it a form.
+    """Picture of a plan; `report.plan_text` and `report.plan_svg` render it.
 
     Args:
         source: path of a plan file or of a text in the general notation, or a grid's text.
         model, devices, global_batch: see `files.plan_source.read_plan`.
-        cluster, seq_len, runtime: that a grid or a notation is simulated on, with so many tokens a
-            sequence; a plan file says its own.
+        cluster, seq_len, runtime: simulate a grid or a notation on this cluster, with so many
+            tokens a
+            sequence; a plan file has its own.
 
     Raises:
-        ShardwrightError: by what is wrong with it; a plan that breaks a rule is not drawn.
+        ShardwrightError: the source cannot be read, or the plan breaks a rule.
     """
     if bool(cluster) != bool(seq_len):
         raise UsageError(
             "--cluster and --seq-len go together",
             hint="both, to draw the simulated step; or neither",
         )
-    asked = (
+    given_request = (
         Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=1, runtime=runtime)
         if cluster
         else None
     )
-    if asked is not None and not devices and is_grid_text(source):
-        devices = problem_of(asked).cluster.num_devices
-    found = read_plan(source, model=model, devices=devices, global_batch=global_batch)
-    samples = sum(lane.samples for lane in found.plan.lanes if lane.role is Role.TRAIN)
-    require_valid(found.plan, model=found.model, global_batch=samples)
-    request = found.request or (replace(asked, global_batch=samples) if asked is not None else None)
+    if given_request is not None and not devices and is_grid_text(source):
+        devices = problem_of(given_request).cluster.num_devices
+    plan_source = read_plan(source, model=model, devices=devices, global_batch=global_batch)
+    samples = sum(lane.samples for lane in plan_source.plan.lanes if lane.role is Role.TRAIN)
+    require_valid(plan_source.plan, model=plan_source.model, global_batch=samples)
+    request = plan_source.request or (
+        replace(given_request, global_batch=samples) if given_request is not None else None
+    )
     if request is None:
-        return picture_of(found.plan, model=found.model, name=found.name)
+        return picture_of(plan_source.plan, model=plan_source.model, name=plan_source.name)
     problem = problem_of(request)
-    check_plan(problem, found.plan)
-    plan = resolved(problem, found.plan)
-    picture = with_kinds(picture_of(plan, model=found.model, name=found.name), problem)
-    return replace(picture, step=_step(problem, plan, name=found.name))
+    check_plan(problem, plan_source.plan)
+    plan = resolved(problem, plan_source.plan)
+    picture = with_kinds(picture_of(plan, model=plan_source.model, name=plan_source.name), problem)
+    return replace(picture, step=_step(problem, plan, name=plan_source.name))
 
 
 def with_kinds(picture: Picture, problem: Problem) -> Picture:
-    """The picture with the kind of each row's devices, where the cluster has several."""
+    """The picture with the kind of each row's devices, where the cluster has several kinds."""
     if problem.cluster.is_uniform:
         return picture
     names = kind_names(problem.cluster)
@@ -84,18 +87,20 @@ def with_kinds(picture: Picture, problem: Problem) -> Picture:
     return replace(
         picture,
         rows=tuple(
-            replace(row, kind="+".join(some)) for row, some in zip(picture.rows, kinds, strict=True)
+            replace(row, kind="+".join(row_kinds))
+            for row, row_kinds in zip(picture.rows, kinds, strict=True)
         ),
     )
 
 
 def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
+    """Picture of the plan's simulated step."""
     result = simulate_plan(problem, plan)
     return step_picture(
         simulated_trace(result, plan=name),
         predict_plan(problem, plan, result, with_sources=False),
         plan_traffic(problem, result),
-        classes=[one.devices for one in result.program.classes],
+        classes=[device_class.devices for device_class in result.program.classes],
         cluster=problem.cluster.expression,
         tiers=levels_of(problem.cluster, 0),
         node_sizes=[

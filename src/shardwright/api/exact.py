@@ -1,4 +1,4 @@
-"""The best plan of the exact space: every plan of a few lanes on a few devices."""
+"""Search for the best plan of the exact space: every plan of a few lanes on a few devices."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ def plan_exact(
     stop_at: int | None = None,
     progress: Progress | None = None,
 ) -> ExactAnswer:
-    """The best of all plans of up to `request.lanes` lanes on a few devices: who is in which lane,
-    its share of the batch, its cut, device sets, split trees, microbatches and order together, on
-    uniform or mixed clusters.
+    """The best of all plans of up to `request.lanes` lanes on a few devices.
+
+    Devices of each lane, shares of the batch, cuts, device sets, split trees, microbatches and
+    order are chosen together, on uniform or mixed clusters.
 
     Raises:
-        UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain,
-        or shares weights between blocks. InfeasibleError: nothing fits.
+        UsageError: the problem is too large, or pins an axis.
+        StrategyError: the model is no chain, or shares weights between blocks.
+        InfeasibleError: nothing fits.
     """
     require_unranked(request, "the exact search")
     if request.pins or request.excludes:

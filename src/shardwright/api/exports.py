@@ -1,4 +1,4 @@
-"""A plan in the form that a framework reads."""
+"""Export of a plan to a framework's files."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """An export.
+    """Files of an exported plan.
 
     Args:
-        files: that the target reads.
-        beside: where its ranks run, and what launches them.
-        losses: what is otherwise than planned.
+        files: files that the target reads.
+        beside: the map of ranks, and files of launchers.
+        losses: settings that differ from the plan.
     """
 
     target: Exporter
@@ -47,23 +47,25 @@ def export_plan(
     hosts: Sequence[Host] = (),
     image: str = "",
 ) -> Export:
-    """A plan as `target` reads it, with a map of its ranks.
+    """A plan as files of `target`, with a map of its ranks.
 
     Args:
         target: one of `TARGETS`.
-        allow_lossy: export what the target says otherwise than the plan, and list it.
-        launchers: some of `LAUNCHERS`, of each of which a file is written.
-        hosts: of the cluster's nodes, in order; none = placeholders.
-        image: of containers, for the launchers that have them.
+        allow_lossy: export although the target differs from the plan in some settings, and list
+            them.
+        launchers: some of `LAUNCHERS`; a file is written for each.
+        hosts: hosts of the cluster's nodes, in order; none = placeholders.
+        image: container image, for the launchers that have containers.
 
     Raises:
-        StrategyError: there is no such target (``export.target``) or launcher
-            (``export.launcher``); no grid says the plan (``export.grid``); the target cannot say
-            something of it (``export.refused``), or says it otherwise and that is not allowed
-            (``export.lossy``): all of it is named; there are too many ranks for a map
-            (``export.ranks``); or a launcher cannot start it (``export.launch``).
-        UsageError: `image` is no name of an image. DataError: `hosts` are not as many as the plan's
-        nodes, or too small.
+        StrategyError: unknown target (``export.target``) or launcher (``export.launcher``); no grid
+            equals the plan (``export.grid``); the target lacks features of the plan
+            (``export.refused``), or differs in some settings and that is not allowed
+            (``export.lossy``), all are listed; there are too many ranks for a map
+                (``export.ranks``);
+            or a launcher cannot start it (``export.launch``).
+        UsageError: `image` is no name of an image.
+        DataError: `hosts` do not match the plan's nodes in number or size.
     """
     if target not in TARGETS:
         raise StrategyError(
@@ -81,43 +83,45 @@ def export_plan(
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(f"{image[:60]!r} is no name of an image", hint="such as registry/name:tag")
     exporter = TARGETS[target]
-    given = given_of(stored, meshes=exporter.stages_differ)
-    if given is None:
-        what = (
+    exportable = given_of(stored, meshes=exporter.stages_differ)
+    if exportable is None:
+        runnable = (
             "grids, or pipelines whose stages are each a grid"
             if exporter.stages_differ
             else "grids"
         )
         raise StrategyError(
-            f"no grid says this plan, and {target} runs {what}",
+            f"no grid says this plan, and {target} runs {runnable}",
             hint="plan without --space joint or mixed",
             rule="export.grid",
         )
-    found = tuple(exporter.shortfalls(given))
-    refused = [one for one in found if not one.instead]
+    shortfalls = tuple(exporter.shortfalls(exportable))
+    refused = [shortfall for shortfall in shortfalls if not shortfall.instead]
     if refused:
-        hints = [one.hint for one in refused if one.hint]
+        hints = [shortfall.hint for shortfall in refused if shortfall.hint]
         raise StrategyError(
-            f"{target} cannot say: {'; '.join(o.what for o in refused)}",
+            f"{target} cannot say: {'; '.join(shortfall.what for shortfall in refused)}",
             hint="; ".join(hints),
             rule="export.refused",
         )
-    if found and not allow_lossy:
-        said = "; ".join(f"{one.what} (instead: {one.instead})" for one in found)
+    if shortfalls and not allow_lossy:
+        differences = "; ".join(
+            f"{shortfall.what} (instead: {shortfall.instead})" for shortfall in shortfalls
+        )
         raise StrategyError(
-            f"{target} would do otherwise: {said}",
+            f"{target} would do otherwise: {differences}",
             hint="--allow-lossy exports it all the same",
             rule="export.lossy",
         )
-    files = exporter.files(given)
-    order = next((one.order for one in found if one.order), ())
-    placement = placement_of(given, order=order, hosts=hosts)
-    beside = placement_files(placement, plan=given.name, cluster=given.cluster)
+    files = exporter.files(exportable)
+    order = next((shortfall.order for shortfall in shortfalls if shortfall.order), ())
+    placement = placement_of(exportable, order=order, hosts=hosts)
+    beside = placement_files(placement, plan=exportable.name, cluster=exportable.cluster)
     launched = tuple(
-        _launched(LAUNCHERS[name], given, placement, files, image)
+        _launched(LAUNCHERS[name], exportable, placement, files, image)
         for name in dict.fromkeys(launchers)
     )
-    return Export(target=exporter, files=files, beside=(*beside, *launched), losses=found)
+    return Export(target=exporter, files=files, beside=(*beside, *launched), losses=shortfalls)
 
 
 def _launched(
@@ -127,6 +131,7 @@ def _launched(
     files: tuple[ExportFile, ...],
     image: str,
 ) -> ExportFile:
+    """A launcher's file that starts an exported plan."""
     start = next((file for file in files if file.starts), None)
     if start is None:
         raise StrategyError(
@@ -146,17 +151,17 @@ def _launched(
 
 
 def given_of(stored: Stored, *, meshes: bool) -> Given | None:
-    """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of
-    stages do.
+    """A stored plan with its grid, or if `meshes` its meshes of stages, as exporters take it; None
+    where it has neither.
     """
     form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
-    of_stages: tuple[Mesh, ...] = ()
+    stage_meshes: tuple[Mesh, ...] = ()
     # Stages of a grid that lie on devices of several kinds are meshes, too.
     if meshes and (
         form is None
         or len({group.kind.accelerator.name for group in stored.problem.cluster.groups}) > 1
     ):
-        form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (form, ())
+        form, stage_meshes = meshes_of(stored.plan, model=stored.problem.model) or (form, ())
     if form is None:
         return None
     return Given(
@@ -166,12 +171,13 @@ def given_of(stored: Stored, *, meshes: bool) -> Given | None:
         plan=stored.plan,
         grid=form,
         table=table,
-        meshes=of_stages,
+        meshes=stage_meshes,
     )
 
 
 def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
-    """Write the files of an export into a folder, which is made where it is not.
+    """Write the files of an export into a folder, which is created if needed; returns their
+    paths.
 
     Raises:
         OutputError: a file cannot be written.

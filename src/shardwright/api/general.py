@@ -26,7 +26,7 @@ GeneralAnswer = JointAnswer | ExactAnswer | MixedAnswer | RobustAnswer
 
 
 def stored_general(answer: GeneralAnswer) -> StoredPlan:
-    """What a plan file holds of an answer."""
+    """Record of an answer for a plan file."""
     assert answer.simulation is not None
     return stored_plan(
         answer.simulation,
@@ -35,32 +35,32 @@ def stored_general(answer: GeneralAnswer) -> StoredPlan:
 
 
 def certificate_of(answer: JointAnswer) -> Certificate:
-    """The certificate in the one form that all spaces have."""
-    c = answer.certificate
+    """The joint search's certificate in the form common to all spaces."""
+    joint = answer.certificate
     return Certificate(
-        space=c.space,
-        digest=c.digest,
-        enumerated=c.enumerated,
+        space=joint.space,
+        digest=joint.digest,
+        enumerated=joint.enumerated,
         illegal=0,
         duplicates=0,
-        infeasible=c.infeasible,
-        bounded_b0=c.bounded,
-        bounded_b1=c.scored,
-        simulated=c.simulated,
-        best_s=c.best_s,
-        lower_bound_s=c.lower_bound_s,
-        gap=c.gap,
-        optimal=c.gap == 0,
-        universal_gap=c.universal_gap,
-        stopped_at=c.stopped_at,
+        infeasible=joint.infeasible,
+        bounded_b0=joint.bounded,
+        bounded_b1=joint.scored,
+        simulated=joint.simulated,
+        best_s=joint.best_s,
+        lower_bound_s=joint.lower_bound_s,
+        gap=joint.gap,
+        optimal=joint.gap == 0,
+        universal_gap=joint.universal_gap,
+        stopped_at=joint.stopped_at,
         joint=JointPart(
-            pipelines=c.pipelines,
-            complete=c.complete,
-            tolerance=c.tolerance,
-            grids=c.grids,
-            grid_lower_s=c.grid_lower_s if isfinite(c.grid_lower_s) else None,
+            pipelines=joint.pipelines,
+            complete=joint.complete,
+            tolerance=joint.tolerance,
+            grids=joint.grids,
+            grid_lower_s=joint.grid_lower_s if isfinite(joint.grid_lower_s) else None,
             grid_stopped_at=answer.grid.certificate.stopped_at if answer.grid else 0,
-            fixed=c.fixed,
+            fixed=joint.fixed,
         ),
     )
 
@@ -68,23 +68,24 @@ def certificate_of(answer: JointAnswer) -> Certificate:
 def check_general(
     stored: StoredPlan, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> Verified:
-    """Verify a stored answer: its plan as `simulations.verify` does, and every leaf of its file by
-    the same search, stopped where the stored one was.
+    """Verify a stored answer: its plan as `simulations.verify` does, and every field of its file by
+    repeating the search, stopped where the stored one was.
 
     Args:
-        engine: where it searches; the answer is the same.
+        engine: runs the search; the answer is the same.
 
     Raises:
-        StrategyError, InfeasibleError: as `verified_strategy`. DataError: a leaf differs.
+        StrategyError, InfeasibleError: as `verified_strategy`.
+        DataError: a field differs.
     """
     claim, joint = stored.certificate, stored.certificate.joint
     _, verified = verified_strategy(stored.simulation)
-    again: GeneralAnswer
+    repeated: GeneralAnswer
     if claim.scenarios is not None:
-        again = plan_robust(stored.request, engine=engine, progress=progress)
+        repeated = plan_robust(stored.request, engine=engine, progress=progress)
     elif claim.mixed is not None:
         check_prices(stored.request, claim, progress=progress)
-        again = plan_mixed(
+        repeated = plan_mixed(
             stored.request,
             tolerance=claim.mixed.tolerance,
             stops=stops_of(claim),
@@ -92,10 +93,10 @@ def check_general(
             progress=progress,
         )
     elif joint is None:
-        again = plan_exact(stored.request, stop_at=claim.stopped_at, progress=progress)
+        repeated = plan_exact(stored.request, stop_at=claim.stopped_at, progress=progress)
     else:
         looks = joint.grid_stopped_at, claim.stopped_at
-        again = plan_joint(
+        repeated = plan_joint(
             stored.request,
             tolerance=joint.tolerance,
             stop_at=looks,
@@ -103,5 +104,5 @@ def check_general(
             progress=progress,
         )
     return replace(
-        verified, leaves=require_same(document_of(stored), document_of(stored_general(again)))
+        verified, leaves=require_same(document_of(stored), document_of(stored_general(repeated)))
     )

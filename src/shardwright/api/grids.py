@@ -1,4 +1,4 @@
-"""The best grid of a space: plan it, and check what a stored answer claims."""
+"""Search for the best grid of a space, and check of a stored answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from math import sqrt
 
-from shardwright.api.nearby import nearby
+from shardwright.api.nearby import suggest_nearby
 from shardwright.api.problems import (
     Progress,
     capacity_of,
@@ -44,8 +44,8 @@ def plan(
     progress: Progress | None = None,
     sensitive: bool = True,
 ) -> Answer:
-    """The best strategy of the space, certified; with the next best ones, what 10 % less network
-    costs (of a search without a time limit, where it is `sensitive`), and goodput at scale.
+    """The best strategy of the space, certified; with the next best, the sensitivity to 10 % less
+    network bandwidth (without a time limit, where `sensitive`), and goodput at scale.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -65,12 +65,14 @@ def plan(
         memory=request.search_memory,
         progress=progress,
     )
-    known = (
+    finished_search = (
         searched
         if sensitive and time_limit_s == float("inf") and not answer.certificate.stopped_at
         else None
     )
-    return _completed(request, problem, space, facts, answer, searched=known, progress=progress)
+    return _completed(
+        request, problem, space, facts, answer, searched=finished_search, progress=progress
+    )
 
 
 def _completed(
@@ -83,20 +85,22 @@ def _completed(
     searched: Searched | None,
     progress: Progress | None,
 ) -> Answer:
-    """`answer` with all that is not of the search itself; without what further searches say, where
-    they were stopped by hand, or where there is no finished search for them to begin from.
+    """`answer` with sensitivity, nearby problems, goodput and plan.
+
+    The results of further searches are left out where a search was stopped by hand, or where there
+    is no finished search to begin from.
     """
-    slower: Sensitivity | None = None
-    others: tuple[Nearby, ...] = ()
+    sensitivity: Sensitivity | None = None
+    nearby_problems: tuple[Nearby, ...] = ()
     if searched is not None:
-        slower = _sensitivity(
+        sensitivity = _sensitivity(
             request, problem, row_of(space, answer.grid), facts, answer.grid, searched, progress
         )
-        others = nearby(request, problem, answer, progress=progress)
+        nearby_problems = suggest_nearby(request, problem, answer, progress=progress)
     return replace(
         answer,
-        sensitivity=None if STOP.is_set() else slower,
-        nearby=() if STOP.is_set() else others,
+        sensitivity=None if STOP.is_set() else sensitivity,
+        nearby=() if STOP.is_set() else nearby_problems,
         goodput=(
             _goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None
         ),
@@ -114,14 +118,16 @@ def _sensitivity(
     searched: Searched,
     progress: Progress | None,
 ) -> Sensitivity | None:
-    """The best plan where the network is slower. A bound of a step is none the lower for it: meshes
-    that were bounded above what the same plan takes then are not looked at again.
+    """The best plan with 10 % less bandwidth between nodes, and the step of `grid` there.
+
+    A lower bound of a step time still holds with a slower network: meshes that were bounded above
+    the step of the same plan there are not looked at again.
     """
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
     slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
     same_s = simulate_grid(slower, grid).step_time_s
-    again = search(
+    slower_search = search(
         slower,
         space,
         facts,
@@ -132,7 +138,7 @@ def _sensitivity(
         progress=progress,
         keeps=lambda meshes: searched.may_reach(meshes, space, same_s),
     )
-    best, *_ = again.outcome.ranked
+    best, *_ = slower_search.outcome.ranked
     return Sensitivity(
         change="10 % less bandwidth between nodes",
         same_plan_s=same_s,
@@ -142,10 +148,11 @@ def _sensitivity(
 
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
-    """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and
-    failures every M seconds.
+    """Share of time that makes progress under failures, with the checkpoint interval, by Young
+    1974, equation 1.
 
-    A checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
+    The interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds. A
+    checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
     behind training.
     """
     devices = answer.prediction.devices
@@ -153,24 +160,26 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
     rate = job.failures_per_hour.value
     if not rate:
         return None
-    between = 3600.0 / rate
+    failure_interval_s = 3600.0 / rate
     state = problem.model.num_trainable_parameters * (
         problem.optimizer.state_bytes + problem.job.parameter.bits // 8
     )
-    cost = max(state / job.storage.value, 1.0)
-    interval = sqrt(2 * cost * between)
-    lost = cost / interval + (interval / 2 + job.restart_s.value) / between
+    checkpoint_s = max(state / job.storage.value, 1.0)
+    interval_s = sqrt(2 * checkpoint_s * failure_interval_s)
+    lost_share = (
+        checkpoint_s / interval_s + (interval_s / 2 + job.restart_s.value) / failure_interval_s
+    )
     return Goodput(
-        failures_per_day=86400.0 / between,
-        checkpoint_interval_s=interval,
-        goodput=max(1.0 - lost, 0.0),
+        failures_per_day=86400.0 / failure_interval_s,
+        checkpoint_interval_s=interval_s,
+        goodput=max(1.0 - lost_share, 0.0),
         assumptions=(
             (
                 f"{rate / devices:.3g} failures a device-hour"
                 f" ({job.failures_per_hour.origin.reference})"
             ),
             (
-                f"a checkpoint takes {cost:.3g} s: {state / 1e12:.3g} TB at"
+                f"a checkpoint takes {checkpoint_s:.3g} s: {state / 1e12:.3g} TB at"
                 f" {job.storage.value / GIGA:.4g} GB/s in all, nothing hidden"
                 f" ({job.storage.origin.reference})"
             ),
@@ -182,43 +191,45 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
 def check(
     request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None
 ) -> Recheck:
-    """Repeat the search whose answer `answer` is, and compare everything; see `check_stored`."""
+    """Repeat the search of `answer` and compare everything; see `check_stored`."""
     return check_stored(
         stored_answer(replace(answer, request=request)), seed=seed, progress=progress
     )
 
 
 def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
-    """Make every leaf of a stored answer again by the same search, stopped where the stored one
-    was; then bound and simulate a random 1 % of the space, and all that the bounds leave, against
+    """Result of repeating a stored search and comparing every field, stopped where the stored one
+    was.
+
+    Then a random 1 % of the space, and all that the bounds leave, are bounded and simulated against
     the claim.
 
     Raises:
-        DataError: a leaf differs, or the certificate does not hold.
+        DataError: a field differs, or the certificate does not hold.
     """
     answer = stored.answer
     assert answer is not None
     sensitive = answer.sensitivity is not None or bool(answer.nearby)
-    found = repeated(
+    repeat = repeated(
         stored.request, answer.certificate.stopped_at, sensitive=sensitive, progress=progress
     )
-    leaves = require_same(document_of(stored), document_of(stored_answer(found.answer)))
-    done = recheck(
-        found.problem,
-        found.space,
-        found.facts,
+    leaves = require_same(document_of(stored), document_of(stored_answer(repeat.answer)))
+    result = recheck(
+        repeat.problem,
+        repeat.space,
+        repeat.facts,
         answer,
-        capacity=capacity_of(stored.request, found.problem),
+        capacity=capacity_of(stored.request, repeat.problem),
         generator=random.Random(seed),
-        repeated=found.searched,
+        repeated=repeat.searched,
         progress=progress,
     )
-    return replace(done, leaves=leaves)
+    return replace(result, leaves=leaves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """A search that was made again, and what it was made of."""
+    """A repeated search: its problem, space, result and answer."""
 
     problem: Problem
     space: Space
@@ -230,8 +241,11 @@ class Repeated:
 def repeated(
     request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None
 ) -> Repeated:
-    """The search that `request` asks for, stopped at a look at the clock (`search.limit.Limit`);
-    `sensitive`: with its sensitivity.
+    """The search of `request`, repeated and stopped at a look at the clock
+    (`search.limit.Limit`).
+
+    Args:
+        sensitive: with its sensitivity.
     """
     problem = problem_of(request)
     facts = facts_of(problem)
@@ -248,13 +262,13 @@ def repeated(
         memory=request.search_memory,
         progress=progress,
     )
-    found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
+    bare_answer = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
     answer = _completed(
         request,
         problem,
         space,
         facts,
-        found,
+        bare_answer,
         searched=searched if sensitive else None,
         progress=progress,
     )

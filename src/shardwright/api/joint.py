@@ -1,4 +1,4 @@
-"""The best plan of the joint space; and what a stored one claims, made again."""
+"""Search for the best plan of the joint space."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
 """Names of joint spaces, and the orders that each has."""
-CHOSEN: Final = {
+CHOSEN_AXES: Final = {
     "first": "the layers",
     "last": "the layers",
     "recompute": "the recompute",
@@ -49,17 +49,18 @@ def plan_joint(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> JointAnswer:
-    """The best plan of the joint space over the grids that the request asks for: cut, splits,
-    recompute, microbatches and order together.
+    """The best plan of the joint space over the request's grids: cut, splits, recompute,
+    microbatches and order together.
 
     Args:
         request: a joint space is over the standard grids.
-        orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
-        tolerance: gap that is good enough.
+        orders: "found" or "named" (`search.joint.find.find_joint`), for another space.
+        tolerance: gap at which the search stops.
         stop_at, engine: see `find_joint`.
 
     Raises:
-        InfeasibleError: nothing fits. UsageError: the model is beside a teacher.
+        InfeasibleError: nothing fits.
+        UsageError: the model is beside a teacher.
     """
     require_unranked(request, "a joint search")
     request = with_defaults(request)
@@ -73,9 +74,9 @@ def plan_joint(
     facts = facts_of(problem)
     space, capacity = space_of(_grids(request), problem, facts), capacity_of(request, problem)
     for name, _ in (*request.pins, *request.excludes):
-        if name in CHOSEN:
+        if name in CHOSEN_AXES:
             raise UsageError(
-                f"a joint search chooses {CHOSEN[name]} of each rank",
+                f"a joint search chooses {CHOSEN_AXES[name]} of each rank",
                 hint=f"leave {name} free, or --space standard",
             )
     answer = find_joint(
@@ -97,14 +98,14 @@ def plan_joint(
 
 
 def unsearched_of_joint(answer: JointAnswer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics,
-    and what the best other value of one would gain.
+    """Options that the search of `answer` left at one value although they change no numerics, and
+    the best gain of another value.
     """
-    found = answer.simulation
-    assert found is not None
-    strategy = found.grid if found.grid is not None else found.plan
+    simulation = answer.simulation
+    assert simulation is not None
+    strategy = simulation.grid if simulation.grid is not None else simulation.plan
     assert strategy is not None
-    return unsearched_beside(_grids(found.request), strategy, step_time_s=answer.step_time_s)
+    return unsearched_beside(_grids(simulation.request), strategy, step_time_s=answer.step_time_s)
 
 
 def _grids(request: Request) -> Request:
@@ -113,7 +114,7 @@ def _grids(request: Request) -> Request:
 
 
 def _joint_simulation(request: Request, problem: Problem, answer: JointAnswer) -> Simulation:
-    """The best plan as `simulation` gives it: as a general plan, or the grid where that is best."""
+    """Simulation of the best plan: of the general plan, or of the grid where that is best."""
     if answer.best is None:
         assert answer.grid is not None
         return simulated(request, problem, name=print_grid(answer.grid.grid), grid=answer.grid.grid)

@@ -1,4 +1,4 @@
-"""The best plan on a mixed cluster; and what a stored one claims, made again."""
+"""Search for the best plan on a mixed cluster, and check of its certificate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardwright.api.simulated import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.registry import options_said
+from shardwright.runtime.registry import written_options
 from shardwright.search.answer import Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
@@ -53,15 +53,16 @@ def plan_mixed(
     progress: Progress | None = None,
 ) -> MixedAnswer:
     """The best plan found on a mixed cluster, with a bound of its whole space, and the `top` next
-    best that were found.
+    best plans found.
 
     Args:
-        tolerance: gap that is good enough.
+        tolerance: gap at which the search stops.
         time_limit_s, stops, engine: see `find_mixed`.
 
     Raises:
-        UsageError: a pinned axis is not one of pipelines, or nothing has what is pinned.
-        InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
+        UsageError: a pinned axis is not one of pipelines, or no plan has the pinned values.
+        InfeasibleError: nothing fits.
+        OutOfTimeError: long past the limit there is no plan yet.
     """
     if request.use_all:
         raise UsageError(
@@ -96,8 +97,8 @@ def plan_mixed(
 
 
 def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics,
-    and what the best other value of one would gain.
+    """Options that the search of `answer` left at one value although they change no numerics, and
+    the best gain of another value.
     """
     assert answer.simulation is not None
     request = answer.simulation.request
@@ -110,34 +111,34 @@ def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
         stop=None,
         memory=request.search_memory,
     )
-    space, said = space_alone(problem, task)[1], options_said(request.runtime)
+    space, decided = space_alone(problem, task)[1], written_options(request.runtime)
     return unsearched(
-        problem, space, answer.plan, step_time_s=answer.step_time_s, capacity=None, decided=said
+        problem, space, answer.plan, step_time_s=answer.step_time_s, capacity=None, decided=decided
     )
 
 
 def choices_for(request: Request, problem: Problem) -> Choices:
-    """The choices that a request fixes in a mixed search.
+    """Choices that a request fixes in a mixed search.
 
     They are the pins on pipelines, or on grids alone, and the options that the request sets
     together with its runtime.
     """
-    found = choices_of(
+    choices = choices_of(
         request.pins,
         request.excludes,
         pipelines=not why_alone(problem),
         experts=has_experts(problem),
     )
-    return replace(found, said=tuple(sorted(options_said(request.runtime))))
+    return replace(choices, said=tuple(sorted(written_options(request.runtime))))
 
 
 def goal_of(request: Request) -> Goal:
-    """What a request asks the best plan to be best in."""
+    """Objective and budget of a request."""
     return Goal(objective=request.objective, budget=request.budget or inf)
 
 
 def roomy(request: Request, problem: Problem) -> Problem:
-    """The problem with the memory that plans may fill."""
+    """The problem with only the memory that plans may fill."""
     if not 0 <= request.headroom < 1:
         raise UsageError(
             f"a headroom of {request.headroom:g} of a device's memory",
@@ -149,11 +150,11 @@ def roomy(request: Request, problem: Problem) -> Problem:
 def check_prices(
     request: Request, certificate: Certificate, *, progress: Progress | None = None
 ) -> int:
-    """Price every shape of every frame that a certificate closes anew; how many frames hold.
+    """Number of frames whose prices still close them, after pricing every shape of every frame
+    anew.
 
     Raises:
-        DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is
-        missing.
+        DataError: a frame's prices do not close it at the claimed limit, or a frame is missing.
     """
     part = certificate.mixed
     assert part is not None
@@ -182,16 +183,17 @@ def check_prices(
 def _check_cells(
     request: Request, problem: Problem, part: ValuedPart, progress: Progress | None
 ) -> int:
-    """Price every shape of every frame of every cell of times anew; how many cells hold.
+    """Number of intervals of step times whose prices hold, after pricing every shape of every frame
+    anew.
 
     Raises:
-        DataError: prices do not show what a cell claims, or a frame is missing.
+        DataError: prices do not prove an interval's claim, or a frame is missing.
     """
     choices, tariff = (
         choices_for(request, problem),
         tariff_of(problem.cluster, pools_of(problem.cluster), request.objective),
     )
-    options = dict.fromkeys(one.options for cell in part.cells for one in cell.shown)
+    options = dict.fromkeys(dual.options for cell in part.cells for dual in cell.shown)
     markets = {row: Market.of(Ground.of(under(problem, row), choices)) for row in options}
     for number, cell in enumerate(part.cells, start=1):
         if cell.shown and not cell_holds(markets, tariff, cell):

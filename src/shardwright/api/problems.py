@@ -1,4 +1,4 @@
-"""From what a request says to the problem, its counts and its space."""
+"""From a request to its problem, its counts and its space."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from shardwright.model.asked import asked_model
 from shardwright.program.legal import facts_of as facts_of
 from shardwright.program.problem import Problem
 from shardwright.program.same import one_of_equals
-from shardwright.runtime.options import on_devices
-from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
+from shardwright.runtime.options import restrict_to_devices
+from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, written_options
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.space import (
     Space,
@@ -44,7 +44,7 @@ EXACT = "exact"
 
 
 class Method(StrEnum):
-    """Searches, by what they search."""
+    """Search method, named by its space."""
 
     GRID = "grid"
     JOINT = "joint"
@@ -54,7 +54,7 @@ class Method(StrEnum):
 
 
 def with_defaults(request: Request) -> Request:
-    """`request` with the runtime and the precision that its devices have where it names none.
+    """`request` with the default runtime and precision of its devices where it names none.
 
     Raises:
         ClusterError: the cluster cannot be read, or its devices have no 16-bit units.
@@ -64,7 +64,9 @@ def with_defaults(request: Request) -> Request:
     devices = [group.kind.accelerator for group in _cluster(request).groups]
     device = devices[0]
     halves = [
-        dtype.value for dtype in (Dtype.BF16, Dtype.FP16) if all(one.peak(dtype) for one in devices)
+        dtype.value
+        for dtype in (Dtype.BF16, Dtype.FP16)
+        if all(device_kind.peak(dtype) for device_kind in devices)
     ]
     if not (request.precision or halves):
         raise ClusterError(
@@ -83,10 +85,10 @@ def _known(device: Accelerator) -> str:
 
 
 def problem_of(request: Request) -> Problem:
-    """The problem that a request means.
+    """The problem of a request: model, cluster, job and runtime.
 
     Raises:
-        ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
+        ModelError, ClusterError, RuntimeModelError, UsageError: a part of the request is not valid.
     """
     request = with_defaults(request)
     model = one_of_equals(asked_model(request.model, train=request.train, teacher=request.teacher))
@@ -118,22 +120,24 @@ def problem_of(request: Request) -> Problem:
 
 
 def _runtime_on(cluster: Cluster, text: str) -> Runtime:
-    """The runtime with the options that all devices of the cluster can have."""
+    """The runtime with the options that all devices of the cluster support."""
     devices = [group.kind.accelerator for group in cluster.groups]
-    have = [frozenset(rates.generation for rates in device.attention) for device in devices]
-    fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
+    kernels_of_devices = [
+        frozenset(rates.generation for rates in device.attention) for device in devices
+    ]
+    fewest = min(zip(kernels_of_devices, devices, strict=True), key=lambda pair: len(pair[0]))[1]
     vendors = {device.vendor: device.name for device in devices if device.vendor in VENDORS}
-    return on_devices(
+    return restrict_to_devices(
         load_runtime(text),
-        kernels=frozenset.intersection(*have),
+        kernels=frozenset.intersection(*kernels_of_devices),
         called=fewest.name,
         vendors=vendors,
-        said=options_said(text),
+        said=written_options(text),
     )
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:
-    """The device computes in the job's dtype, and the runtime runs on it."""
+    """Raise unless the device computes in the job's dtype and the runtime runs on it."""
     job, runtime = problem.job, problem.runtime
     if not device.peak(job.compute):
         raise ClusterError(
@@ -149,12 +153,12 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
 
 
 def _require_countable(problem: Problem) -> None:
-    """A step ends long before the simulated clock does."""
-    job, least = problem.job, seconds_at_peak(problem)
-    if least > LONGEST_STEP_S:
+    """Raise UsageError if a step would exceed the range of the simulated clock."""
+    job, peak_seconds = problem.job, seconds_at_peak(problem)
+    if peak_seconds > LONGEST_STEP_S:
         raise UsageError(
             f"a step of {job.global_batch:,} sequences of {job.sequence_length:,} tokens takes at"
-            f" least {least / 3600:,.0f} hours at peak",
+            f" least {peak_seconds / 3600:,.0f} hours at peak",
             hint=(
                 f"--global-batch counts sequences: were {job.global_batch:,} tokens meant?"
                 if job.global_batch >= job.sequence_length
@@ -204,16 +208,12 @@ def load_cluster(text: str) -> Cluster:
 
 
 def is_valued(request: Request) -> bool:
-    """A request asks for something else than the fastest plan at any price."""
+    """True if a request asks for something else than the fastest plan at any price."""
     return request.objective != OBJECTIVES[0] or request.budget > 0
 
 
 def require_unranked(request: Request, search: str) -> None:
-    """Say that a search has no next best plans, where some are asked for.
-
-    Raises:
-        UsageError: another number of them than none, or than where nothing is said.
-    """
+    """Raise UsageError if a request asks a search for next best plans that it does not rank."""
     if request.top not in (0, TOP):
         raise UsageError(
             f"{search} ranks no next best plans, so --top {request.top} says nothing",
@@ -222,10 +222,8 @@ def require_unranked(request: Request, search: str) -> None:
 
 
 def require_any_stages(problem: Problem, search: str) -> None:
-    """Check that the runtime runs stages of any layers, which a search chooses.
-
-    Raises:
-        RuntimeModelError: it has no argument for them.
+    """Raise RuntimeModelError if the runtime has no argument for the layers of each stage, which a
+    search chooses.
     """
     runtime = problem.runtime
     if runtime.equal_stages or runtime.equal_between:
@@ -236,7 +234,9 @@ def require_any_stages(problem: Problem, search: str) -> None:
 
 
 def _require_plain(request: Request) -> None:
-    """Raise for what a search over several states of the cluster has not."""
+    """Raise UsageError for parts of a request that a search over several scenarios does not
+    have.
+    """
     if is_valued(request):
         raise UsageError(
             "plans for several scenarios are searched for time alone",
@@ -253,10 +253,10 @@ def _require_plain(request: Request) -> None:
 
 
 def method_of(request: Request) -> Method:
-    """Which search answers a request.
+    """The search that answers a request.
 
     Raises:
-        UsageError: there is no such space, or it is of uniform clusters and this one is not.
+        UsageError: an unknown space, or one of uniform clusters on a mixed one.
         ClusterError: the cluster cannot be read.
     """
     space = request.space
@@ -297,7 +297,7 @@ def method_of(request: Request) -> Method:
 
 
 def capacity_of(request: Request, problem: Problem) -> int:
-    """Bytes of a device that a plan of a search may fill: what programs have, less the headroom.
+    """Bytes of a device that a searched plan may fill: the memory of programs less the headroom.
 
     Raises:
         UsageError: no share of the memory is left.
@@ -311,7 +311,7 @@ def capacity_of(request: Request, problem: Problem) -> int:
 
 
 def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
-    """The space that a request asks for."""
+    """The space of grids of a request."""
     if request.space not in SPACES:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:
@@ -323,7 +323,7 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     return requested(
         on_all_devices(space) if request.use_all else space,
         problem,
-        said=options_said(request.runtime),
+        said=written_options(request.runtime),
         pins=dict(request.pins),
         excludes=dict(request.excludes),
     )

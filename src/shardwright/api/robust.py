@@ -1,4 +1,4 @@
-"""One plan for several states of a cluster."""
+"""Search for one plan for several states of a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RobustAnswer:
     """The plan that is best over several states of a cluster.
 
     Args:
-        simulation: of the plan on the cluster as it is.
+        simulation: simulation of the plan on the cluster as it is.
         certificate: its seconds are means of the slow tail; its part `scenarios` has every state.
     """
 
@@ -46,28 +46,29 @@ class RobustAnswer:
 
     @property
     def step_time_s(self) -> float:
-        """Seconds of the slow tail's mean step."""
+        """Mean step seconds of the slow tail."""
         return self.certificate.best_s
 
     def __str__(self) -> str:
-        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        """Request, plan and proof in a few lines."""
         proof = self.certificate
-        found = claim(optimal=proof.optimal, lower_bound_s=proof.lower_bound_s)
-        return f"{self.simulation}\n{found}"
+        claim_text = claim(optimal=proof.optimal, lower_bound_s=proof.lower_bound_s)
+        return f"{self.simulation}\n{claim_text}"
 
 
 def plan_robust(
     request: Request, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> RobustAnswer:
-    """The plan with the least mean step in the slow tail of the states that the request's scenario
-    file has (`search.robust.find`).
+    """The plan with the least mean step in the slow tail of the states in the request's scenario
+    file (`search.robust.find`).
 
     Args:
-        engine: where states are searched and plans simulated; the answer is the same.
+        engine: runs the searches and simulations; the answer is the same.
 
     Raises:
-        ClusterError: the file cannot be read, or is of another cluster. UsageError: the level of
-        the tail is none. InfeasibleError: nothing fits in some state.
+        ClusterError: the file cannot be read, or is of another cluster.
+        UsageError: the level of the tail is none.
+        InfeasibleError: nothing fits in some state.
     """
     begun = time.monotonic()
     if not 0.0 <= request.tail <= 1.0:
@@ -77,20 +78,20 @@ def plan_robust(
         )
     request = with_defaults(request)
     problem = problem_of(request)
-    found = find_robust(
+    best = find_robust(
         _questions(request, problem),
         level=request.tail,
         engine=engine or Serial(),
         top=request.top,
         progress=progress,
     )
-    grid = found.best if isinstance(found.best, Grid) else None
-    plan = None if isinstance(found.best, Grid) else found.best
+    grid = best.best if isinstance(best.best, Grid) else None
+    plan = None if isinstance(best.best, Grid) else best.best
     return RobustAnswer(
         simulation=simulated(
             request, problem, name="" if grid is not None else NAME, grid=grid, plan=plan
         ),
-        certificate=found.certificate,
+        certificate=best.certificate,
         search_time_s=time.monotonic() - begun,
     )
 
@@ -108,14 +109,16 @@ def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
 
 
 def _question(request: Request, problem: Problem, state: State, *, share: float) -> StateQuestion:
-    there = replace(problem, cluster=in_state(problem.cluster, state))
-    alike = replace(problem, cluster=in_state(problem.cluster, state.alike))
+    in_this_state = replace(problem, cluster=in_state(problem.cluster, state))
+    uniform_state = replace(problem, cluster=in_state(problem.cluster, state.alike))
     return StateQuestion(
         state=state,
         share=share,
-        problem=roomy(request, there),
-        bounding=_grids(request, alike) if alike.cluster.is_uniform else _mixed(request, alike),
-        further=_further(request, there) if state.nodes else None,
+        problem=roomy(request, in_this_state),
+        bounding=_grids(request, uniform_state)
+        if uniform_state.cluster.is_uniform
+        else _mixed(request, uniform_state),
+        further=_further(request, in_this_state) if state.nodes else None,
     )
 
 
@@ -136,8 +139,8 @@ def _mixed(request: Request, problem: Problem) -> MixedQuestion:
 
 
 def _further(request: Request, problem: Problem) -> MixedQuestion | None:
-    """Plans that give slow nodes less work, or none;
-    None where what is pinned leaves grids alone.
+    """The question with plans that give slow nodes less work, or none; None where the pins leave
+    grids alone.
     """
     try:
         return _mixed(request, problem)

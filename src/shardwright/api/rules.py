@@ -1,4 +1,4 @@
-"""Whether a strategy is legal for a problem, the runtime's own rules included."""
+"""Checks that a strategy is legal for a problem, with the runtime's rules."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from shardwright.strategy.violation import Violation
 
 
 def check_grid(problem: Problem, grid: Grid) -> None:
-    """Raise the first rule that `grid` breaks for `problem`, the schedule's and the runtime's own
-    included.
+    """Raise the first rule that `grid` breaks for `problem`, with those of the schedule and the
+    runtime.
     """
     _raise_first(grid_violations(problem, grid))
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:
-    """Raise the first rule that `plan` breaks for `problem`, the runtime's own included; not yet
-    whether its orders can run.
+    """Raise the first rule that `plan` breaks for `problem`, with those of the runtime; deadlock of
+    its orders is not checked.
     """
     _raise_first(plan_violations(problem, plan))
 
 
-def _raise_first(found: Iterator[Violation]) -> None:
-    for broken in found:
+def _raise_first(violations: Iterator[Violation]) -> None:
+    """Raise the first violation as a StrategyError, if there is one."""
+    for broken in violations:
         raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)

@@ -1,4 +1,4 @@
-"""A strategy that was found legal, simulated."""
+"""Simulation of a strategy that was already checked."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ from shardwright.strategy.plan.plan import Plan
 def simulated(
     request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None
 ) -> Simulation:
-    """The simulation of what was found legal: a grid, or a plan and the grid, if any,
-    that says it.
-    """
+    """The simulation of a legal grid, or of a legal plan and its grid, if it has one."""
     if grid is not None and is_direct(problem, grid):
         prediction = predict(problem, grid)
         fitting = () if prediction.fits else changes_that_fit(problem, grid)
@@ -34,28 +32,30 @@ def simulated(
     if plan is None:
         assert grid is not None
         plan = plan_of_grid(problem, grid)
-    found = resolved(problem, plan)
-    done = simulate_plan(problem, found)
-    searched = [
-        (o, now)
-        for o, now in zip(plan.orders, found.orders, strict=True)
-        if isinstance(o, NamedOrder) and o != now
+    resolved_plan = resolved(problem, plan)
+    result = simulate_plan(problem, resolved_plan)
+    replaced = [
+        (order, resolved_order)
+        for order, resolved_order in zip(plan.orders, resolved_plan.orders, strict=True)
+        if isinstance(order, NamedOrder) and order != resolved_order
     ]
     return Simulation(
         request=request,
         name=name,
         grid=grid,
-        plan=found,
-        prediction=predict_plan(problem, found, done),
-        classes=tuple(device_text(np.array(c.devices)) for c in done.program.classes),
+        plan=resolved_plan,
+        prediction=predict_plan(problem, resolved_plan, result),
+        classes=tuple(device_text(np.array(c.devices)) for c in result.program.classes),
         notes=tuple(
-            f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place"
-            for o, now in searched
+            f"order {order.schedule}({', '.join(order.lanes)}): {_stands_in(resolved_order)}"
+            " stands in its place"
+            for order, resolved_order in replaced
         ),
     )
 
 
 def _stands_in(order: NamedOrder | Table) -> str:
+    """Text for the order that replaces a searched one."""
     return (
         "the best table found"
         if isinstance(order, Table)
@@ -64,7 +64,8 @@ def _stands_in(order: NamedOrder | Table) -> str:
 
 
 def is_direct(problem: Problem, grid: Grid) -> bool:
-    """`grid` is simulated as it is, not as a general plan: its schedule is a searched one, it is
-    legal, and devices are of one kind.
+    """True if `grid` is simulated as a grid, not as a general plan.
+
+    Its schedule is a searched one, it is legal, and devices are of one kind.
     """
     return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))

@@ -1,4 +1,4 @@
-"""What a plan file says, whichever verb wrote it."""
+"""The plan and problem of a plan file, whichever verb wrote it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Stored:
     """A plan and its problem.
 
     Args:
-        name: of the plan, in words.
-        grid: that says the plan, None if none does.
-        cluster: as asked.
-        step_time_s: claimed, in seconds.
+        name: name of the plan, in words.
+        grid: grid that equals the plan, None if none does.
+        cluster: expression of the request.
+        step_time_s: claimed step time in seconds.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Stored:
 
 
 def stored_plan(saved: StoredSimulation) -> Stored:
-    """The plan of a file; of a grid its general form. Raises as `problem_of` does."""
+    """The plan of a file, with its problem; a grid is expanded. Raises as `problem_of` does."""
     problem, plan, grid = problem_of(saved.request), saved.plan, saved.grid
     if plan is None:
         assert grid is not None

@@ -1,4 +1,4 @@
-"""A checkpoint's weights as people read them."""
+"""Conversion of a checkpoint's weights to Hugging Face safetensors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "fp64": "F64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenWeights:
-    """What was written: of which checkpoint and step, in which dtype (a key of `DTYPES`), the files
-    of tensors.
+    """Files of tensors that were written, with their checkpoint, step and dtype (a key of
+    `DTYPES`).
     """
 
     checkpoint: Path
@@ -33,17 +33,18 @@ def write_weights(
 
     Args:
         config: the model's ``config.json``.
-        folder: that is made.
-        dtype: of the files; empty = of the parameters that the run computed with.
-        base: weights that the run began with, for what it did not train.
+        folder: the folder that is created.
+        dtype: dtype of the files; empty = that of the parameters in the run.
+        base: weights that the run began with, for parameters that it did not train.
 
-    Finer values are taken where the run had them: float32 files of a run in bf16 are its master
-    copies.
+    The most precise copy of the run is taken: float32 files of a run in bf16 are its master copies.
 
     Raises:
-        UsageError: PyTorch is not installed; an unknown dtype. ModelError: the configuration is no
-            model's. DataError: there is no whole checkpoint of that model; the family has no table;
-            parameters were not trained and no `base` is given; the folder exists.
+        UsageError: PyTorch is not installed; an unknown dtype.
+        ModelError: the configuration is no model's.
+        DataError: there is no complete checkpoint of that model; the family has no table;
+            parameters
+            were not trained and no `base` is given; the folder exists.
     """
     if dtype and dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype[:40]!r}", hint=nearest(dtype, DTYPES))
@@ -51,19 +52,19 @@ def write_weights(
         from shardwright.execute.weights.saved import written_weights  # PyTorch is an extra
     except ImportError as error:
         raise UsageError("weights needs PyTorch", hint="pip install 'shardwright[run]'") from error
-    found = checkpoints if (checkpoints / MANIFEST).is_file() else latest(checkpoints)
-    if found is None:
+    checkpoint = checkpoints if (checkpoints / MANIFEST).is_file() else latest(checkpoints)
+    if checkpoint is None:
         raise DataError(
             f"{checkpoints}: no checkpoint",
             hint="give the folder that `shardwright run --checkpoints` was given",
         )
-    model, word = load_config(config), DTYPES.get(dtype, "")
-    files, step, word = written_weights(
-        found, model=model, config=config, folder=folder, dtype=word, base=base
+    model, dtype_code = load_config(config), DTYPES.get(dtype, "")
+    files, step, dtype_code = written_weights(
+        checkpoint, model=model, config=config, folder=folder, dtype=dtype_code, base=base
     )
     return WrittenWeights(
-        checkpoint=found,
+        checkpoint=checkpoint,
         step=step,
-        dtype=next(name for name, one in DTYPES.items() if one == word),
+        dtype=next(name for name, code in DTYPES.items() if code == dtype_code),
         files=files,
     )

@@ -1,5 +1,5 @@
-"""Why a plan and not another strategy: both simulated, rule by rule, and where the search put the
-other.
+"""Comparison of a plan with another strategy: both simulated, broken rules, and the fate of the
+other in the search.
 """
 
 from __future__ import annotations
@@ -31,55 +31,55 @@ from shardwright.strategy.text.grid_notation import changed_grid, print_grid
 from shardwright.strategy.text.strategy_words import Reading, read_words
 from shardwright.strategy.violation import Violation
 
-GRIDS: Final = frozenset((*SPACES, *JOINT))
+GRID_SPACES: Final = frozenset((*SPACES, *JOINT))
 """Spaces that have all grids of a grid space."""
 
 
 def why(
     answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulation, strategy: str
 ) -> Why:
-    """What `strategy` would gain and lose against an answer's plan, or why it cannot be; and where
-    the search put it.
+    """Gain and loss of `strategy` against an answer's plan, or the rules that it breaks; and its
+    fate in the search.
 
     Args:
-        answer: of a search or a simulation, or what a plan file holds.
-        strategy: a change of some axes of the plan's grid (``zero3``, ``tp4 dp16``, or as people
-            name it: ``fsdp``, ``no recompute``, ``more tp``), a whole grid, or a plan, as
-            `simulate` takes it.
+        answer: answer of a search or a simulation, or the record of a plan file.
+        strategy: a change of some axes of the plan's grid (``zero3``, ``tp4 dp16``, or an everyday
+            phrase: ``fsdp``, ``no recompute``, ``more tp``), a whole grid, or a plan, as `simulate`
+            takes it.
 
     Raises:
-        StrategyError: it cannot be read. InfeasibleError: no order to be found keeps within the
-        memory.
+        StrategyError: it cannot be read.
+        InfeasibleError: no order within the memory is found.
     """
     stored = _stored(answer)
     plan = stored.simulation
     problem = problem_of(plan.request)
     reading = read_words(strategy, of=plan.grid) if is_grid_text(strategy) else Reading(strategy)
-    name, asked = _asked(plan, problem, reading.text)
+    name, question = _asked(plan, problem, reading.text)
     grid = (
-        asked
-        if isinstance(asked, Grid)
+        question
+        if isinstance(question, Grid)
         else None
-        if is_open(asked)
-        else grid_of(asked, model=problem.model)
+        if is_open(question)
+        else grid_of(question, model=problem.model)
     )
-    broken = tuple(_broken(problem, asked))
-    other = None
+    broken = tuple(_broken(problem, question))
+    other_simulation = None
     if not broken:
-        other = simulated(
+        other_simulation = simulated(
             plan.request,
             problem,
             name=name,
             grid=grid,
-            plan=None if isinstance(asked, Grid) else asked,
+            plan=None if isinstance(question, Grid) else question,
         )
     text = print_grid(grid) if grid is not None else name
     return Why(
         plan=plan,
         strategy=text,
         broken=broken,
-        other=other,
-        placed=_placed(stored, problem, grid, other),
+        other=other_simulation,
+        placed=_placed(stored, problem, grid, other_simulation),
         read_as=reading.read_as,
     )
 
@@ -87,6 +87,7 @@ def why(
 def _stored(
     answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulation,
 ) -> StoredSimulation:
+    """The answer as the record of a plan file."""
     if isinstance(answer, StoredSimulation):
         return answer
     if isinstance(answer, Answer):
@@ -95,27 +96,27 @@ def _stored(
 
 
 def _asked(plan: Simulation, problem: Problem, strategy: str) -> tuple[str, Grid | Plan]:
-    """The name of the strategy that is asked about, and the strategy; a grid's words change the
-    plan's grid, where a grid says it.
+    """Name of the strategy of the question, and the strategy; a grid's words change the plan's
+    grid, where it has one.
     """
     if plan.grid is not None and is_grid_text(strategy):
         return strategy, changed_grid(plan.grid, strategy)
-    found = read_strategy(
+    source = read_strategy(
         strategy,
         model=problem.model,
         model_name=plan.request.model,
         devices=problem.cluster.num_devices,
     )
-    return found.name, found.strategy
+    return source.name, source.strategy
 
 
-def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
-    """Every rule that a strategy breaks, that of writing a grid out as a plan included."""
+def _broken(problem: Problem, question: Grid | Plan) -> tuple[Violation, ...]:
+    """All rules that a strategy breaks, with those of expanding a grid into a plan."""
     try:
         return tuple(
-            grid_violations(problem, asked)
-            if isinstance(asked, Grid)
-            else plan_violations(problem, asked)
+            grid_violations(problem, question)
+            if isinstance(question, Grid)
+            else plan_violations(problem, question)
         )
     except StrategyError as error:
         return (
@@ -131,6 +132,7 @@ def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
 def _placed(
     stored: StoredSimulation, problem: Problem, grid: Grid | None, other: Simulation | None
 ) -> Placed:
+    """Fate of a strategy in the stored plan's search, with the reason."""
     if not isinstance(stored, StoredPlan):
         return Placed(fate=Fate.UNSEARCHED, reason="the plan is one strategy that was simulated")
     if stored.certificate.scenarios is not None:
@@ -141,42 +143,46 @@ def _placed(
                 " it is"
             ),
         )
-    least = stored.certificate.lower_bound_s
+    lower_bound_s = stored.certificate.lower_bound_s
     if other is None:
         return Placed(fate=Fate.ILLEGAL, reason="no space has it")
     mixed = stored.certificate.mixed is not None
-    if grid is None or mixed or stored.space not in GRIDS:
+    if grid is None or mixed or stored.space not in GRID_SPACES:
         name = "mixed" if mixed else stored.space
         return Placed(
-            fate=Fate.UNSEARCHED, reason=f"the {name} space has other strategies", bound_s=least
+            fate=Fate.UNSEARCHED,
+            reason=f"the {name} space has other strategies",
+            bound_s=lower_bound_s,
         )
     facts = facts_of(problem)
-    same = canonical(grid, facts=facts)
+    canonical_grid = canonical(grid, facts=facts)
     ranked = [stored.grid, *(other.grid for other in stored.alternatives)]
-    for rank, one in enumerate(ranked, start=1):
-        if one is not None and canonical(one, facts=facts) == same:
+    for rank, ranked_grid in enumerate(ranked, start=1):
+        if ranked_grid is not None and canonical(ranked_grid, facts=facts) == canonical_grid:
             return Placed(
-                fate=Fate.BEST if rank == 1 else Fate.RANKED, reason=f"rank {rank}", bound_s=least
+                fate=Fate.BEST if rank == 1 else Fate.RANKED,
+                reason=f"rank {rank}",
+                bound_s=lower_bound_s,
             )
     grids = replace(stored.request, space="standard") if stored.space in JOINT else stored.request
-    known = max(
+    best_known_s = max(
         stored.certificate.best_s, *(other.step_time_s for other in stored.alternatives), 0.0
     )
     space, capacity = space_of(grids, problem, facts), capacity_of(grids, problem)
-    found = placed_in(problem, space, facts, grid, capacity=capacity, known_s=known)
-    if found.fate is Fate.SIMULATED and fullest(other.prediction).reserved > capacity:
+    placed = placed_in(problem, space, facts, grid, capacity=capacity, known_s=best_known_s)
+    if placed.fate is Fate.SIMULATED and fullest(other.prediction).reserved > capacity:
         return replace(
-            found,
+            placed,
             fate=Fate.INFEASIBLE,
             reason="it was simulated, and needs more memory than a device may fill",
         )
-    lack = host_lack(other.prediction.host_memory)
-    if found.fate in (Fate.SIMULATED, Fate.INFEASIBLE) and lack:
-        return replace(found, fate=Fate.INFEASIBLE, reason=f"it does not fit {lack}")
-    if found.fate is Fate.SIMULATED and not stored.certificate.optimal:
+    host_shortage = host_lack(other.prediction.host_memory)
+    if placed.fate in (Fate.SIMULATED, Fate.INFEASIBLE) and host_shortage:
+        return replace(placed, fate=Fate.INFEASIBLE, reason=f"it does not fit {host_shortage}")
+    if placed.fate is Fate.SIMULATED and not stored.certificate.optimal:
         return replace(
-            found,
+            placed,
             fate=Fate.UNSEARCHED,
             reason="the search was stopped before it was ruled out, or simulated",
         )
-    return found
+    return placed

@@ -356,7 +356,7 @@ def run(
     try:
         known = options["profile"] if first else None
         predicted = (
-            execution.predicted_here(saved, Path(known), formats=formats)
+            execution.predict_on_profile(saved, Path(known), formats=formats)
             if known is not None
             else None
         )

@@ -1,5 +1,5 @@
-"""This package's own interpreter (`shardwright.execute`): any legal plan, on PyTorch's operators,
-one rank a device.
+"""The runtime of this package's interpreter (`shardwright.execute`): any legal plan, on PyTorch's
+operators, one rank a device.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RUNTIME: Final = derive(
     ),
     _BESIDE,
     read(
-        f"{_EXECUTE}.numerics.fused_loss",
+        f"{_EXECUTE}.numerics.losses.fused_cross_entropy",
         logits_bytes=10,
         loss_bytes=22,
         note=(
@@ -54,7 +54,7 @@ RUNTIME: Final = derive(
         ),
     ),
     read(
-        f"{_EXECUTE}.numerics.loss",
+        f"{_EXECUTE}.numerics.losses.cross_entropy",
         logits_blocks_bytes=12,
         split_logits_bytes=2,
         note=(

@@ -1,4 +1,6 @@
-"""Runtimes by name: a file for each framework, loaded when one of its runtimes is asked for."""
+"""Training runtimes by name; the file of a framework is loaded when one of its runtimes is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from importlib import import_module
 from typing import Final
 
 from shardwright.errors import RuntimeModelError, nearest
-from shardwright.runtime.options import chosen, own_options
+from shardwright.runtime.options import chosen, default_options
 from shardwright.runtime.runtime import Runtime
 
 _MODULES: Final = {
@@ -66,7 +68,7 @@ def runtime_names() -> tuple[str, ...]:
 
 
 def is_runtime(name: str) -> bool:
-    """Whether a runtime has this name, or is also called so."""
+    """True if `name` is the name or an alias of a runtime."""
     return _NAMES.get(name.lower(), name.lower()) in _MODULES
 
 
@@ -75,7 +77,7 @@ VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"}
 
 
 def default_runtime(vendor: str) -> str:
-    """The runtime that a vendor's accelerators are planned with where none is named."""
+    """Name of the runtime for a vendor's accelerators where the user names none."""
     return _DEFAULTS.get(vendor, DEFAULT)
 
 
@@ -87,22 +89,22 @@ def load_runtime(text: str) -> Runtime:
     ``megatron-core-0.12 tp_overlap=dgrad``.
 
     Raises:
-        RuntimeModelError: there is none; the hint names the nearest. Or an option is none of it, as
-        `options.chosen` says.
+        RuntimeModelError: an unknown name (the hint has the nearest), or an option that the runtime
+            does not offer (see `options.chosen`).
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()
-    known = _NAMES.get(name, name)
-    if known not in _MODULES:
+    runtime_name = _NAMES.get(name, name)
+    if runtime_name not in _MODULES:
         raise RuntimeModelError(
             f"unknown runtime {name[:80]!r}", hint=nearest(name, (*_MODULES, *_NAMES))
         )
-    return _with_options(known, tuple(words[1:]))
+    return _with_options(runtime_name, tuple(words[1:]))
 
 
-def options_said(text: str) -> dict[str, str]:
-    """The options behind the name of a runtime, at their values, those that it has by itself among
-    them.
+def written_options(text: str) -> dict[str, str]:
+    """Options behind the name of a runtime as {option: value}, with those that equal the runtime's
+    defaults.
     """
     pairs = (word.partition("=") for word in text.lower().split()[1:])
     return {name: value for name, _, value in pairs}
@@ -110,7 +112,7 @@ def options_said(text: str) -> dict[str, str]:
 
 @cache
 def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
-    """Made once for each text."""
+    """The runtime of that name with options; cached by text."""
     pairs = []
     for word in words:
         option, mark, value = word.partition("=")
@@ -124,9 +126,9 @@ def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
 
 @cache
 def _loaded(name: str) -> Runtime:
-    """The runtime of that name, made once."""
+    """The runtime of that name without options; cached."""
     module, _, attribute = _MODULES[name].partition(":")
     runtime: Runtime = getattr(import_module(module), attribute)
     return replace(
-        runtime, aliases=_ALIASES.get(name, ()), own=own_options(runtime), base=runtime.name
+        runtime, aliases=_ALIASES.get(name, ()), own=default_options(runtime), base=runtime.name
     )

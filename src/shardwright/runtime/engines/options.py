@@ -1,5 +1,5 @@
-"""What a launch script sets: one vocabulary for all engines, each option with the engine's own flag
-and the fields that it changes.
+"""Options of serving engines, one vocabulary for all; each with the engine's flag and the fields
+that it changes.
 
 An engine with options is text ``vllm-0.12 token_budget=16384 async=on``.
 """
@@ -17,13 +17,13 @@ from shardwright.runtime.engines.engine import Engine, Setting, Word
 from shardwright.runtime.runtime import Fact, Options
 
 MAX_SHOWN: Final = 60
-MOST_SIZES: Final = 4096
-MOST: Final = 1 << 31
-MOST_FACTOR: Final = 100
+MAX_SIZES: Final = 4096
+MAX_NUMBER: Final = 1 << 31
+MAX_FACTOR: Final = 100
 
 
 class Form(StrEnum):
-    """What an option's value is: a whole number, a share of 1, a factor, on or off, a word, or
+    """Form of an option's value: a whole number, a share of 1, a factor, on or off, a word, or
     whole numbers with commas between.
     """
 
@@ -37,7 +37,12 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOption:
-    """An option of the vocabulary. about: what it decides. least: the smallest number."""
+    """An option of the vocabulary.
+
+    Args:
+        about: the decision that the option takes.
+        least: the smallest number.
+    """
 
     name: str
     form: Form
@@ -46,7 +51,7 @@ class EngineOption:
 
     @property
     def example(self) -> str:
-        """A value that it may have, for a hint."""
+        """A possible value, for a hint."""
         return {
             Form.NUMBER: "8192",
             Form.SHARE: "0.9",
@@ -141,11 +146,14 @@ _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 _FIELDS: Final = {field.name for field in fields(Engine)}
 
 
-def sets(
+def value_setting(
     option: str, flag: str, link: str, field: str, *, checked: bool = True, **also: Any
 ) -> Setting:
-    """An engine has `option`, set by `flag`: its number, share, sizes or word is written to
-    `field`; `also` further fields that go with it.
+    """An engine's `option`, set by `flag`: the number, share, sizes or word is written to
+    `field`.
+
+    Args:
+        also: further fields and values that go with it.
 
     Raises:
         ValueError: no such option or field (a mistake in an engine's file, not a user's).
@@ -156,20 +164,22 @@ def sets(
     )
 
 
-def switches(option: str, flag: str, link: str, field: str, *, checked: bool = True) -> Setting:
-    """An engine has the switch `option`, which is `field`; `flag` sets it or, as its name says,
-    takes it away.
+def switch_setting(
+    option: str, flag: str, link: str, field: str, *, checked: bool = True
+) -> Setting:
+    """An engine's switch `option`, which is `field`; `flag` sets it or, by its name, takes it
+    away.
     """
     _require(option, (field,))
     words = (Word(word="on", values=((field, True),)), Word(word="off", values=((field, False),)))
     return Setting(option=option, flag=flag, link=link, checked=checked, words=words)
 
 
-def words(
+def word_setting(
     option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]
 ) -> Setting:
-    """An engine has `option` as one of a few words (``_`` stands for ``-``), each with the fields
-    that it changes.
+    """An engine's `option` with a few words (``_`` stands for ``-``), each with the fields that it
+    changes.
     """
     _require(option, tuple(name for changed in values.values() for name in changed))
     made = tuple(
@@ -180,10 +190,10 @@ def words(
 
 
 def cache_formats(flag: str, link: str) -> Setting:
-    """An engine has `kv`: keys and values in the model's own format (auto), in 16 bits or in FP8,
-    whatever words `flag` takes for it.
+    """An engine's option `kv`: keys and values in the model's format (auto), in 16 bits or in FP8,
+    whatever the words of `flag`.
     """
-    return words(
+    return word_setting(
         "kv",
         flag,
         link,
@@ -200,11 +210,12 @@ def _require(option: str, names: Iterable[str]) -> None:
 
 
 def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
-    """`engine` with options set, over those that are set already; its name says them.
+    """`engine` with options set, on top of those already set; its name lists them.
 
     Raises:
-        RuntimeModelError: an option that there is not, that the engine does not have, at a value
-        that it cannot have, or twice.
+        RuntimeModelError: an unknown option, one that the engine does not have, an illegal value,
+            or
+            an option twice.
     """
     wanted: dict[str, str] = {}
     for name, value in options:
@@ -237,15 +248,15 @@ def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
     if not wanted:
         return engine
     merged = dict(engine.options) | wanted
-    chosen: Options = tuple(sorted(merged.items(), key=lambda pair: _PLACE[pair[0]]))
-    told = tuple(facts.get(fact.field, fact) for fact in engine.facts)
+    new_options: Options = tuple(sorted(merged.items(), key=lambda pair: _PLACE[pair[0]]))
+    new_facts = tuple(facts.get(fact.field, fact) for fact in engine.facts)
     base = engine.base or engine.name
-    name = " ".join([base, *(f"{option}={value}" for option, value in chosen)])
-    return replace(engine, **values, name=name, base=base, options=chosen, facts=told)
+    name = " ".join([base, *(f"{option}={value}" for option, value in new_options)])
+    return replace(engine, **values, name=name, base=base, options=new_options, facts=new_facts)
 
 
 def flag_of(engine: Engine, option: str) -> str:
-    """What sets `option` in a launch script of the engine.
+    """The flag that sets `option` in a launch script of the engine.
 
     Raises:
         RuntimeModelError: the engine has no such option.
@@ -254,39 +265,41 @@ def flag_of(engine: Engine, option: str) -> str:
 
 
 def _setting(engine: Engine, name: str) -> Setting:
-    known = {setting.option: setting for setting in engine.settings}
+    """The engine's setting of an option; RuntimeModelError where there is none."""
+    settings = {setting.option: setting for setting in engine.settings}
     if name not in BY_NAME:
         raise RuntimeModelError(
-            f"unknown engine option {name[:MAX_SHOWN]!r}", hint=nearest(name, known)
+            f"unknown engine option {name[:MAX_SHOWN]!r}", hint=nearest(name, settings)
         )
-    if name not in known:
+    if name not in settings:
         raise RuntimeModelError(
-            f"{engine.base or engine.name} has no option {name}", hint=f"it has {', '.join(known)}"
+            f"{engine.base or engine.name} has no option {name}",
+            hint=f"it has {', '.join(settings)}",
         )
-    return known[name]
+    return settings[name]
 
 
 def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
-    """Fields that `setting` changes at a value."""
+    """{field: value} that `setting` changes at a value."""
     option = BY_NAME[setting.option]
     if setting.words:
-        found = next((one for one in setting.words if one.word == text), None)
-        if found is None:
+        match = next((word for word in setting.words if word.word == text), None)
+        if match is None:
             raise _refusal(
-                engine, setting, text, f"it is {' or '.join(one.word for one in setting.words)}"
+                engine, setting, text, f"it is {' or '.join(word.word for word in setting.words)}"
             )
-        return dict(found.values)
+        return dict(match.values)
     read = {
-        Form.NUMBER: _whole,
-        Form.SHARE: _part,
+        Form.NUMBER: _whole_number,
+        Form.SHARE: _fraction,
         Form.FACTOR: _factor,
         Form.SIZES: _sizes,
-        Form.WORD: _plain,
-        Form.SWITCH: _plain,
+        Form.WORD: _any_word,
+        Form.SWITCH: _any_word,
     }[option.form]
-    value = read(text, option.least)
-    if value is None:
-        what = {
+    parsed = read(text, option.least)
+    if parsed is None:
+        expected = {
             Form.NUMBER: f"a whole number of at least {option.least}",
             Form.SHARE: "a share above 0, at most 1",
             Form.FACTOR: "above 0, at most 100",
@@ -295,10 +308,10 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
             engine,
             setting,
             text,
-            f"{what.get(option.form, 'whole numbers')}, such as {option.name}={option.example}"
+            f"{expected.get(option.form, 'whole numbers')}, such as {option.name}={option.example}"
             f" ({setting.flag})",
         )
-    return {setting.field: value, **dict(setting.also)}
+    return {setting.field: parsed, **dict(setting.also)}
 
 
 def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeModelError:
@@ -307,13 +320,13 @@ def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeM
     )
 
 
-def _whole(text: str, least: int) -> int | None:
-    if not text.isascii() or not text.isdigit() or len(text) > len(str(MOST)):
+def _whole_number(text: str, smallest: int) -> int | None:
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_NUMBER)):
         return None
-    return int(text) if least <= int(text) <= MOST else None
+    return int(text) if smallest <= int(text) <= MAX_NUMBER else None
 
 
-def _part(text: str, _least: int) -> float | None:
+def _fraction(text: str, _least: int) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -326,19 +339,19 @@ def _factor(text: str, _least: int) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 < value <= MOST_FACTOR else None
+    return value if 0 < value <= MAX_FACTOR else None
 
 
 def _sizes(text: str, least: int) -> tuple[int, ...] | None:
-    found = (
-        [_whole(part, least) for part in text.split(",")]
-        if text.count(",") < MOST_SIZES
+    sizes = (
+        [_whole_number(part, least) for part in text.split(",")]
+        if text.count(",") < MAX_SIZES
         else [None]
     )
     return (
-        tuple(sorted({size for size in found if size is not None})) if None not in found else None
+        tuple(sorted({size for size in sizes if size is not None})) if None not in sizes else None
     )
 
 
-def _plain(text: str, _least: int) -> str | None:
+def _any_word(text: str, _least: int) -> str | None:
     return text or None
