@@ -15,8 +15,7 @@ from shardwright.runtime.engines.options import (
     OPTIONS,
     Form,
     flag_of,
-    switch_setting,
-    value_setting,
+    option_setting,
     with_options,
     word_setting,
 )
@@ -174,9 +173,8 @@ def test_what_is_wrong_is_one_line_with_a_hint(text: str, message: str, hint: st
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: value_setting("nothing", "--a", "https://a", "polling"),
-        lambda: value_setting("polling", "--a", "https://a", "no_such_field"),
-        lambda: switch_setting("graphs", "--a", "https://a", "no_such_field"),
+        lambda: option_setting("nothing", "--a", "https://a"),
+        lambda: option_setting("own_sums", "--a", "https://a"),
         lambda: word_setting("exchange", "--a", "https://a", one={"no_such_field": 1}),
     ],
 )

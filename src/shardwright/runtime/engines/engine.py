@@ -112,7 +112,6 @@ class Setting:
         field: field of `Engine` that a number, share or list is written to; empty where the option
             is
             one of `words`.
-        also: further fields and values that go with it.
     """
 
     option: str
@@ -121,7 +120,6 @@ class Setting:
     checked: bool
     field: str = ""
     words: tuple[Word, ...] = ()
-    also: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,12 +42,14 @@ class EngineOption:
     Args:
         about: the decision that the option takes.
         least: the smallest number.
+        field: field of `Engine` that the option's value is written to; empty = the option's name.
     """
 
     name: str
     form: Form
     about: str
     least: int = 1
+    field: str = ""
 
     @property
     def example(self) -> str:
@@ -61,39 +63,41 @@ class EngineOption:
         }.get(self.form, "")
 
 
-def _number(name: str, about: str, least: int = 1) -> EngineOption:
-    return EngineOption(name=name, form=Form.NUMBER, about=about, least=least)
+def _number(name: str, about: str, *, least: int = 1, field: str = "") -> EngineOption:
+    return EngineOption(name=name, form=Form.NUMBER, about=about, least=least, field=field)
 
 
-def _switch(name: str, about: str) -> EngineOption:
-    return EngineOption(name=name, form=Form.SWITCH, about=about)
+def _switch(name: str, about: str, *, field: str = "") -> EngineOption:
+    return EngineOption(name=name, form=Form.SWITCH, about=about, field=field)
 
 
-def _word(name: str, about: str) -> EngineOption:
-    return EngineOption(name=name, form=Form.WORD, about=about)
+def _word(name: str, about: str, *, field: str = "") -> EngineOption:
+    return EngineOption(name=name, form=Form.WORD, about=about, field=field)
 
 
 OPTIONS: Final = (
     _number(
         "token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"
     ),
-    _number("sequences", "most requests that run at once"),
+    _number("sequences", "most requests that run at once", field="max_sequences"),
     _switch(
         "tuned",
         "budget and requests are what the engine's own benchmark chooses by memory and lengths",
+        field="tuned_sizes",
     ),
     _number("prompt_tokens", "most tokens of prompts in an iteration, beyond a first one"),
-    _number("context", "longest prompt and answer together"),
+    _number("context", "longest prompt and answer together", field="context_tokens"),
     EngineOption(
         name="memory",
+        field="memory_fraction",
         form=Form.SHARE,
         about="share of the device's memory, as the engine's own rule takes it",
     ),
-    _number("block", "tokens of a block of the cache"),
+    _number("block", "tokens of a block of the cache", field="block_tokens"),
     _word("kv", "number format of keys and values"),
     _switch("prefix_cache", "blocks of equal prefixes are kept and shared"),
     _switch("chunked_prefill", "a prompt may be cut over iterations"),
-    _switch("mixed_chunk", "decode runs beside a chunk of prompts"),
+    _switch("mixed_chunk", "decode runs beside a chunk of prompts", field="mixes_decode"),
     _word("admission", "when a waiting request is let in"),
     EngineOption(
         name="conservative",
@@ -116,29 +120,37 @@ OPTIONS: Final = (
     _switch("graphs", "captured graphs replay decode"),
     _switch("full_graphs", "graphs of decode hold its attention cores too"),
     EngineOption(
-        name="graph_sizes", form=Form.SIZES, about="batch sizes that graphs are captured for"
+        name="graph_sizes",
+        field="captured",
+        form=Form.SIZES,
+        about="batch sizes that graphs are captured for",
     ),
-    _number("graph_max", "largest batch that graphs are captured for"),
-    _switch("graph_padding", "a batch is padded to the next captured size"),
+    _number("graph_max", "largest batch that graphs are captured for", field="largest_captured"),
+    _switch("graph_padding", "a batch is padded to the next captured size", field="pads"),
     _switch("piecewise", "graphs between attention cores replay iterations with prompts too"),
     EngineOption(
         name="piece_sizes",
+        field="piecewise_captured",
         form=Form.SIZES,
         about="token counts that piecewise graphs are captured for",
     ),
-    _number("piece_max", "most tokens that piecewise graphs are captured for"),
-    _switch("async", "the host prepares the next iteration while the device runs"),
+    _number(
+        "piece_max", "most tokens that piecewise graphs are captured for", field="piecewise_tokens"
+    ),
+    _switch(
+        "async", "the host prepares the next iteration while the device runs", field="asynchronous"
+    ),
     _number("polling", "iterations of decode between two looks at new requests"),
     _number("stream_interval", "tokens between two answers to the client"),
-    _switch("fused_sums", "sum, residual and norm are one kernel"),
+    _switch("fused_sums", "sum, residual and norm are one kernel", field="fused_all_reduce"),
     _switch("own_sums", "the engine's own one- and two-shot sums"),
     _switch("multimem", "sums inside the switch"),
     _switch("symmetric", "the library's sums run on symmetric buffers"),
     _switch("attention_dp", "ranks have attention of their own"),
     _switch("expert_parallel", "experts are spread over the ranks"),
     _word("exchange", "how tokens of ranks with attention of their own reach their experts"),
-    _word("attention", "kernels of the attention core"),
-    _word("experts", "kernels of the experts"),
+    _word("attention", "kernels of the attention core", field="attention_kernel"),
+    _word("experts", "kernels of the experts", field="expert_kernel"),
     _number("guesses", "tokens guessed ahead by the model's own further-token modules", least=0),
 )
 BY_NAME: Final[Mapping[str, EngineOption]] = {option.name: option for option in OPTIONS}
@@ -146,33 +158,27 @@ _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 _FIELDS: Final = {field.name for field in fields(Engine)}
 
 
-def value_setting(
-    option: str, flag: str, link: str, field: str, *, checked: bool = True, **also: Any
-) -> Setting:
-    """An engine's `option`, set by `flag`: the number, share, sizes or word is written to
-    `field`.
+def option_setting(option: str, flag: str, link: str, *, checked: bool = True) -> Setting:
+    """An engine's `option`, set by `flag`: its value is written to the option's field of `Engine`.
 
-    Args:
-        also: further fields and values that go with it.
+    The flag of a switch sets the field or, by its name, takes it away.
 
     Raises:
         ValueError: no such option or field (a mistake in an engine's file, not a user's).
     """
-    _require(option, (field, *also))
-    return Setting(
-        option=option, flag=flag, link=link, checked=checked, field=field, also=tuple(also.items())
-    )
-
-
-def switch_setting(
-    option: str, flag: str, link: str, field: str, *, checked: bool = True
-) -> Setting:
-    """An engine's switch `option`, which is `field`; `flag` sets it or, by its name, takes it
-    away.
-    """
+    vocabulary = BY_NAME.get(option)
+    field = (vocabulary.field or option) if vocabulary else ""
     _require(option, (field,))
-    words = (Word(word="on", values=((field, True),)), Word(word="off", values=((field, False),)))
-    return Setting(option=option, flag=flag, link=link, checked=checked, words=words)
+    if vocabulary and vocabulary.form is Form.SWITCH:
+        return word_setting(
+            option, flag, link, checked=checked, on={field: True}, off={field: False}
+        )
+    return Setting(option=option, flag=flag, link=link, checked=checked, field=field)
+
+
+def settings(link: str, flags: Mapping[str, str]) -> tuple[Setting, ...]:
+    """An engine's options of one link, each with the flag that sets it; see `option_setting`."""
+    return tuple(option_setting(option, flag, link) for option, flag in flags.items())
 
 
 def word_setting(
@@ -311,7 +317,7 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
             f"{expected.get(option.form, 'whole numbers')}, such as {option.name}={option.example}"
             f" ({setting.flag})",
         )
-    return {setting.field: parsed, **dict(setting.also)}
+    return {setting.field: parsed}
 
 
 def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeModelError:

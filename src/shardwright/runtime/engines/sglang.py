@@ -15,7 +15,7 @@ from shardwright.runtime.engines.engine import (
     MemoryRule,
 )
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import switch_setting
+from shardwright.runtime.engines.options import option_setting
 from shardwright.runtime.engines.rules import BackendChoice, Captures, Estimate, Reserve, SizeRow
 from shardwright.runtime.engines.sglang_tables import (
     ATTENTION,
@@ -399,9 +399,7 @@ V0_5_10: Final = derive(
         note="one node, tp > 1, no attention dp, no context parallelism, no all-to-all",
     ),
     settings=(
-        switch_setting(
-            "piecewise", "--disable-piecewise-cuda-graph", f"{_V0_5_10}/server_args.py", "piecewise"
-        ),
+        option_setting("piecewise", "--disable-piecewise-cuda-graph", f"{_V0_5_10}/server_args.py"),
     ),
 )
 

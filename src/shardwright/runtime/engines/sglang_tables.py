@@ -9,8 +9,7 @@ from typing import Final
 from shardwright.runtime.engines.engine import ExpertExchange
 from shardwright.runtime.engines.options import (
     cache_formats,
-    switch_setting,
-    value_setting,
+    settings,
     word_setting,
 )
 from shardwright.runtime.engines.rules import (
@@ -132,32 +131,37 @@ EARLY_ATTENTION: Final = (
 )
 
 SETTINGS: Final = (
-    value_setting("token_budget", "--chunked-prefill-size", _ARGUMENTS, "token_budget"),
-    value_setting("sequences", "--max-running-requests", _ARGUMENTS, "max_sequences"),
-    value_setting("prompt_tokens", "--max-prefill-tokens", _ARGUMENTS, "prompt_tokens"),
-    value_setting("context", "--context-length", _ARGUMENTS, "context_tokens"),
-    value_setting("memory", "--mem-fraction-static", _ARGUMENTS, "memory_fraction"),
-    value_setting("block", "--page-size", _ARGUMENTS, "block_tokens"),
-    cache_formats("--kv-cache-dtype", _ARGUMENTS),
-    switch_setting("prefix_cache", "--disable-radix-cache", _ARGUMENTS, "prefix_cache"),
-    switch_setting("mixed_chunk", "--enable-mixed-chunk", _ARGUMENTS, "mixes_decode"),
-    value_setting("conservative", "--schedule-conservativeness", _ARGUMENTS, "conservative"),
-    value_setting(
-        "balance_iterations",
-        "--enable-prefill-delayer, --prefill-delayer-max-delay-passes",
+    *settings(
         _ARGUMENTS,
-        "balance_iterations",
+        {
+            "token_budget": "--chunked-prefill-size",
+            "sequences": "--max-running-requests",
+            "prompt_tokens": "--max-prefill-tokens",
+            "context": "--context-length",
+            "memory": "--mem-fraction-static",
+            "block": "--page-size",
+        },
     ),
-    switch_setting("graphs", "--disable-cuda-graph", _ARGUMENTS, "graphs"),
-    value_setting("graph_sizes", "--cuda-graph-bs", _ARGUMENTS, "captured"),
-    value_setting("graph_max", "--cuda-graph-max-bs", _ARGUMENTS, "largest_captured"),
-    switch_setting("graph_padding", "--disable-cuda-graph-padding", _ARGUMENTS, "pads"),
-    switch_setting("piecewise", "--enable-piecewise-cuda-graph", _ARGUMENTS, "piecewise"),
-    value_setting("piece_sizes", "--piecewise-cuda-graph-tokens", _ARGUMENTS, "piecewise_captured"),
-    value_setting("piece_max", "--piecewise-cuda-graph-max-tokens", _ARGUMENTS, "piecewise_tokens"),
-    switch_setting("async", "--disable-overlap-schedule", _ARGUMENTS, "asynchronous"),
-    value_setting("polling", "--scheduler-recv-interval", _ARGUMENTS, "polling"),
-    value_setting("stream_interval", "--stream-interval", _ARGUMENTS, "stream_interval"),
+    cache_formats("--kv-cache-dtype", _ARGUMENTS),
+    *settings(
+        _ARGUMENTS,
+        {
+            "prefix_cache": "--disable-radix-cache",
+            "mixed_chunk": "--enable-mixed-chunk",
+            "conservative": "--schedule-conservativeness",
+            "balance_iterations": "--enable-prefill-delayer, --prefill-delayer-max-delay-passes",
+            "graphs": "--disable-cuda-graph",
+            "graph_sizes": "--cuda-graph-bs",
+            "graph_max": "--cuda-graph-max-bs",
+            "graph_padding": "--disable-cuda-graph-padding",
+            "piecewise": "--enable-piecewise-cuda-graph",
+            "piece_sizes": "--piecewise-cuda-graph-tokens",
+            "piece_max": "--piecewise-cuda-graph-max-tokens",
+            "async": "--disable-overlap-schedule",
+            "polling": "--scheduler-recv-interval",
+            "stream_interval": "--stream-interval",
+        },
+    ),
     word_setting(
         "fused_sums",
         "--enable-flashinfer-allreduce-fusion",
@@ -172,10 +176,15 @@ SETTINGS: Final = (
         on={"sums": (*FUSED, *OWN, *SYMMETRIC)},
         off={"sums": (*FUSED, *SYMMETRIC)},
     ),
-    switch_setting("multimem", "--enable-torch-symm-mem", _ARGUMENTS, "multimem"),
-    switch_setting("symmetric", "--enable-symm-mem", _ARGUMENTS, "symmetric"),
-    switch_setting("attention_dp", "--enable-dp-attention", _ARGUMENTS, "attention_dp"),
-    switch_setting("expert_parallel", "--ep-size", _ARGUMENTS, "expert_parallel"),
+    *settings(
+        _ARGUMENTS,
+        {
+            "multimem": "--enable-torch-symm-mem",
+            "symmetric": "--enable-symm-mem",
+            "attention_dp": "--enable-dp-attention",
+            "expert_parallel": "--ep-size",
+        },
+    ),
     word_setting(
         "exchange",
         "--moe-a2a-backend",
@@ -185,7 +194,12 @@ SETTINGS: Final = (
         mooncake={"exchange": ExpertExchange.DEEPEP},
         flashinfer={"exchange": ExpertExchange.ONE_SIDED},
     ),
-    value_setting("attention", "--attention-backend", _ARGUMENTS, "attention_kernel"),
-    value_setting("experts", "--moe-runner-backend", _ARGUMENTS, "expert_kernel"),
-    value_setting("guesses", "--speculative-num-steps", _ARGUMENTS, "guesses"),
+    *settings(
+        _ARGUMENTS,
+        {
+            "attention": "--attention-backend",
+            "experts": "--moe-runner-backend",
+            "guesses": "--speculative-num-steps",
+        },
+    ),
 )

@@ -19,8 +19,8 @@ from shardwright.runtime.engines.engine import (
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
 from shardwright.runtime.engines.options import (
     cache_formats,
-    switch_setting,
-    value_setting,
+    option_setting,
+    settings,
     word_setting,
 )
 from shardwright.runtime.engines.rules import AllReduceKind, AllReduceLimit, BackendChoice, Captures
@@ -109,19 +109,25 @@ _SUMS_1_2: Final = tuple(
 
 _TUNING: Final = "https://github.com/NVIDIA/TensorRT-LLM/blob/04cba882084a25665e7f80f5bda71b35b9790b6f/tensorrt_llm/bench/build/tuning.py"
 _SETTINGS: Final = (
-    value_setting("token_budget", "--max_num_tokens", _ARGUMENTS, "token_budget"),
-    value_setting("sequences", "--max_batch_size", _ARGUMENTS, "max_sequences"),
-    switch_setting("tuned", "trtllm-bench", _TUNING, "tuned_sizes"),
-    value_setting("context", "--max_seq_len", _ARGUMENTS, "context_tokens"),
-    value_setting(
-        "memory", "kv_cache_config.free_gpu_memory_fraction", _ARGUMENTS_1_3, "memory_fraction"
+    *settings(
+        _ARGUMENTS,
+        {
+            "token_budget": "--max_num_tokens",
+            "sequences": "--max_batch_size",
+        },
     ),
-    value_setting("block", "kv_cache_config.tokens_per_block", _ARGUMENTS_1_3, "block_tokens"),
+    option_setting("tuned", "trtllm-bench", _TUNING),
+    option_setting("context", "--max_seq_len", _ARGUMENTS),
+    *settings(
+        _ARGUMENTS_1_3,
+        {
+            "memory": "kv_cache_config.free_gpu_memory_fraction",
+            "block": "kv_cache_config.tokens_per_block",
+        },
+    ),
     cache_formats("kv_cache_config.dtype", _ARGUMENTS_1_3),
-    switch_setting(
-        "prefix_cache", "kv_cache_config.enable_block_reuse", _ARGUMENTS_1_3, "prefix_cache"
-    ),
-    switch_setting("chunked_prefill", "enable_chunked_prefill", _ARGUMENTS, "chunked_prefill"),
+    option_setting("prefix_cache", "kv_cache_config.enable_block_reuse", _ARGUMENTS_1_3),
+    option_setting("chunked_prefill", "enable_chunked_prefill", _ARGUMENTS),
     word_setting(
         "admission",
         "scheduler_config.capacity_scheduler_policy",
@@ -129,17 +135,22 @@ _SETTINGS: Final = (
         guaranteed_no_evict={"admission": Admission.WHOLE, "eviction": Eviction.RESERVE},
         max_utilization={"admission": Admission.PROMPT, "eviction": Eviction.PAUSE},
     ),
-    value_setting("wait_iterations", "batch_wait_timeout_iters", _ARGUMENTS_1_3, "wait_iterations"),
-    value_setting("wait_share", "batch_wait_max_tokens_ratio", _ARGUMENTS_1_3, "wait_share"),
-    value_setting(
-        "balance_iterations",
-        "attention_dp_config.enable_balance, timeout_iters",
-        _ARGUMENTS,
-        "balance_iterations",
+    *settings(
+        _ARGUMENTS_1_3,
+        {
+            "wait_iterations": "batch_wait_timeout_iters",
+            "wait_share": "batch_wait_max_tokens_ratio",
+        },
     ),
-    switch_setting("graphs", "cuda_graph_config", _ARGUMENTS, "graphs"),
-    value_setting("graph_sizes", "cuda_graph_config.batch_sizes", _ARGUMENTS, "captured"),
-    value_setting("graph_max", "cuda_graph_config.max_batch_size", _ARGUMENTS, "largest_captured"),
+    *settings(
+        _ARGUMENTS,
+        {
+            "balance_iterations": "attention_dp_config.enable_balance, timeout_iters",
+            "graphs": "cuda_graph_config",
+            "graph_sizes": "cuda_graph_config.batch_sizes",
+            "graph_max": "cuda_graph_config.max_batch_size",
+        },
+    ),
     word_setting(
         "graph_padding",
         "cuda_graph_config.enable_padding",
@@ -147,17 +158,15 @@ _SETTINGS: Final = (
         on={"pads": True, "captures": _PADDED},
         off={"pads": False, "captures": _UNPADDED},
     ),
-    switch_setting(
-        "piecewise", "torch_compile_config.enable_piecewise_cuda_graph", _ARGUMENTS_1_3, "piecewise"
-    ),
-    value_setting(
-        "piece_sizes",
-        "torch_compile_config.capture_num_tokens",
+    *settings(
         _ARGUMENTS_1_3,
-        "piecewise_captured",
+        {
+            "piecewise": "torch_compile_config.enable_piecewise_cuda_graph",
+            "piece_sizes": "torch_compile_config.capture_num_tokens",
+            "async": "disable_overlap_scheduler",
+            "stream_interval": "stream_interval",
+        },
     ),
-    switch_setting("async", "disable_overlap_scheduler", _ARGUMENTS_1_3, "asynchronous"),
-    value_setting("stream_interval", "stream_interval", _ARGUMENTS_1_3, "stream_interval"),
     word_setting(
         "own_sums",
         "allreduce_strategy AUTO, NCCL",
@@ -172,9 +181,12 @@ _SETTINGS: Final = (
         on={"symmetric": True, "sums": ()},
         off={"symmetric": False},
     ),
-    switch_setting("attention_dp", "enable_attention_dp", _ARGUMENTS, "attention_dp"),
-    switch_setting(
-        "expert_parallel", "moe_expert_parallel_size, --ep_size", _ARGUMENTS, "expert_parallel"
+    *settings(
+        _ARGUMENTS,
+        {
+            "attention_dp": "enable_attention_dp",
+            "expert_parallel": "moe_expert_parallel_size, --ep_size",
+        },
     ),
     word_setting(
         "exchange",
@@ -185,14 +197,10 @@ _SETTINGS: Final = (
         mnnvl={"exchange": ExpertExchange.ONE_SIDED},
         deepep={"exchange": ExpertExchange.DEEPEP},
     ),
-    value_setting("attention", "attn_backend", _ARGUMENTS_1_3, "attention_kernel"),
-    value_setting("experts", "moe_config.backend", _ARGUMENTS, "expert_kernel"),
-    value_setting(
-        "guesses",
-        "speculative_config.num_nextn_predict_layers",
-        _ARGUMENTS,
-        "guesses",
-        checked=False,
+    option_setting("attention", "attn_backend", _ARGUMENTS_1_3),
+    option_setting("experts", "moe_config.backend", _ARGUMENTS),
+    option_setting(
+        "guesses", "speculative_config.num_nextn_predict_layers", _ARGUMENTS, checked=False
     ),
 )
 

@@ -16,8 +16,8 @@ from shardwright.runtime.engines.engine import (
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
 from shardwright.runtime.engines.options import (
     cache_formats,
-    switch_setting,
-    value_setting,
+    option_setting,
+    settings,
     word_setting,
 )
 from shardwright.runtime.engines.rules import (
@@ -92,48 +92,53 @@ _EXPERTS: Final = (
 )
 
 _SETTINGS: Final = (
-    value_setting("token_budget", "--max-num-batched-tokens", _ARGUMENTS, "token_budget"),
-    value_setting("sequences", "--max-num-seqs", _ARGUMENTS, "max_sequences"),
-    value_setting("context", "--max-model-len", _ARGUMENTS, "context_tokens"),
-    value_setting("memory", "--gpu-memory-utilization", _ARGUMENTS, "memory_fraction"),
-    value_setting("block", "--block-size", _ARGUMENTS, "block_tokens"),
+    *settings(
+        _ARGUMENTS,
+        {
+            "token_budget": "--max-num-batched-tokens",
+            "sequences": "--max-num-seqs",
+            "context": "--max-model-len",
+            "memory": "--gpu-memory-utilization",
+            "block": "--block-size",
+        },
+    ),
     cache_formats("--kv-cache-dtype", _ARGUMENTS),
-    switch_setting(
-        "prefix_cache",
-        "--enable-prefix-caching, --no-enable-prefix-caching",
+    *settings(
         _ARGUMENTS,
-        "prefix_cache",
+        {
+            "prefix_cache": "--enable-prefix-caching, --no-enable-prefix-caching",
+            "chunked_prefill": "--enable-chunked-prefill, --no-enable-chunked-prefill",
+            "graphs": "--enforce-eager",
+        },
     ),
-    switch_setting(
-        "chunked_prefill",
-        "--enable-chunked-prefill, --no-enable-chunked-prefill",
-        _ARGUMENTS,
-        "chunked_prefill",
-    ),
-    switch_setting("graphs", "--enforce-eager", _ARGUMENTS, "graphs"),
-    switch_setting(
+    option_setting(
         "full_graphs",
         "--compilation-config cudagraph_mode=PIECEWISE",
         f"{_V0_12}/config/compilation.py",
-        "full_graphs",
     ),
-    value_setting("graph_sizes", "--cudagraph-capture-sizes", _ARGUMENTS, "captured"),
-    value_setting("graph_max", "--max-cudagraph-capture-size", _ARGUMENTS, "largest_captured"),
-    switch_setting(
+    *settings(
+        _ARGUMENTS,
+        {
+            "graph_sizes": "--cudagraph-capture-sizes",
+            "graph_max": "--max-cudagraph-capture-size",
+        },
+    ),
+    option_setting(
         "piecewise",
         "--compilation-config cudagraph_mode=FULL_DECODE_ONLY",
         f"{_V0_12}/config/compilation.py",
-        "piecewise",
     ),
-    switch_setting(
-        "async", "--async-scheduling, --no-async-scheduling", _ARGUMENTS, "asynchronous"
+    *settings(
+        _ARGUMENTS,
+        {
+            "async": "--async-scheduling, --no-async-scheduling",
+            "stream_interval": "--stream-interval",
+        },
     ),
-    value_setting("stream_interval", "--stream-interval", _ARGUMENTS, "stream_interval"),
-    switch_setting(
+    option_setting(
         "fused_sums",
         "--compilation-config pass_config.fuse_allreduce_rms",
         f"{_V0_12}/config/compilation.py",
-        "fused_all_reduce",
     ),
     word_setting(
         "own_sums",
@@ -142,9 +147,14 @@ _SETTINGS: Final = (
         on={"sums": (*_FUSED, *_OWN, *_SYMMETRIC)},
         off={"sums": (*_FUSED, *_SYMMETRIC)},
     ),
-    switch_setting("multimem", "VLLM_ALLREDUCE_USE_SYMM_MEM", f"{_V0_12}/envs.py", "multimem"),
-    switch_setting("symmetric", "VLLM_USE_NCCL_SYMM_MEM", f"{_V0_12}/envs.py", "symmetric"),
-    switch_setting("expert_parallel", "--enable-expert-parallel", _ARGUMENTS, "expert_parallel"),
+    *settings(
+        f"{_V0_12}/envs.py",
+        {
+            "multimem": "VLLM_ALLREDUCE_USE_SYMM_MEM",
+            "symmetric": "VLLM_USE_NCCL_SYMM_MEM",
+        },
+    ),
+    option_setting("expert_parallel", "--enable-expert-parallel", _ARGUMENTS),
     word_setting(
         "exchange",
         "--all2all-backend",
@@ -156,18 +166,14 @@ _SETTINGS: Final = (
         deepep_low_latency={"exchange": ExpertExchange.DEEPEP},
         flashinfer_all2allv={"exchange": ExpertExchange.ONE_SIDED},
     ),
-    value_setting(
-        "attention",
-        "VLLM_ATTENTION_BACKEND, --attention-backend",
-        f"{_V0_12}/platforms/cuda.py",
-        "attention_kernel",
+    option_setting(
+        "attention", "VLLM_ATTENTION_BACKEND, --attention-backend", f"{_V0_12}/platforms/cuda.py"
     ),
-    value_setting("experts", "VLLM_USE_FLASHINFER_MOE_*", f"{_V0_12}/envs.py", "expert_kernel"),
-    value_setting(
+    option_setting("experts", "VLLM_USE_FLASHINFER_MOE_*", f"{_V0_12}/envs.py"),
+    option_setting(
         "guesses",
         "--speculative-config num_speculative_tokens",
         f"{_V0_12}/config/speculative.py",
-        "guesses",
         checked=False,
     ),
 )
