@@ -60,6 +60,24 @@ def answer_tokens(state: SchedulerState, request: int) -> int:
 
 
 @inner
+def answered_tokens(state: SchedulerState, request: int) -> int:
+    """Number of tokens of a request's answer, with those of iterations under way."""
+    return int(state.requests[request, GENERATED] + state.requests[request, PLACED])
+
+
+@inner
+def decodes(state: SchedulerState, request: int, new: int) -> bool:
+    """True if the next `new` tokens of a running request are one token of decode, with its draft
+    tokens.
+    """
+    return bool(
+        new > 0
+        and new == 1 + state.settings[DRAFT_TOKENS]
+        and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
+    )
+
+
+@inner
 def tokens_to_compute(state: SchedulerState, request: int) -> int:
     """Number of tokens of a running request that the next iteration has to compute, draft tokens
     included.
@@ -67,7 +85,7 @@ def tokens_to_compute(state: SchedulerState, request: int) -> int:
     0 = the last token is under way.
     """
     new = known_tokens(state, request) - state.requests[request, COMPUTED]
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    answered = answered_tokens(state, request)
     if new <= 0 or answered >= answer_tokens(state, request):
         return 0
     return int(new + state.settings[DRAFT_TOKENS]) if new == 1 and answered > 0 else int(new)
@@ -83,7 +101,7 @@ def add_entry(state: SchedulerState, rank: int, request: int, tokens: int) -> No
     state.batch_size[rank, slot] += 1
     computed = state.requests[request, COMPUTED]
     known = known_tokens(state, request)
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    answered = answered_tokens(state, request)
     sampled = computed + tokens >= known
     state.batch[rank, slot, entry, ENTRY] = request
     state.batch[rank, slot, entry, TOKENS] = tokens
@@ -120,6 +138,17 @@ def append_running(state: SchedulerState, rank: int, request: int) -> None:
     state.requests[request, ORDER] = state.ranks[rank, NUM_STARTED]
     state.ranks[rank, NUM_STARTED] += 1
     state.ranks[rank, NUM_RUNNING] += 1
+
+
+@inner
+def admit_first(state: SchedulerState, rank: int, request: int, tokens: int, new: int) -> None:
+    """Run the first request of the queue: blocks for `tokens` tokens, `new` of them in the next
+    iteration.
+    """
+    start_first(state, rank, request)
+    hold_blocks(state, rank, request, tokens)
+    append_running(state, rank, request)
+    add_entry(state, rank, request, new)
 
 
 @inner

@@ -52,10 +52,13 @@ def use_free_blocks(state: SchedulerState, rank: int, count: int) -> None:
     """Take `count` free blocks of a rank's cache into use; at least `count` are free."""
     if state.settings[PREFIX_CACHE]:
         take_oldest(state, rank, count)
-    state.ranks[rank, FREE] -= count
-    used = state.settings[BLOCKS] - state.ranks[rank, FREE]
-    if used > state.ranks[rank, MOST_BLOCKS]:
-        state.ranks[rank, MOST_BLOCKS] = used
+    count_used(state, rank, count)
+
+
+@inner
+def missing_blocks(state: SchedulerState, request: int, tokens: int) -> int:
+    """Number of blocks that a request needs beyond its own to hold `tokens` tokens."""
+    return int(max(0, blocks_of(state, tokens) - state.requests[request, HELD]))
 
 
 @inner
@@ -63,8 +66,8 @@ def hold_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> 
     """Reserve blocks for `tokens` tokens of a request; False = too few are free, and nothing
     changed.
     """
-    need = blocks_of(state, tokens) - state.requests[request, HELD]
-    if need <= 0:
+    need = missing_blocks(state, request, tokens)
+    if need == 0:
         return True
     if need > state.ranks[rank, FREE]:
         return False

@@ -16,7 +16,11 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import by_reference, inner
-from shardwright.serving.policy.batch_entries import answer_tokens, tokens_to_compute
+from shardwright.serving.policy.batch_entries import (
+    answer_tokens,
+    answered_tokens,
+    tokens_to_compute,
+)
 from shardwright.serving.policy.cache_blocks import blocks_of
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
@@ -111,7 +115,7 @@ def new_steady_decode(
 @inner
 def join_steady(state: SchedulerState, steady: SteadyDecode, rank: int, request: int) -> None:
     """Count a request as a member from the next step to its last token."""
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    answered = answered_tokens(state, request)
     first_step = steady.ranks[rank, STEP] + 1
     last_step = first_step + answer_tokens(state, request) - answered - 1
     context = state.requests[request, INPUTS] + answered - 1
@@ -234,7 +238,7 @@ def decodes_next(state: SchedulerState, request: int) -> bool:
     """True if the request's prompt is computed, or will be by iterations under way, and its answer
     needs further tokens.
     """
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    answered = answered_tokens(state, request)
     prompt = state.requests[request, INPUTS] + answered - 1
     return bool(
         0 < answered < answer_tokens(state, request) and state.requests[request, COMPUTED] >= prompt
@@ -264,12 +268,7 @@ def leave_steady(state: SchedulerState, steady: SteadyDecode, rank: int, under_w
         in_slot = 1 if step != NONE and first_step <= step <= last_step else 0
         state.requests[request, GENERATED] += planned - in_slot
         state.requests[request, PLACED] += in_slot
-        tokens = (
-            state.requests[request, INPUTS]
-            + state.requests[request, GENERATED]
-            + state.requests[request, PLACED]
-            - 1
-        )
+        tokens = int(state.requests[request, INPUTS] + answered_tokens(state, request) - 1)
         state.requests[request, COMPUTED] = tokens
         state.requests[request, HELD] = max(state.requests[request, HELD], blocks_of(state, tokens))
         if state.settings[ADMISSION] == OF_WHOLE:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.batch_entries import add_entry, answer_tokens, known_tokens
+from shardwright.serving.policy.batch_entries import (
+    add_entry,
+    answer_tokens,
+    answered_tokens,
+    known_tokens,
+)
 from shardwright.serving.policy.cache_blocks import (
     blocks_of,
     hold_blocks,
+    missing_blocks,
     publish_blocks,
     release_blocks,
     use_free_blocks,
@@ -41,7 +47,6 @@ from shardwright.serving.policy.scheduler_state import (
     ENDS,
     ENTRY,
     FREE,
-    FULL,
     GENERATED,
     HELD,
     HELD_BACK,
@@ -53,7 +58,6 @@ from shardwright.serving.policy.scheduler_state import (
     MIXES_DECODE,
     NEXT,
     NONE,
-    NUM_RUNNING,
     OF_WHOLE,
     ONLY_ANSWERS,
     ORDER,
@@ -62,14 +66,15 @@ from shardwright.serving.policy.scheduler_state import (
     PROMISE,
     PROMISED,
     SAMPLED,
-    SHARE_FALL,
-    SHARE_FIRST,
-    SHARE_LEAST,
     STATUS,
     TOKEN_BUDGET,
     SchedulerState,
 )
-from shardwright.serving.policy.sglang_batches import add_prompts, may_add_prompts
+from shardwright.serving.policy.sglang_batches import (
+    add_prompts,
+    may_add_prompts,
+    update_decode_share,
+)
 from shardwright.serving.policy.tensorrt_batches import (
     admit_in_flight,
     longest_blocks,
@@ -137,10 +142,8 @@ def can_plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int) -> 
     if request == NONE:
         return True
     new = next_prompt_part(state, request, budget)
-    blocks = (
-        blocks_of(state, state.requests[request, COMPUTED] + new) - state.requests[request, HELD]
-    )
-    return bool(new_blocks + max(0, blocks) <= state.ranks[rank, FREE])
+    blocks = missing_blocks(state, request, state.requests[request, COMPUTED] + new)
+    return bool(new_blocks + blocks <= state.ranks[rank, FREE])
 
 
 @inner
@@ -216,26 +219,8 @@ def join_finished_prompts(
         if not state.batch[rank, slot, entry, SAMPLED]:
             if state.settings[BATCHING] != PREFILL_FIRST:
                 steady.ranks[rank, PARTIAL] = request
-        elif state.requests[request, GENERATED] + state.requests[request, PLACED] < answer_tokens(
-            state, request
-        ):
+        elif answered_tokens(state, request) < answer_tokens(state, request):
             join_steady(state, steady, rank, request)
-
-
-@inner
-def update_decode_share(state: SchedulerState, rank: int) -> None:
-    """Update the flags and the expected share of answers for a decode iteration (as
-    `sglang_batches.decode_all`).
-    """
-    if state.ranks[rank, LEFT]:
-        state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
-    if state.ranks[rank, NUM_RUNNING] == 0:
-        state.ranks[rank, FULL] = 0
-        state.share[rank] = state.shares[SHARE_FIRST]
-    else:
-        state.share[rank] = max(
-            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
-        )
 
 
 @inner

@@ -8,13 +8,11 @@ iteration; each request that ended before gave back the tokens that it held when
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.batch_entries import answer_tokens
+from shardwright.serving.policy.batch_entries import answer_tokens, answered_tokens
 from shardwright.serving.policy.scheduler_state import (
-    GENERATED,
     INPUTS,
     KEPT,
     NUM_RUNNING,
-    PLACED,
     SchedulerState,
 )
 
@@ -37,7 +35,7 @@ def sort_ends(state: SchedulerState, rank: int) -> None:
 def insert_end(state: SchedulerState, rank: int, request: int, count: int) -> int:
     """Insert a request into `count` sorted ends; returns the new count."""
     ends = state.ends
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    answered = answered_tokens(state, request)
     tokens_left = answer_tokens(state, request) - answered
     if tokens_left <= 0:
         return count

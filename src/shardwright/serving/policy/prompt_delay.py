@@ -14,7 +14,11 @@ https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.0rc6/tensorrt_llm/_torch/pyexec
 from __future__ import annotations
 
 from shardwright.compiled import allocation_free, inner
-from shardwright.serving.policy.batch_entries import known_tokens, tokens_to_compute
+from shardwright.serving.policy.batch_entries import (
+    decodes,
+    known_tokens,
+    tokens_to_compute,
+)
 from shardwright.serving.policy.cache_blocks import (
     blocks_of,
     cached_tokens,
@@ -25,11 +29,9 @@ from shardwright.serving.policy.request_queue import first_waiting, refresh_visi
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
     BALANCE_ITERATIONS,
-    COMPUTED,
     DRAFT_TOKENS,
     FREE,
     HELD_BACK,
-    INPUTS,
     MAX_SEQUENCES,
     NEXT,
     NONE,
@@ -57,7 +59,8 @@ def num_decoding(state: SchedulerState, rank: int) -> int:
     """Number of running requests that get a token in the next iteration."""
     count = 0
     for at in range(state.ranks[rank, NUM_RUNNING]):
-        if _decodes(state, state.running[rank, at]):
+        request = state.running[rank, at]
+        if decodes(state, request, tokens_to_compute(state, request)):
             count += 1
     return count
 
@@ -67,19 +70,10 @@ def partial_prompt(state: SchedulerState, rank: int) -> int:
     """The first running request whose prompt is not fully computed; NONE = there is none."""
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
-        if tokens_to_compute(state, request) > 0 and not _decodes(state, request):
+        new = tokens_to_compute(state, request)
+        if new > 0 and not decodes(state, request, new):
             return int(request)
     return NONE
-
-
-@inner
-def _decodes(state: SchedulerState, request: int) -> bool:
-    new = tokens_to_compute(state, request)
-    return bool(
-        new > 0
-        and new == 1 + state.settings[DRAFT_TOKENS]
-        and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
-    )
 
 
 @inner

@@ -31,6 +31,7 @@ from shardwright.compiled import inner
 from shardwright.serving.policy.batch_entries import (
     add_entry,
     answer_tokens,
+    answered_tokens,
     append_running,
     drop_cache,
     known_tokens,
@@ -41,6 +42,7 @@ from shardwright.serving.policy.cache_blocks import (
     blocks_of,
     cached_tokens,
     hold_blocks,
+    missing_blocks,
     revived_blocks,
     skipped_tokens,
 )
@@ -56,7 +58,6 @@ from shardwright.serving.policy.scheduler_state import (
     FULL,
     GENERATED,
     GRANTED,
-    HELD,
     INPUTS,
     KNOWS_ENDS,
     LEFT,
@@ -65,7 +66,6 @@ from shardwright.serving.policy.scheduler_state import (
     NONE,
     NUM_RUNNING,
     ONLY_ANSWERS,
-    PLACED,
     PREEMPTED,
     PROMPT_TOKENS,
     SHARE_FALL,
@@ -79,13 +79,15 @@ _CONTINUE, _NO_TOKEN, _OTHER = range(3)
 
 
 @inner
+def longest_answer(state: SchedulerState, request: int) -> float:
+    """Number of tokens of a request's longest answer, at most the clip."""
+    return float(min(float(answer_tokens(state, request)), state.shares[CLIP]))
+
+
+@inner
 def expected_tokens(state: SchedulerState, request: int) -> float:
     """Number of tokens that a request's answer may still have, at most the clip."""
-    tokens_left = (
-        answer_tokens(state, request)
-        - state.requests[request, GENERATED]
-        - state.requests[request, PLACED]
-    )
+    tokens_left = answer_tokens(state, request) - answered_tokens(state, request)
     return float(max(0.0, min(float(tokens_left), state.shares[CLIP])))
 
 
@@ -160,11 +162,7 @@ def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
         total -= (
             whole_block_tokens(state, new_tokens)
             + block
-            + (
-                min(float(answer_tokens(state, request)), state.shares[CLIP])
-                if is_complete
-                else 0.0
-            )
+            + (longest_answer(state, request) if is_complete else 0.0)
         )
         free_tokens -= whole_block_tokens(state, new_tokens) + block
         prompt_room, chunk = (
@@ -216,11 +214,7 @@ def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
             state.ranks[rank, CHUNKED] = request
         else:
             append_running(state, rank, request)
-        expected_answer = (
-            min(float(answer_tokens(state, request)), state.shares[CLIP])
-            if new_tokens == uncomputed
-            else 0.0
-        )
+        expected_answer = longest_answer(state, request) if new_tokens == uncomputed else 0.0
         block_tokens = whole_block_tokens(state, new_tokens + skipped - cached) + block + revived
         total -= block_tokens + expected_answer
         free_tokens -= block_tokens
@@ -276,11 +270,7 @@ def decode_blocks(state: SchedulerState, rank: int) -> int:
         request = state.running[rank, at]
         new = tokens_to_compute(state, request)
         if new > 0:
-            need += max(
-                0,
-                blocks_of(state, state.requests[request, COMPUTED] + new)
-                - state.requests[request, HELD],
-            )
+            need += missing_blocks(state, request, state.requests[request, COMPUTED] + new)
     return need
 
 
@@ -327,16 +317,24 @@ def reset_expected_share(state: SchedulerState, rank: int) -> None:
 
 
 @inner
-def decode_all(state: SchedulerState, rank: int) -> None:
-    """Add a token of each running request, retracting the shortest answers where blocks are
-    missing.
-    """
+def update_decode_share(state: SchedulerState, rank: int) -> None:
+    """Update the flags and the expected share of answers for a decode iteration."""
     if state.ranks[rank, LEFT]:
         state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     if state.ranks[rank, NUM_RUNNING] == 0:
         state.ranks[rank, FULL] = 0
         state.share[rank] = state.shares[SHARE_FIRST]
-        return
+    else:
+        state.share[rank] = max(
+            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
+        )
+
+
+@inner
+def decode_all(state: SchedulerState, rank: int) -> None:
+    """Add a token of each running request, retracting the shortest answers where blocks are
+    missing.
+    """
     if decode_blocks(state, rank) > state.ranks[rank, FREE]:
         while (
             state.ranks[rank, NUM_RUNNING] > 1
@@ -344,11 +342,9 @@ def decode_all(state: SchedulerState, rank: int) -> None:
         ):
             retract_one(state, rank)
         reset_expected_share(state, rank)
-        state.ranks[rank, FULL] = 0
+        state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     else:
-        state.share[rank] = max(
-            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
-        )
+        update_decode_share(state, rank)
     decode_running(state, rank, state.ranks[rank, NUM_RUNNING])
 
 

@@ -22,17 +22,18 @@ from __future__ import annotations
 from shardwright.compiled import inner
 from shardwright.serving.policy.batch_entries import (
     add_entry,
+    admit_first,
     answer_tokens,
-    append_running,
+    decodes,
     known_tokens,
     preempt_last,
-    start_first,
     tokens_to_compute,
 )
 from shardwright.serving.policy.cache_blocks import (
     blocks_of,
     cached_tokens,
     hold_blocks,
+    missing_blocks,
     revived_blocks,
     skipped_tokens,
 )
@@ -102,12 +103,7 @@ def next_request_part(state: SchedulerState, request: int, prompts: bool, budget
     in this pass, NONE = the budget is used up for it and all behind it.
     """
     new = tokens_to_compute(state, request)
-    decodes = (
-        new > 0
-        and new == 1 + state.settings[DRAFT_TOKENS]
-        and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
-    )
-    if new == 0 or decodes == prompts:
+    if new == 0 or decodes(state, request, new) == prompts:
         return 0
     if prompts:
         new = prompt_chunk(state, new, budget)
@@ -126,11 +122,7 @@ def next_blocks(state: SchedulerState, rank: int) -> int:
             if new == NONE:
                 return need
             if new > 0:
-                need += max(
-                    0,
-                    blocks_of(state, state.requests[request, COMPUTED] + new)
-                    - state.requests[request, HELD],
-                )
+                need += missing_blocks(state, request, state.requests[request, COMPUTED] + new)
                 budget -= new
     return need
 
@@ -181,10 +173,7 @@ def admit_in_flight(state: SchedulerState, rank: int, budget: int) -> int:
             spare = state.ranks[rank, FREE]
         if need > spare:
             break
-        start_first(state, rank, request)
-        hold_blocks(state, rank, request, skipped + new)
-        append_running(state, rank, request)
-        add_entry(state, rank, request, new)
+        admit_first(state, rank, request, skipped + new, new)
         reserve_promised(state, rank, request)
         budget -= new
         admitted += 1

@@ -17,16 +17,14 @@ from __future__ import annotations
 from shardwright.compiled import inner
 from shardwright.serving.policy.batch_entries import (
     add_entry,
-    append_running,
+    admit_first,
     hold_blocks_or_preempt,
     known_tokens,
-    start_first,
     tokens_to_compute,
 )
 from shardwright.serving.policy.cache_blocks import (
     blocks_of,
     cached_tokens,
-    hold_blocks,
     publish_blocks,
     revived_blocks,
     skipped_tokens,
@@ -100,11 +98,8 @@ def admit_mixed(state: SchedulerState, rank: int, budget: int) -> int:
         spare = state.settings[WATERMARK] if state.ranks[rank, NUM_RUNNING] > 0 else 0
         if need + spare > state.ranks[rank, FREE]:
             break
-        start_first(state, rank, request)
-        hold_blocks(state, rank, request, skipped + new)
+        admit_first(state, rank, request, skipped + new, new)
         publish_blocks(state, rank, request, skipped + new)
-        append_running(state, rank, request)
-        add_entry(state, rank, request, new)
         budget -= new
         admitted += 1
     return admitted
