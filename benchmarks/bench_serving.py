@@ -7,11 +7,11 @@ import numpy as np
 from shardwright.job.serving import Arrivals, ClosedLoop, Lengths, Poisson, ServingJob, TokenRange
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.runtime.engines.rules import Estimate
-from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.drawn_requests import Requests
 
 TABLE = StepTable(
@@ -37,10 +37,10 @@ TABLE = StepTable(
 )
 
 
-def scheduler(batching: Batching, sequences: int) -> Scheduler:
+def scheduler(batching: Batching, sequences: int) -> SchedulerSettings:
     """With blocks for all of them."""
     first = batching is Batching.PREFILL_FIRST
-    return Scheduler(
+    return SchedulerSettings(
         batching=batching,
         admission=Admission.ESTIMATED if first else Admission.PROMPT,
         estimate=Estimate(first=0.7, least=0.098, steps=600, retract_steps=20, clip=4096)
@@ -57,7 +57,7 @@ def scheduler(batching: Batching, sequences: int) -> Scheduler:
 def drawn(arrivals: Arrivals) -> Requests:
     """Prompts of 900 tokens and answers of 90 in the mean."""
     lengths = Lengths(inputs=TokenRange(low=800, high=1000), outputs=TokenRange(low=80, high=100))
-    return draw(ServingJob(arrivals=arrivals, lengths=lengths, seed=1), block_tokens=16)
+    return draw_requests(ServingJob(arrivals=arrivals, lengths=lengths, seed=1), block_tokens=16)
 
 
 class Loop:

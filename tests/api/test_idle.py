@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.api.grids import check, plan
 from shardwright.api.joint import plan_joint
-from shardwright.api.nearby import WORTH
+from shardwright.api.nearby import MIN_GAIN
 from shardwright.api.problems import problem_of, with_defaults
 from shardwright.hardware.overrides import limit_devices
 from shardwright.search.answer import Answer
@@ -73,7 +73,7 @@ def test_what_would_use_all_is_named_and_holds(answer: Answer) -> None:
         assert found.step_time_s == other.step_time_s
         rates = [p.tokens_per_s / (p.devices + p.idle_devices) for p in (found, answer.prediction)]
         assert other.gain == pytest.approx(rates[0] / rates[1] - 1)
-        assert other.gain >= WORTH
+        assert other.gain >= MIN_GAIN
 
 
 @pytest.mark.proof

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright
-from shardwright.api.trials import batches, doubled, progress_rate, scaling
+from shardwright.api.trials import batches, powers_between, progress_rate, scaling
 from shardwright.cli.main import run
 from shardwright.cli.trials import read_batches, read_devices
 from shardwright.errors import InfeasibleError, UsageError
@@ -140,7 +140,7 @@ def test_the_critical_batch_grows_with_model_and_data(
 @given(st.integers(1, 1000), st.integers(0, 100000))
 @examples(100)
 def test_doubled_ends_where_it_should(low: int, more: int) -> None:
-    found = doubled(low, low + more)
+    found = powers_between(low, low + more)
     assert (found[0], found[-1]) == (low, low + more)
     assert list(found) == sorted(set(found))
     assert found[:-1] == tuple(low << power for power in range(len(found) - 1))

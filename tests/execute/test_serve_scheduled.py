@@ -21,7 +21,7 @@ from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction
 from shardwright.runtime.engines.rules import Estimate
-from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.policy.scheduler_state import (
     DONE,
     ENTRY,
@@ -30,22 +30,22 @@ from shardwright.serving.policy.scheduler_state import (
     REFUSED,
     STATUS,
     TOKENS,
-    State,
+    SchedulerState,
     new_state,
 )
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.python_loop import serve_unfolded
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
 from tests.tiers import many, random_of
 
 Log = list[tuple[int, int, int]]
-POLICIES: dict[str, Scheduler] = {
-    "mixed": Scheduler(
+POLICIES: dict[str, SchedulerSettings] = {
+    "mixed": SchedulerSettings(
         batching=Batching.MIXED, token_budget=7, max_sequences=4, block_tokens=2, blocks=14
     ),
-    "mixed, whole prompts": Scheduler(
+    "mixed, whole prompts": SchedulerSettings(
         batching=Batching.MIXED,
         admission=Admission.PROMPT,
         token_budget=20,
@@ -54,7 +54,7 @@ POLICIES: dict[str, Scheduler] = {
         blocks=14,
         chunked_prefill=False,
     ),
-    "prompts first": Scheduler(
+    "prompts first": SchedulerSettings(
         batching=Batching.PREFILL_FIRST,
         admission=Admission.ESTIMATED,
         eviction=Eviction.RETRACT,
@@ -66,10 +66,10 @@ POLICIES: dict[str, Scheduler] = {
         block_tokens=2,
         blocks=16,
     ),
-    "in flight, all that runs": Scheduler(
+    "in flight, all that runs": SchedulerSettings(
         batching=Batching.IN_FLIGHT, token_budget=7, max_sequences=4, block_tokens=2, blocks=14
     ),
-    "in flight, nobody evicted": Scheduler(
+    "in flight, nobody evicted": SchedulerSettings(
         batching=Batching.IN_FLIGHT,
         admission=Admission.WHOLE,
         token_budget=7,
@@ -84,7 +84,7 @@ POLICIES: dict[str, Scheduler] = {
 class Case:
     """Random traffic under a policy: `arrivals` in turns."""
 
-    scheduler: Scheduler
+    scheduler: SchedulerSettings
     inputs: Sequence[int]
     outputs: Sequence[int]
     arrivals: Sequence[int]
@@ -105,7 +105,7 @@ class Case:
         )
 
     @property
-    def state(self) -> State:
+    def state(self) -> SchedulerState:
         slots = self.stages if self.stages > 1 else 1 + self.scheduler.asynchronous
         return new_state(self.requests, self.scheduler, ranks=self.ranks, slots=slots)
 
@@ -123,12 +123,12 @@ class Case:
         return log, served.preempted.tolist()
 
 
-def watched(requests: Requests, case: Case) -> tuple[Log, Served]:
+def watched(requests: Requests, case: Case) -> tuple[Log, ServedRequests]:
     """A simulation of requests on the case's worker whose iterations take a second a stage, and
     what runs at each second."""
     log: Log = []
 
-    def watch(now: float, state: State, rank: int, slot: int) -> None:
+    def watch(now: float, state: SchedulerState, rank: int, slot: int) -> None:
         entries = state.batch[rank, slot, : state.batch_size[rank, slot]].tolist()
         assert all(entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED] for entry in entries), (
             "who is planned lost its blocks"
@@ -296,7 +296,7 @@ def test_under_a_policy_answers_are_the_unsplit_models(
     worst(served)
 
 
-@pytest.mark.parametrize("change", [{"guesses": 1}, {"prefix_cache": True}])
+@pytest.mark.parametrize("change", [{"draft_tokens": 1}, {"prefix_cache": True}])
 def test_what_is_not_served_yet_is_refused(change: dict[str, int]) -> None:
     case = replace(case_of("mixed", random_of("refused")), ranks=1, stages=1)
     case = replace(case, scheduler=replace(case.scheduler, **change))  # type: ignore[arg-type]

@@ -43,7 +43,7 @@ from shardwright.report.screens.plan_screen import render_explained, render_expl
 from shardwright.runtime.arguments import options_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.space import Space, restricted, standard_space
-from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.request_trace import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parser import parse_plan
@@ -399,7 +399,7 @@ def _launch(text: str) -> object:
 
 def _requests(text: str) -> object:
     """As `serve-simulate` reads a file of requests, up to what is served."""
-    return draw(
+    return draw_requests(
         ServingJob(arrivals=parse_trace(_bytes(text), source="requests.csv")), block_tokens=16
     )
 

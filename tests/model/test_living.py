@@ -10,7 +10,7 @@ from shardwright.serving.step_times.block_prices import counted_blocks
 
 
 def elements(name: str, lifetime: Lifetime, *, parts: int = 1) -> int:
-    blocks = counted_blocks(load_model(name), guesses=0)
+    blocks = counted_blocks(load_model(name), draft_tokens=0)
     return sum(
         count * one.elements(parts)
         for block, count in blocks

@@ -13,10 +13,10 @@ from shardwright.runtime.options import (
     BY_NAME,
     OPTIONS,
     chosen,
+    default_options,
     offered,
     offered_values,
-    on_devices,
-    own_options,
+    restrict_to_devices,
 )
 from shardwright.runtime.registry import VENDORS, load_runtime, runtime_names
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, TpOverlap
@@ -154,11 +154,11 @@ def test_options_that_contradict_each_other_are_refused() -> None:
         offered("kernels", "eager", "--eager", stated(link, loss_bytes=99)),
     )
     base = derive(load_runtime("megatron-core"), named("own"), offers=offers)
-    assert own_options(base) == (("kernels", "fused"), ("loss", "plain"))
+    assert default_options(base) == (("kernels", "fused"), ("loss", "plain"))
     with pytest.raises(RuntimeModelError, match="contradicts another one of kernels, loss"):
         chosen(base, [("loss", "te"), ("kernels", "eager")])
     with pytest.raises(ValueError, match="kernels is none of its values"):
-        own_options(derive(base, named("odd"), stated(link, loss_bytes=1), offers=offers))
+        default_options(derive(base, named("odd"), stated(link, loss_bytes=1), offers=offers))
     with pytest.raises(ValueError, match="has no value quick"):
         offered("loss", "quick", "", stated(link, loss_bytes=1))
 
@@ -230,7 +230,7 @@ def test_no_runtime_has_what_its_devices_cannot(name: str, vendor: str) -> None:
     """Neither as an offer nor by itself; its facts are those of what it does instead, and nothing
     else changes."""
     base = load_runtime(name)
-    found = on_devices(base, kernels=KERNELS, called="x", vendors={vendor: "x"})
+    found = restrict_to_devices(base, kernels=KERNELS, called="x", vendors={vendor: "x"})
     unable = {
         (o.option, o.value)
         for o in base.offers
@@ -241,7 +241,7 @@ def test_no_runtime_has_what_its_devices_cannot(name: str, vendor: str) -> None:
     } == unable
     assert not unable & set(found.own)
     assert (found.name, found.options) == (base.name, ())
-    assert own_options(found) == found.own
+    assert default_options(found) == found.own
     changed = dict(found.own).items() - dict(base.own).items()
     fields_changed = {field for field in SETTINGS if getattr(found, field) != getattr(base, field)}
     assert fields_changed <= {
@@ -251,7 +251,7 @@ def test_no_runtime_has_what_its_devices_cannot(name: str, vendor: str) -> None:
         assert found is base
     for option, value in unable:
         with pytest.raises(RuntimeModelError, match=f"x cannot run {option}={value}") as caught:
-            on_devices(
+            restrict_to_devices(
                 base, kernels=KERNELS, called="x", vendors={vendor: "x"}, said={option: value}
             )
         left = offered_values(found).get(option, ())
@@ -265,12 +265,14 @@ def test_userbuffers_give_way_to_the_overlap_before_them() -> None:
     assert base.tp_overlap is TpOverlap.FUSED
     for vendors in ({"AMD": "mi300x"}, {"NVIDIA": "h100", "AMD": "mi300x"}):
         assert (
-            on_devices(base, kernels=KERNELS, called="x", vendors=vendors).tp_overlap
+            restrict_to_devices(base, kernels=KERNELS, called="x", vendors=vendors).tp_overlap
             is TpOverlap.DGRAD
         )
-    assert on_devices(base, kernels=KERNELS, called="x", vendors={}) is base
+    assert restrict_to_devices(base, kernels=KERNELS, called="x", vendors={}) is base
     set_so = load_runtime("megatron-core tp_overlap=none")
     assert (
-        on_devices(set_so, kernels=KERNELS, called="x", vendors={"AMD": "mi300x"}).tp_overlap
+        restrict_to_devices(
+            set_so, kernels=KERNELS, called="x", vendors={"AMD": "mi300x"}
+        ).tp_overlap
         is TpOverlap.NONE
     )

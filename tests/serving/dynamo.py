@@ -21,8 +21,15 @@ from typing import Any, Final
 import numpy as np
 
 from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.deployments.scheduler_settings import Scheduler
-from shardwright.serving.policy.scheduler_state import BEFORE, DECODES, ENTRY, INPUTS, TOKENS, State
+from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
+from shardwright.serving.policy.scheduler_state import (
+    BEFORE,
+    DECODES,
+    ENTRY,
+    INPUTS,
+    TOKENS,
+    SchedulerState,
+)
 from shardwright.serving.traffic.drawn_requests import Requests
 
 PROMPT_TOKENS: Final = np.array([0.0, 500.0, 2000.0, 100_000.0])
@@ -51,7 +58,7 @@ class Workload:
 
     name: str
     requests: Requests
-    scheduler: Scheduler
+    scheduler: SchedulerSettings
     workers: int = 1
     waived: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -73,10 +80,10 @@ def interpreter() -> str:
     return named or (sys.executable if find_spec("dynamo") else "")
 
 
-def law(workers: int = 1) -> Callable[[State, int, int], float]:
+def law(workers: int = 1) -> Callable[[SchedulerState, int, int], float]:
     """Seconds of an iteration."""
 
-    def seconds(state: State, rank: int, slot: int) -> float:
+    def seconds(state: SchedulerState, rank: int, slot: int) -> float:
         entries = state.batch[rank, slot, : state.batch_size[rank, slot]]
         inputs = state.requests[entries[:, ENTRY], INPUTS]
         before = np.minimum(entries[:, BEFORE], inputs)

@@ -16,11 +16,11 @@ from shardwright.job.serving import (
 )
 from shardwright.model.catalog.catalog import load_model
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.registry import engine_called
+from shardwright.runtime.engines.registry import load_engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 
 ENGINE = replace(
-    engine_called("vllm-0.12"),
+    load_engine("vllm-0.12"),
     token_budget=8192,
     max_sequences=256,
     prefix_cache=False,

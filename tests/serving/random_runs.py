@@ -17,11 +17,11 @@ from shardwright.job.serving import (
 )
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.runtime.engines.rules import Estimate
-from shardwright.serving.deployments.scheduler_settings import Scheduler
-from shardwright.serving.simulation.fleet import Fleet, Guessing
+from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
+from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet
 from shardwright.serving.simulation.request_router import Router
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.drawn_requests import Requests
 
 ESTIMATE = Estimate(first=0.7, least=0.098, steps=600, retract_steps=20, clip=4096)
@@ -89,7 +89,7 @@ def constant(seconds: float, **changes: Any) -> StepTable:
     )
 
 
-def scheduler(batching: Batching = Batching.MIXED, **changes: Any) -> Scheduler:
+def scheduler(batching: Batching = Batching.MIXED, **changes: Any) -> SchedulerSettings:
     """With plenty of everything."""
     whole: dict[str, Any] = {
         "batching": batching,
@@ -101,7 +101,7 @@ def scheduler(batching: Batching = Batching.MIXED, **changes: Any) -> Scheduler:
         "block_tokens": 16,
         "blocks": 10_000,
     }
-    return Scheduler(**whole | changes)
+    return SchedulerSettings(**whole | changes)
 
 
 def lengths(inputs: tuple[int, int], outputs: tuple[int, int]) -> Lengths:
@@ -117,7 +117,7 @@ def random_run(seed: int) -> tuple[Requests, StepTable, Fleet]:
     random = np.random.default_rng(seed)
     batching = tuple(Batching)[random.integers(3)]
     block = int(random.choice([1, 4, 16]))
-    own = Scheduler(
+    own = SchedulerSettings(
         batching=batching,
         admission=ADMISSIONS[batching][random.integers(len(ADMISSIONS[batching]))],
         estimate=ESTIMATE if batching is Batching.PREFILL_FIRST else None,
@@ -131,7 +131,7 @@ def random_run(seed: int) -> tuple[Requests, StepTable, Fleet]:
         mixes_decode=bool(random.integers(2)),
         prefix_cache=bool(random.integers(2)),
         watermark=int(random.integers(3)),
-        guesses=int(random.choice([0, 0, 0, 2])),
+        draft_tokens=int(random.choice([0, 0, 0, 2])),
         polling=int(random.choice([1, 1, 5])),
         asynchronous=bool(random.integers(2)),
     )
@@ -160,6 +160,6 @@ def random_run(seed: int) -> tuple[Requests, StepTable, Fleet]:
         ranks=int(random.integers(1, 3)),
         router=tuple(Router)[random.integers(3)],
         think_s=float(random.choice([0, 0.01])),
-        guessing=Guessing(acceptance=0.7, sampled=bool(random.integers(2)), seed=seed),
+        acceptance=DraftAcceptance(acceptance=0.7, sampled=bool(random.integers(2)), seed=seed),
     )
-    return draw(job, block_tokens=block), table, fleet
+    return draw_requests(job, block_tokens=block), table, fleet

@@ -15,27 +15,35 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiling
 from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.simulation.cache_transfer import Link
-from shardwright.serving.simulation.compiled_loop import begun, finished, go_on
+from shardwright.serving.simulation.cache_transfer import CacheLink
+from shardwright.serving.simulation.compiled_loop import (
+    advance_simulation,
+    new_simulation,
+    served_requests,
+)
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.prefill_and_decode import Split, of_both, those_of
+from shardwright.serving.simulation.prefill_and_decode import (
+    DisaggregatedRun,
+    chosen_requests,
+    combined_result,
+)
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
 
 def split_in_rounds(
     requests: Requests,
     tables: tuple[StepTable, StepTable],
     fleets: tuple[Fleet, Fleet],
-    link: Link,
+    link: CacheLink,
     *,
     think_s: float = 0.0,
-) -> tuple[Split, int]:
+) -> tuple[DisaggregatedRun, int]:
     """`serve_split`'s result, and the rounds that it took."""
     before = replace(
         fleets[0],
         scheduler=replace(
-            fleets[0].scheduler, only_prompts=True, only_answers=False, guesses=0, lookahead=0
+            fleets[0].scheduler, only_prompts=True, only_answers=False, draft_tokens=0, lookahead=0
         ),
     )
     behind = replace(
@@ -59,8 +67,8 @@ def _once(
     arrival: FloatArray,
     tables: tuple[StepTable, StepTable],
     fleets: tuple[Fleet, Fleet],
-    link: Link,
-) -> tuple[Split, FloatArray]:
+    link: CacheLink,
+) -> tuple[DisaggregatedRun, FloatArray]:
     """All of them with arrivals that are given, and when each is done; one that is refused is when
     it arrives."""
     first, last, _, prefill = _all(
@@ -78,7 +86,7 @@ def _once(
     own_first = fleets[1].scheduler.batching is Batching.MIXED
     which = np.flatnonzero(there & ((requests.outputs > 1) | own_first))
     chosen = which[np.argsort(came[which], kind="stable")]
-    some = replace(those_of(requests, chosen), arrival_s=came[chosen])
+    some = replace(chosen_requests(requests, chosen), arrival_s=came[chosen])
     answer, done, admitted, decode = _all(some, tables[1], fleets[1])
     worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
     first[chosen], last[chosen], worker[chosen] = (
@@ -88,22 +96,22 @@ def _once(
     )
     preempted[chosen] += decode.preempted
     start = arrival[0] if len(arrival) else 0.0
-    times = {"arrival": arrival - start, "first": first - start, "last": last - start}
-    served = of_both(prefill, decode, worker=worker, preempted=preempted, **times)
-    return Split(served=served, prefill=prefill, decode=decode, transfer_s=transfer), np.where(
-        np.isnan(last), arrival, last
-    )
+    times = {"arrival": arrival - start, "first_s": first - start, "last_s": last - start}
+    served = combined_result(prefill, decode, worker=worker, preempted=preempted, **times)
+    return DisaggregatedRun(
+        served=served, prefill=prefill, decode=decode, transfer_s=transfer
+    ), np.where(np.isnan(last), arrival, last)
 
 
 def _all(
     requests: Requests, table: StepTable, fleet: Fleet
-) -> tuple[FloatArray, FloatArray, FloatArray, Served]:
+) -> tuple[FloatArray, FloatArray, FloatArray, ServedRequests]:
     """Seconds of first and last tokens and of who was let in, on the clock of the arrivals."""
-    simulation = begun(requests, table, fleet)
+    simulation = new_simulation(requests, table, fleet)
     with compiling():
-        go_on(simulation, until=np.inf)
+        advance_simulation(simulation, until=np.inf)
     run = simulation.run
-    return run.first.copy(), run.last.copy(), run.admitted.copy(), finished(simulation)
+    return run.first.copy(), run.last.copy(), run.admitted.copy(), served_requests(simulation)
 
 
 def shared_ends(begins: FloatArray, alone: FloatArray, link: IntArray) -> FloatArray:

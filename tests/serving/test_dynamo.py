@@ -14,8 +14,8 @@ from shardwright.job.serving import ClosedLoop, Poisson, ServingJob, SharedPrefi
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.python_loop import serve_unfolded
-from shardwright.serving.simulation.user_metrics import metrics, spread
-from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.simulation.user_metrics import metric_spread, metrics
+from shardwright.serving.traffic.draw_requests import draw_requests
 from tests.serving.dynamo import Workload, interpreter, law, replay
 from tests.serving.random_runs import constant, lengths, scheduler
 
@@ -54,7 +54,7 @@ def workload(
     prefix: SharedPrefix | None = None,
     **more: Any,
 ) -> Workload:
-    requests = draw(
+    requests = draw_requests(
         ServingJob(arrivals=arrivals, lengths=size, prefix=prefix), block_tokens=own.block_tokens
     )
     return Workload(name=name, requests=requests, scheduler=own, **more)
@@ -248,7 +248,7 @@ def test_agrees(number: int, replayed: Any) -> None:
         timing=law(workload.workers),
     )
     seen, theirs = metrics(workload.requests, ours), replayed()[number]
-    ttft, tpot = spread(theirs.ttft), spread(theirs.tpot)
+    ttft, tpot = metric_spread(theirs.ttft), metric_spread(theirs.tpot)
     rate = workload.requests.outputs.sum() / theirs.seconds
     found = {
         "TTFT mean": seen.ttft.mean / ttft.mean,

@@ -13,7 +13,7 @@ from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.user_metrics import metrics
-from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.drawn_requests import Requests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
 
@@ -26,7 +26,7 @@ def poisson(
         lengths=lengths(inputs, outputs),
         seed=seed,
     )
-    return draw(job, block_tokens=16)
+    return draw_requests(job, block_tokens=16)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
@@ -46,7 +46,7 @@ def test_many_servers_of_any_service(servers: int, load: float) -> None:
     rate = servers * load / (answers.mean() * 1e-4)
     arrival = np.cumsum(random.exponential(1 / rate, count))
     trace = Trace(arrival_s=arrival, inputs=np.ones(count, dtype=np.int64), outputs=answers)
-    requests = draw(ServingJob(arrivals=trace), block_tokens=16)
+    requests = draw_requests(ServingJob(arrivals=trace), block_tokens=16)
     served = serve(requests, constant(1e-4), Fleet(scheduler=scheduler(max_sequences=servers)))
     offered = servers * load
     last = offered**servers / factorial(servers) / (1 - load)
@@ -104,7 +104,7 @@ def test_ranks_run_in_lockstep() -> None:
     job = ServingJob(
         arrivals=ClosedLoop(concurrency=2, requests=2), lengths=lengths((500, 500), (50, 50))
     )
-    requests = draw(job, block_tokens=16)
+    requests = draw_requests(job, block_tokens=16)
     skewed = replace(requests, inputs=np.array([4000, 10]))
     together = serve(skewed, step_table(), Fleet(scheduler=scheduler(), ranks=2))
     apart = serve(skewed, step_table(), Fleet(scheduler=scheduler(), workers=2))
@@ -118,7 +118,7 @@ def test_stages_hide_one_another() -> None:
     job = ServingJob(
         arrivals=ClosedLoop(concurrency=32, requests=128), lengths=lengths((100, 100), (50, 50))
     )
-    requests = draw(job, block_tokens=16)
+    requests = draw_requests(job, block_tokens=16)
     fleet = Fleet(scheduler=scheduler(max_sequences=16, token_budget=256))
     one = serve(requests, step_table(), fleet)
     two = serve(requests, step_table(stages=2), fleet)

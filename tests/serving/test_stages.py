@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving import ClosedLoop, ServingJob
-from shardwright.runtime.engines.devices import Site, on_device
+from shardwright.runtime.engines.devices import EngineSite, engine_on_device
 from shardwright.runtime.engines.engine import Batching
-from shardwright.runtime.engines.registry import engine_called
+from shardwright.runtime.engines.registry import load_engine
 from shardwright.serving.deployments.deployment_notation import parse_worker
-from shardwright.serving.deployments.engine_on_worker import on_worker
-from shardwright.serving.deployments.scheduler_settings import running_at_once, scheduler_of
-from shardwright.serving.policy.scheduler_state import State
+from shardwright.serving.deployments.engine_on_worker import problem_on_worker
+from shardwright.serving.deployments.scheduler_settings import running_at_once, scheduler_settings
+from shardwright.serving.policy.scheduler_state import SchedulerState
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.python_loop import serve_unfolded
 from shardwright.serving.step_times.block_prices import step_table as table_of
-from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.units import GIB
 from tests.serving.problems import problem
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
@@ -36,11 +36,11 @@ def test_requests_of_iterations_that_end_together_stay_apart(batching: Batching)
     job = ServingJob(
         arrivals=ClosedLoop(concurrency=64, requests=640), lengths=lengths((128, 128), (50, 50))
     )
-    requests = draw(job, block_tokens=16)
+    requests = draw_requests(job, block_tokens=16)
     fleet = Fleet(scheduler=scheduler(batching, token_budget=2048 + 16))
     sizes: list[int] = []
 
-    def watch(_: float, state: State, rank: int, slot: int) -> None:
+    def watch(_: float, state: SchedulerState, rank: int, slot: int) -> None:
         sizes.append(int(state.batch_size[rank, slot]))
 
     served = serve_unfolded(requests, step_table(stages=STAGES), fleet, watcher=watch)
@@ -58,7 +58,7 @@ def test_a_group_has_its_turn_once_in_as_many_iterations_as_there_are_stages() -
     )
     fleet = Fleet(scheduler=scheduler(Batching.IN_FLIGHT, token_budget=128))
     served = serve(
-        draw(job, block_tokens=16), constant(0.01, stages=STAGES, asynchronous=True), fleet
+        draw_requests(job, block_tokens=16), constant(0.01, stages=STAGES, asynchronous=True), fleet
     )
     np.testing.assert_allclose((served.last_s - served.first_s) / 100, 0.01, rtol=0.02)
 
@@ -70,7 +70,7 @@ def test_the_host_hands_kernels_over_before_it_does_the_rest() -> None:
     job = ServingJob(
         arrivals=ClosedLoop(concurrency=1, requests=1), lengths=lengths((1, 1), (101, 101))
     )
-    requests = draw(job, block_tokens=16)
+    requests = draw_requests(job, block_tokens=16)
     fleet = Fleet(scheduler=scheduler())
     for ahead, expected in ((True, 0.013), (False, 0.015)):
         base = constant(0.010, asynchronous=ahead)
@@ -83,25 +83,25 @@ def test_the_host_hands_kernels_over_before_it_does_the_rest() -> None:
 
 
 def test_tensorrt_llm_waits_for_each_stage_and_counts_requests_by_stage() -> None:
-    engine = engine_called("tensorrt-llm-1.0")
-    site = Site(memory_bytes=96 * GIB, generation=10)
-    assert on_device(engine, site).asynchronous
-    assert not on_device(engine, replace(site, pp=STAGES)).asynchronous
-    assert on_device(engine_called("vllm-0.15"), replace(site, pp=STAGES)).asynchronous
-    own = on_device(engine, replace(site, pp=STAGES))
+    engine = load_engine("tensorrt-llm-1.0")
+    site = EngineSite(memory_bytes=96 * GIB, generation=10)
+    assert engine_on_device(engine, site).asynchronous
+    assert not engine_on_device(engine, replace(site, pp=STAGES)).asynchronous
+    assert engine_on_device(load_engine("vllm-0.15"), replace(site, pp=STAGES)).asynchronous
+    own = engine_on_device(engine, replace(site, pp=STAGES))
     worker = parse_worker("tp1 pp4 seqs256")
     assert (
-        running_at_once(own, worker) == scheduler_of(own, worker, blocks=10).max_sequences == 1024
+        running_at_once(own, worker)
+        == scheduler_settings(own, worker, blocks=10).max_sequences
+        == 1024
     )
-    assert running_at_once(engine_called("vllm-0.15"), worker) == 256
+    assert running_at_once(load_engine("vllm-0.15"), worker) == 256
 
 
 def test_each_stages_host_adds_to_what_it_waits_for() -> None:
-    asked = replace(
-        problem("llama-3.1-70b", "h200-sxm:8"), engine=engine_called("tensorrt-llm-1.0")
-    )
+    asked = replace(problem("llama-3.1-70b", "h200-sxm:8"), engine=load_engine("tensorrt-llm-1.0"))
     worker = parse_worker("tp2 pp4")
-    own = on_worker(asked, worker)
+    own = problem_on_worker(asked, worker)
     table = table_of(own, worker)
     assert not table.asynchronous
     assert table.host_s == pytest.approx(4 * own.constants.host_iteration_s)

@@ -10,14 +10,14 @@ import pytest
 from shardwright.job.serving import ClosedLoop, ServingJob, Trace
 from shardwright.runtime.engines.engine import Batching
 from shardwright.runtime.engines.options import with_options
-from shardwright.runtime.engines.registry import engine_called
+from shardwright.runtime.engines.registry import load_engine
 from shardwright.serving.deployments.deployment_notation import parse_worker
-from shardwright.serving.deployments.scheduler_settings import scheduler_of
+from shardwright.serving.deployments.scheduler_settings import scheduler_settings
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.python_loop import serve_unfolded
-from shardwright.serving.traffic.draw_requests import draw
-from shardwright.serving.traffic.drawn_requests import Served
+from shardwright.serving.traffic.draw_requests import draw_requests
+from shardwright.serving.traffic.drawn_requests import ServedRequests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
 
 
@@ -37,21 +37,21 @@ def test_folded_is_unfolded(seed: int) -> None:
         chunked_prefill=bool(random.integers(2)),
         max_sequences=int(random.integers(3, 20)),
         blocks=int(random.integers(60, 1000)),
-        guesses=int(random.integers(2)),
+        draft_tokens=int(random.integers(2)),
         **waits,
     )
     fleet = Fleet(
         scheduler=one, workers=int(random.integers(1, 3)), ranks=4 if balanced else 1, think_s=0.01
     )
     loop = ClosedLoop(concurrency=int(random.integers(5, 40)), requests=150)
-    requests = draw(
+    requests = draw_requests(
         ServingJob(arrivals=loop, lengths=lengths((1, 300), (1, 60)), seed=seed), block_tokens=16
     )
     folded, unfolded = (
         serve(requests, step_table(), fleet),
         serve_unfolded(requests, step_table(), fleet),
     )
-    for field in fields(Served):
+    for field in fields(ServedRequests):
         first, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(first, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
 
@@ -68,7 +68,7 @@ def late(count: int) -> Trace:
 
 def first_tokens(trace: Trace, fleet: Fleet) -> list[float]:
     """Seconds at which the late ones have their first token."""
-    requests = draw(ServingJob(arrivals=trace), block_tokens=16)
+    requests = draw_requests(ServingJob(arrivals=trace), block_tokens=16)
     served = serve(requests, constant(0.01), fleet)
     np.testing.assert_allclose(
         served.first_s, serve_unfolded(requests, constant(0.01), fleet).first_s, rtol=1e-12
@@ -109,10 +109,10 @@ def test_prompts_wait_to_fill_a_share_of_the_budget() -> None:
 
 def test_which_rule_a_worker_has() -> None:
     options = {"balance_iterations": "60", "wait_iterations": "40", "wait_share": "0.8"}
-    engine = with_options(engine_called("tensorrt-llm-1.2"), options.items())
-    ranks = scheduler_of(engine, parse_worker("dpa8 ep8"), blocks=100)
+    engine = with_options(load_engine("tensorrt-llm-1.2"), options.items())
+    ranks = scheduler_settings(engine, parse_worker("dpa8 ep8"), blocks=100)
     assert (ranks.balance_iterations, ranks.wait_iterations, ranks.wait_tokens) == (60, 0, 0)
-    alone = scheduler_of(engine, parse_worker("tp8"), blocks=100)
+    alone = scheduler_settings(engine, parse_worker("tp8"), blocks=100)
     assert (alone.balance_iterations, alone.wait_iterations, alone.wait_tokens) == (0, 40, 6554)
 
 

@@ -12,6 +12,7 @@ from shardwright.program.problem import Problem
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import general_plan
 from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.plan.plan import Plan

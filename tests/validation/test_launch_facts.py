@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.engines.options import BY_NAME
-from shardwright.runtime.engines.registry import all_engines, engine_called
+from shardwright.runtime.engines.registry import all_engines, load_engine
 from shardwright.serving.deployments.deployment_notation import parse_deployment, print_deployment
 from shardwright.validation.serving.launch_options import joined, of_all, told_workers
 from shardwright.validation.serving.measured_deployment import ServingCase, ServingSkip
@@ -219,7 +219,7 @@ def test_guesses_of_a_recipe_go_before_those_of_the_engine() -> None:
         workers="1x(tp4ep4dp)+1x(tp16ep16dp)",
         spec_decoding="mtp",
     )
-    assert case.deployment.pools[1].worker.guesses == 3
+    assert case.deployment.pools[1].worker.draft_tokens == 3
 
 
 def test_a_row_goes_before_its_facts() -> None:
@@ -234,7 +234,7 @@ def test_a_row_goes_before_its_facts() -> None:
 
 
 def test_options_of_workers() -> None:
-    engine = engine_called("sglang-0.5.9")
+    engine = load_engine("sglang-0.5.9")
     both = parse_deployment("prefill 1x(tp4) decode 2x(tp8 memory=0.7)")
     told = told_workers(
         both,

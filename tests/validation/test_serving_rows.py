@@ -134,7 +134,7 @@ def test_a_stream_and_guesses() -> None:
     assert case.job.arrivals == Poisson(per_second=3.0, requests=100)
     assert case.job.speculation is not None
     assert case.job.speculation.mean_tokens == 1.75
-    assert case.deployment.pools[-1].worker.guesses == 2
+    assert case.deployment.pools[-1].worker.draft_tokens == 2
 
 
 @pytest.mark.parametrize(

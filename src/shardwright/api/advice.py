@@ -1,4 +1,6 @@
-"""Advice for a user's own launch: its simulated step, and the changes that make it faster."""
+"""Advice on a user's launch: its predicted step, the changes that make it faster, and the best
+strategy.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,8 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
-TOLD = 3
-"""Changes that are told."""
+NUM_CHANGES = 3
+"""Most changes that the advice lists."""
 
 
 def read_request(
@@ -54,17 +56,16 @@ def read_request(
     framework: str = "",
     given: Mapping[str, str] | None = None,
 ) -> tuple[Launch, Request]:
-    """The launch that these files describe, its job completed by `request`, and the request that it
-    amounts to.
+    """The launch in some files, completed by `request`, and the request with the launch's job.
 
     Args:
-        request: with the model and the cluster; what else it says stands before what the files say.
-        cluster: that it names.
+        request: has the model and the cluster; its other values override those of the files.
+        cluster: the cluster that `request` names.
         framework, given: as `read_launch`.
 
     Raises:
-        DataError: the files cannot be read. UsageError: neither they nor the request say the length
-        of a sample or the batch.
+        DataError: the files cannot be read.
+        UsageError: neither the files nor the request have the length of a sample or the batch.
     """
     from shardwright.model.asked import asked_model
 
@@ -85,7 +86,7 @@ def read_request(
             + ("how long a sample is" if not length else "how many samples a step has"),
             hint="--seq-len and --global-batch say it",
         )
-    found = replace(
+    completed = replace(
         request,
         seq_len=length,
         global_batch=batch,
@@ -95,22 +96,28 @@ def read_request(
         train=request.train or launch.train,
         pins=request.pins or launch.possible,
     )
-    found = with_defaults(found)
-    launch = _on_devices(launch, found)
-    return replace(launch, seq_len=length, global_batch=batch, precision=found.precision), found
+    completed = with_defaults(completed)
+    launch = _on_devices(launch, completed)
+    return replace(
+        launch, seq_len=length, global_batch=batch, precision=completed.precision
+    ), completed
 
 
 def _on_devices(launch: Launch, request: Request) -> Launch:
-    """The launch without kernels that its devices do not have; they run their own in place of
-    them.
+    """The launch without kernels that its devices do not have; the devices' kernels are priced
+    instead.
     """
-    named = [(name, value) for name, value in launch.grid.options if BY_NAME[name].of_device]
-    offered = offered_values(problem_of(request).runtime) if named else {}
-    lacking = [(name, value) for name, value in named if value not in offered.get(name, ())]
-    if not lacking:
+    kernel_options = [
+        (name, value) for name, value in launch.grid.options if BY_NAME[name].of_device
+    ]
+    offered = offered_values(problem_of(request).runtime) if kernel_options else {}
+    unsupported = [
+        (name, value) for name, value in kernel_options if value not in offered.get(name, ())
+    ]
+    if not unsupported:
         return launch
-    options = tuple(pair for pair in launch.grid.options if pair not in lacking)
-    words = ", ".join(f"{name}={value}" for name, value in lacking)
+    options = tuple(pair for pair in launch.grid.options if pair not in unsupported)
+    words = ", ".join(f"{name}={value}" for name, value in unsupported)
     note = f"{words} is no kernel of these devices: their own is priced"
     return replace(launch, grid=replace(launch.grid, options=options), notes=(*launch.notes, note))
 
@@ -119,10 +126,10 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     """Simulate a launch, rank the changes of one decision by the time they save, and find the best
     strategy, certified.
 
-    Every change of one decision is simulated, so none of them gains more than those that are told;
-    the best strategy is that of the standard space under the launch's own numerics, with a proof
-    that none there is faster. Everything at once is the fastest of it, of the launch and of its
-    best change, each with every option that helps: never slower than a change of one decision.
+    Every change of one decision is simulated, so none gains more than those listed; the best
+    strategy is that of the standard space under the launch's numerics, with a proof that none there
+    is faster. `everything` is the fastest of the best strategy, the launch and its best change,
+    each with every option that helps: never slower than a change of one decision.
 
     Raises:
         As `problem_of`.
@@ -131,9 +138,10 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     facts = facts_of(problem)
     broken = (*launch.refused, *grid_violations(problem, grid))
     now = None if broken else simulated(request, problem, name=print_grid(grid), grid=grid)
-    numeric = tuple((name, value) for name, value in grid.options if BY_NAME[name].numerics)
+    numeric_options = tuple((name, value) for name, value in grid.options if BY_NAME[name].numerics)
     searched = replace(
-        request, runtime=" ".join([launch.runtime, *(f"{name}={value}" for name, value in numeric)])
+        request,
+        runtime=" ".join([launch.runtime, *(f"{name}={value}" for name, value in numeric_options)]),
     )
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     best = _best(searched, facts, capacity=capacity, progress=progress)
@@ -145,33 +153,35 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
         now=now.prediction.step_time_s if now else 0.0,
         capacity=capacity,
     )
-    changes = [one for one in changes if is_repaired(launch, one[1], problem.model)]
-    whole = None
+    changes = [change for change in changes if is_repaired(launch, change[1], problem.model)]
+    everything = None
     if best is not None:
         # What a search sets to the runtime's own value is not set.
         options = ordered(
             pair
-            for pair in {**dict(numeric), **dict(best.grid.options)}.items()
+            for pair in {**dict(numeric_options), **dict(best.grid.options)}.items()
             if pair not in problem.runtime.own
         )
         starts = [
             (replace(best.grid, options=options), best.prediction.step_time_s),
-            *((other, s) for _, other, s in changes[:1]),
+            *((changed_grid, s) for _, changed_grid, s in changes[:1]),
         ]
         if now is not None and now.prediction.fits and fullest(now.prediction).reserved <= capacity:
             starts.insert(0, (grid, now.prediction.step_time_s))
-        found, seconds = _everything(problem, starts, capacity=capacity)
-        whole = _change(problem, request, launch, print_grid(found), found, seconds, now)
+        fastest_grid, seconds = _everything(problem, starts, capacity=capacity)
+        everything = _change(
+            problem, request, launch, print_grid(fastest_grid), fastest_grid, seconds, now
+        )
     return Advice(
         broken=broken,
         now=now,
         changes=tuple(
-            _change(problem, request, launch, text, other, seconds, now)
-            for text, other, seconds in changes
+            _change(problem, request, launch, text, changed_grid, seconds, now)
+            for text, changed_grid, seconds in changes
         ),
         considered=considered,
         best=best,
-        everything=whole,
+        everything=everything,
         causes=job_causes(launch, request, now),
     )
 
@@ -179,25 +189,26 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
 def _everything(
     problem: Problem, starts: Sequence[tuple[Grid, float]], *, capacity: int
 ) -> tuple[Grid, float]:
-    """The fastest of some strategies, each with every option that helps it; of strategies as fast
-    as each other the first.
+    """The fastest (strategy, step seconds) of several, each with every option that helps it; the
+    first of equals.
 
     Args:
-        starts: with the seconds of their steps.
+        starts: strategies with the seconds of their steps.
     """
-    found = [
+    improved = [
         with_helping_options(problem, grid, step_time_s=seconds, capacity=capacity)
         for grid, seconds in starts
     ]
-    return min(found, key=lambda one: one[1])
+    return min(improved, key=lambda strategy: strategy[1])
 
 
 def _best(
     request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None
 ) -> Answer | None:
+    """The best strategy of the launch's space, certified; None where nothing fits."""
     problem = problem_of(request)
     try:
-        found = find(
+        answer = find(
             problem,
             space_of(request, problem, facts),
             facts,
@@ -208,30 +219,34 @@ def _best(
         )
     except InfeasibleError:
         return None
-    return replace(found, request=request, plan=plan_of_grid(problem, found.grid))
+    return replace(answer, request=request, plan=plan_of_grid(problem, answer.grid))
 
 
 def _changes(
     problem: Problem, space: Space, facts: GridFacts, launch: Launch, *, now: float, capacity: int
 ) -> tuple[list[tuple[str, Grid, float]], int]:
-    """The changes that gain most, of each decision the best value; and how many were simulated."""
-    found: dict[str, tuple[float, str, Grid]] = {}
+    """The changes that gain most, with the best value of each decision; and the number
+    simulated.
+    """
+    best_of_decision: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
-    for text, other in one_change(problem, space, facts, launch.grid):
-        done = simulated_change(problem, other, capacity=inf)
-        if done is None:
+    for text, changed_grid in one_change(problem, space, facts, launch.grid):
+        result = simulated_change(problem, changed_grid, capacity=inf)
+        if result is None:
             continue
         considered += 1
-        if not done.fits_in(capacity) or (now and done.step_time_s > now * (1 - LEAST_GAIN)):
+        if not result.fits_in(capacity) or (now and result.step_time_s > now * (1 - LEAST_GAIN)):
             continue
         decision = text.rstrip("0123456789").partition("=")[0]
-        found[decision] = min(
-            found.get(decision, (float("inf"), text, other)),
-            (done.step_time_s, text, other),
-            key=lambda one: one[0],
+        best_of_decision[decision] = min(
+            best_of_decision.get(decision, (float("inf"), text, changed_grid)),
+            (result.step_time_s, text, changed_grid),
+            key=lambda ranked_change: ranked_change[0],
         )
-    ranked = sorted(found.values(), key=lambda one: one[0])[:TOLD]
-    return [(text, other, seconds) for seconds, text, other in ranked], considered
+    ranked = sorted(best_of_decision.values(), key=lambda ranked_change: ranked_change[0])[
+        :NUM_CHANGES
+    ]
+    return [(text, changed_grid, seconds) for seconds, text, changed_grid in ranked], considered
 
 
 def _change(
@@ -243,8 +258,8 @@ def _change(
     seconds: float,
     now: Simulation | None,
 ) -> Change:
-    """A strategy compared with the launch's; settings are compared only where the launch can
-    run.
+    """A strategy compared with the launch's; for a launch that cannot run no settings are
+    compared.
     """
     if now is None:
         return Change(text=text, grid=grid, step_time_s=seconds, gain=0.0)
@@ -263,18 +278,18 @@ def _change(
 
 
 def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) -> Mapping[str, str]:
-    """The settings that a strategy has in the launch's framework, as `export` writes them.
+    """Settings of a strategy in the launch's framework, as `export` writes them.
 
     Where `export` writes the files of another framework with the same settings, the flags of the
     strategy's options follow.
     """
     reader = READERS[launch.framework]
     if reader.settings_of is not None:
-        own = reader.settings_of(
+        settings = reader.settings_of(
             grid, runtime=launch.runtime, global_batch=problem.job.global_batch
         )
-        if own:
-            return own
+        if settings:
+            return settings
     if reader.target not in TARGETS:
         return {}
     plan = plan_of_grid(problem, grid)
@@ -282,16 +297,18 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
         name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None
     )
     files = exported(TARGETS[reader.target], given)
-    found = dict(settings_of_files((Path(one.name).name, one.text) for one in files))
+    exported_settings = dict(
+        settings_of_files((Path(export_file.name).name, export_file.text) for export_file in files)
+    )
     if not files and reader.target in STRATEGIES:
-        found = {name: value or ON for name, value in STRATEGIES[reader.target](given)}
+        exported_settings = {name: value or ON for name, value in STRATEGIES[reader.target](given)}
     if reader.target == launch.framework:
-        return found
+        return exported_settings
     values = {**dict(problem.runtime.own), **dict(grid.options)}
     flags = (
         offer.flag for offer in problem.runtime.offers if values.get(offer.option) == offer.value
     )
-    told = {reader.own_name(name): value for name, value in found.items()}
-    return told | {
-        n: v for flag in flags for n, v in flag_pairs(flag) if reader.own_name(n) not in told
+    worded = {reader.own_name(name): value for name, value in exported_settings.items()}
+    return worded | {
+        n: v for flag in flags for n, v in flag_pairs(flag) if reader.own_name(n) not in worded
     }

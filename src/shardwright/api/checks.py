@@ -1,4 +1,4 @@
-"""Check of a plan file or simulation file: every value made again."""
+"""Check of a stored plan, joint plan or simulation by repeating it and comparing every field."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from shardwright.search.simulation import Verified
 def check_file(
     stored: StoredSimulation, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> Recheck | Verified:
-    """Make every value of a file again; its digest holds the request, which cannot be made again.
+    """Result of repeating whatever a file stores; a field that differs is an error.
+
+    The digest holds the request, which cannot be repeated.
 
     Args:
-        engine: where joint and mixed searches are made again.
+        engine: runs the parts of joint and mixed searches.
 
     Raises:
-        DataError: a leaf differs, or a certificate does not hold. StrategyError, InfeasibleError:
-        the strategy is none for the problem.
+        DataError: a field differs, or a certificate does not hold.
+        StrategyError, InfeasibleError: the strategy is not legal for the problem.
     """
     if not isinstance(stored, StoredPlan):
         return verify(stored)

@@ -1,4 +1,4 @@
-"""Comparison of strategies and clusters, with the cost of training on each."""
+"""Comparison of strategies and clusters side by side, with the cost of training on each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api import simulations
-from shardwright.api.training import training
+from shardwright.api.training import with_training_cost
 from shardwright.api.trials import best_of
 from shardwright.errors import ShardwrightError
 from shardwright.progress import Progress
@@ -23,25 +23,29 @@ def compare(
     prices: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Compared, ...]:
-    """Every strategy on every cluster, simulated; without strategies the best plan of each cluster.
+    """Every strategy on every cluster, simulated; without strategies the best plan of each
+    cluster.
 
     Args:
-        request: whatever all have in common; its cluster is not looked at.
-        tokens: to be trained on; 0 = not said.
+        request: values that all have in common; its cluster is ignored.
+        tokens: tokens of the training run; 0 = not known.
         prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
 
     Raises:
         ShardwrightError: as `trials.best_of` and `simulations.simulation` do; the message names the
-        cluster where there are several.
+            cluster where there are several.
     """
-    found = []
+    simulated = []
     for cluster in clusters:
-        one = replace(request, cluster=cluster)
+        cluster_request = replace(request, cluster=cluster)
         try:
-            found += [simulations.simulation(one, strategy=text) for text in strategies] or [
-                best_of(one, progress=progress)
-            ]
+            simulated += [
+                simulations.simulation(cluster_request, strategy=text) for text in strategies
+            ] or [best_of(cluster_request, progress=progress)]
         except ShardwrightError as error:
             error.message = f"{cluster}: {error.message}" if len(clusters) > 1 else error.message
             raise
-    return tuple(training(one, tokens=tokens, prices=prices or {}) for one in found)
+    return tuple(
+        with_training_cost(cluster_request, tokens=tokens, prices=prices or {})
+        for cluster_request in simulated
+    )

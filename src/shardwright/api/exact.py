@@ -1,4 +1,4 @@
-"""The best plan of the exact space: every plan of a few lanes on a few devices."""
+"""Search for the best plan of the exact space: every plan of a few lanes on a few devices."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def plan_exact(
     devices and samples of every lane, its cut, split trees, microbatches and order together.
 
     Raises:
-        UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain,
-        or shares weights between blocks. InfeasibleError: nothing fits.
+        UsageError: the problem is too large, or pins an axis.
+        StrategyError: the model is no chain, or shares weights between blocks.
+        InfeasibleError: nothing fits.
     """
     require_unranked(request, "the exact search")
     if request.pins or request.excludes:

@@ -1,4 +1,6 @@
-"""A plan, executed on PyTorch: proven on virtual devices, or trained on a file of tokens."""
+"""Execution of a plan on PyTorch: compared with the unsplit model on virtual devices, or trained on
+a file of tokens.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +35,12 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
-    """Run a small model of the same structure under a stored plan on virtual devices, and compare
-    it with the unsplit model.
+    """Result of running a small model of the same structure under a stored plan on virtual devices,
+    and comparing it with the unsplit model.
 
     Raises:
-        UsageError: PyTorch is not installed. StrategyError: the plan holds what is not executed.
+        UsageError: PyTorch is not installed.
+        StrategyError: the plan has a feature that is not executed.
         DataError: loss or a gradient differs.
     """
     try:
@@ -47,26 +50,26 @@ def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> P
             "--execute needs PyTorch", hint="pip install 'shardwright[run]'"
         ) from error
     stored = stored_plan(saved)
-    found = prove(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
-    if not found.equal:
-        name, difference = found.worst
+    proof = prove(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
+    if not proof.equal:
+        name, difference = proof.worst
         raise DataError(
-            f"under the plan the loss differs by {found.loss_difference:.1e} and the gradient of"
+            f"under the plan the loss differs by {proof.loss_difference:.1e} and the gradient of"
             f" {name} by {difference:.1e}",
             hint="this is an error of Shardwright: report it with the plan",
         )
-    return found
+    return proof
 
 
 def num_ranks(stored: Stored) -> int:
-    """Ranks that run a plan: one a device that is in some stage. Raises as
+    """Number of ranks that run a plan: one for each device of a stage. Raises as
     `program.stages.parts.plan_stages`.
     """
     return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
+class PredictedRun:
     """A prediction to compare a run with: seconds a step, and memory of each class of devices.
 
     `cluster` is the cluster that both were predicted for.
@@ -77,39 +80,40 @@ class Predicted:
     cluster: str
 
 
-def predicted_there(stored: Stored) -> Predicted:
-    """Of the cluster that the plan was made for."""
-    return Predicted(
+def predict_on_own_cluster(stored: Stored) -> PredictedRun:
+    """Prediction of a stored plan on the cluster that it was made for."""
+    return PredictedRun(
         step_time_s=stored.step_time_s,
         memory=predicted_memory(stored.problem, stored.plan),
         cluster=stored.cluster,
     )
 
 
-def predicted_here(saved: StoredSimulation, profile: Path, *, formats: str) -> Predicted:
-    """Of as many devices of a measured machine, run by Shardwright's own engine.
+def predict_on_profile(saved: StoredSimulation, profile: Path, *, formats: str) -> PredictedRun:
+    """Prediction of a stored plan on as many devices of a measured machine, run by Shardwright's
+    engine.
 
     Args:
-        profile: of `shardwright calibrate`.
-        formats: as a run is asked: ``fp64`` is predicted as ``fp32``, which it is slower than.
+        profile: file of `shardwright calibrate`.
+        formats: as for `run`: ``fp64`` is predicted as ``fp32``, which is faster.
 
     Raises:
-        DataError, ClusterError: the profile cannot be read, is of no device that is known, or was
-        not measured in the formats.
+        DataError, ClusterError: the profile cannot be read, is of no known device, or was not
+            measured in the formats.
     """
-    stored, found = stored_plan(saved), read_profile(profile)
-    cluster = f"{found.accelerator}:{stored.plan.devices}"
+    stored, measured_profile = stored_plan(saved), read_profile(profile)
+    cluster = f"{measured_profile.accelerator}:{stored.plan.devices}"
     compute = stored.problem.job.compute if formats == "job" else Dtype.FP32
-    if find_accelerator(found.accelerator) is None and compute not in {
-        rates.dtype for rates in found.gemm
+    if find_accelerator(measured_profile.accelerator) is None and compute not in {
+        rates.dtype for rates in measured_profile.gemm
     }:
-        asked_for = f"shardwright calibrate --dtype {compute.value}"
+        command = f"shardwright calibrate --dtype {compute.value}"
         raise ClusterError(
             f"{profile}: nothing was measured in {compute.value}",
-            hint=f"--formats fp32, or {asked_for} for another profile",
+            hint=f"--formats fp32, or {command} for another profile",
         )
     precision = saved.request.precision if formats == "job" else "fp32"
-    asked = replace(
+    measured_request = replace(
         saved.request,
         cluster=cluster,
         profile=str(profile),
@@ -117,10 +121,12 @@ def predicted_here(saved: StoredSimulation, profile: Path, *, formats: str) -> P
         runtime="shardwright",
         scenarios="",
     )
-    problem = problem_of(asked)
-    done = simulate_plan(problem, stored.plan)
-    return Predicted(
-        step_time_s=done.step_time_s, memory=predicted_memory(problem, stored.plan), cluster=cluster
+    problem = problem_of(measured_request)
+    simulated = simulate_plan(problem, stored.plan)
+    return PredictedRun(
+        step_time_s=simulated.step_time_s,
+        memory=predicted_memory(problem, stored.plan),
+        cluster=cluster,
     )
 
 
@@ -128,16 +134,18 @@ def run(
     stored: Stored,
     options: RunOptions,
     *,
-    predicted: Predicted | None = None,
+    predicted: PredictedRun | None = None,
     watch: Callable[[RunStep | RunEvaluation], None] | None = None,
     begun: Callable[[], None] | None = None,
 ) -> RunReport:
-    """Train under a plan as the rank that this process is, or alone where the plan has one device.
+    """Train under a plan as this process's rank, or alone where the plan has one device; returns a
+    report.
 
     Args:
-        predicted: what the run is held against; None: that of the plan's own cluster.
-        watch: is told of every step and evaluation; on rank 0 only.
-        begun: is called once everything that can be is checked.
+        predicted: the prediction that the run is compared with; None: that of the plan's own
+            cluster.
+        watch: called with every step and evaluation; on rank 0 only.
+        begun: called after all checks.
 
     Raises:
         UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
@@ -148,22 +156,22 @@ def run(
     except ImportError as error:
         raise UsageError("run needs PyTorch", hint="pip install 'shardwright[run]'") from error
     check_plan(stored.problem, stored.plan)
-    known = predicted or predicted_there(stored)
+    prediction = predicted or predict_on_own_cluster(stored)
     return run_plan(
         stored.problem,
         stored.plan,
         options,
         name=stored.name,
-        predicted_s=known.step_time_s,
-        memory=known.memory,
+        predicted_s=prediction.step_time_s,
+        memory=prediction.memory,
         watch=watch,
         begun=begun,
     )
 
 
 def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
-    """What each class of devices is predicted to need at its peak."""
-    done = simulate_plan(problem, plan)
+    """Predicted peak memory of each class of devices."""
+    simulated = simulate_plan(problem, plan)
     return tuple(
         RunMemory(
             devices=tuple(klass.devices),
@@ -171,16 +179,17 @@ def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
             predicted=memory.allocated,
             measured=0,
         )
-        for klass, memory in zip(done.program.classes, done.memory, strict=True)
+        for klass, memory in zip(simulated.program.classes, simulated.memory, strict=True)
     )
 
 
 def tokenise(texts: tuple[Path, ...], tokens: Path) -> tuple[int, int]:
-    """Make a file of tokens of texts, or of the one that comes along: how many tokens, and of how
-    many kinds.
+    """Write a file of tokens of some texts, or of the shipped text; returns the number of tokens
+    and the vocabulary size.
 
     Raises:
-        UsageError: PyTorch is not installed. DataError: see `execute.tokenizer.tokenise`.
+        UsageError: PyTorch is not installed.
+        DataError: see `execute.tokenizer.tokenise`.
     """
     try:
         from shardwright.execute.training import (

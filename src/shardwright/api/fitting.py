@@ -1,4 +1,4 @@
-"""Changes of one axis with which a strategy that does not fit would fit."""
+"""Changes of one axis that make a strategy fit in memory."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.text.grid_notation import changed_grid
 
-TOLD = 3
-"""Most changes that are named."""
-_GROWN = (2, 4, 8)
+MAX_CHANGES = 3
+"""Most changes that are listed."""
+_FACTORS = (2, 4, 8)
 
 
 def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
     """Changes of one axis of `grid` under which every device and every node's host memory has room,
     the fastest first.
 
-    Data parallelism makes room for a larger tensor, context or pipeline degree, so that as many
-    devices are used. Of an axis the fastest value alone is named: ``recompute=selective``, ``pp8``,
+    Data parallelism is reduced for a larger tensor, context or pipeline degree, so that as many
+    devices are used. Of an axis only the fastest value is listed: ``recompute=selective``, ``pp8``,
     ``mbs1``.
     """
     best: dict[str, tuple[float, str]] = {}
     for axis, text in _changes(grid):
         try:
-            other = changed_grid(grid, text)
-            check_grid(problem, other)
-            done = simulate_grid(problem, other)
+            changed = changed_grid(grid, text)
+            check_grid(problem, changed)
+            result = simulate_grid(problem, changed)
         except ShardwrightError:
             continue
-        if done.fits:
-            best[axis] = min(best.get(axis, (float("inf"), "")), (done.step_time_s, text))
-    return tuple(text for _, text in sorted(best.values())[:TOLD])
+        if result.fits:
+            best[axis] = min(best.get(axis, (float("inf"), "")), (result.step_time_s, text))
+    return tuple(text for _, text in sorted(best.values())[:MAX_CHANGES])
 
 
 def _changes(grid: Grid) -> Iterator[tuple[str, str]]:
     """(axis, change as text) of all changes that are tried."""
-    kept = tuple(Recompute)
-    for recompute in kept[kept.index(grid.recompute) + 1 :]:
+    levels = tuple(Recompute)
+    for recompute in levels[levels.index(grid.recompute) + 1 :]:
         yield "recompute", f"recompute={recompute}"
     for zero in range(grid.zero + 1, 4):
         yield "zero", f"zero{zero}"
     for offload in (0, 50, 100):
         if offload != grid.offload:
             yield "offload", f"offload={offload}"
-    for factor in _GROWN:
+    for factor in _FACTORS:
         if grid.microbatch % factor == 0:
             yield "mbs", f"mbs{grid.microbatch // factor}"
         if grid.dp % factor:

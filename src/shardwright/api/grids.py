@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from math import sqrt
 
-from shardwright.api.nearby import nearby
+from shardwright.api.nearby import suggest_nearby
 from shardwright.api.problems import (
     capacity_of,
     facts_of,
@@ -65,12 +65,14 @@ def plan(
         memory=request.search_memory,
         progress=progress,
     )
-    known = (
+    finished_search = (
         searched
         if sensitive and time_limit_s == float("inf") and not answer.certificate.stopped_at
         else None
     )
-    return _completed(request, problem, space, facts, answer, searched=known, progress=progress)
+    return _completed(
+        request, problem, space, facts, answer, searched=finished_search, progress=progress
+    )
 
 
 def _completed(
@@ -86,17 +88,17 @@ def _completed(
     """`answer` with the results of further searches; without them where they were stopped by
     hand, or where no finished search is known.
     """
-    slower: Sensitivity | None = None
-    others: tuple[Nearby, ...] = ()
+    sensitivity: Sensitivity | None = None
+    nearby_problems: tuple[Nearby, ...] = ()
     if searched is not None:
-        slower = _sensitivity(
+        sensitivity = _sensitivity(
             request, problem, row_of(space, answer.grid), facts, answer.grid, searched, progress
         )
-        others = nearby(request, problem, answer, progress=progress)
+        nearby_problems = suggest_nearby(request, problem, answer, progress=progress)
     return replace(
         answer,
-        sensitivity=None if STOP.is_set() else slower,
-        nearby=() if STOP.is_set() else others,
+        sensitivity=None if STOP.is_set() else sensitivity,
+        nearby=() if STOP.is_set() else nearby_problems,
         goodput=(
             _goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None
         ),
@@ -121,7 +123,7 @@ def _sensitivity(
         return None
     slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
     same_s = simulate_grid(slower, grid).step_time_s
-    again = search(
+    slower_search = search(
         slower,
         space,
         facts,
@@ -132,7 +134,7 @@ def _sensitivity(
         progress=progress,
         keeps=lambda meshes: searched.may_reach(meshes, space, same_s),
     )
-    best, *_ = again.outcome.ranked
+    best, *_ = slower_search.outcome.ranked
     return Sensitivity(
         change="10 % less bandwidth between nodes",
         same_plan_s=same_s,
@@ -145,7 +147,8 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
     """Goodput under failures with the checkpoint interval sqrt(2 c M), which loses least to
     checkpoints of c seconds and failures every M seconds (Young 1974, equation 1).
 
-    A checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
+    The interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds. A
+    checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
     behind training.
     """
     devices = answer.prediction.devices
@@ -153,24 +156,26 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
     rate = job.failures_per_hour.value
     if not rate:
         return None
-    between = 3600.0 / rate
+    failure_interval_s = 3600.0 / rate
     state = problem.model.num_trainable_parameters * (
         problem.optimizer.state_bytes + problem.job.parameter.bits // 8
     )
-    cost = max(state / job.storage.value, 1.0)
-    interval = sqrt(2 * cost * between)
-    lost = cost / interval + (interval / 2 + job.restart_s.value) / between
+    checkpoint_s = max(state / job.storage.value, 1.0)
+    interval_s = sqrt(2 * checkpoint_s * failure_interval_s)
+    lost_share = (
+        checkpoint_s / interval_s + (interval_s / 2 + job.restart_s.value) / failure_interval_s
+    )
     return Goodput(
-        failures_per_day=86400.0 / between,
-        checkpoint_interval_s=interval,
-        goodput=max(1.0 - lost, 0.0),
+        failures_per_day=86400.0 / failure_interval_s,
+        checkpoint_interval_s=interval_s,
+        goodput=max(1.0 - lost_share, 0.0),
         assumptions=(
             (
                 f"{rate / devices:.3g} failures a device-hour"
                 f" ({job.failures_per_hour.origin.reference})"
             ),
             (
-                f"a checkpoint takes {cost:.3g} s: {state / 1e12:.3g} TB at"
+                f"a checkpoint takes {checkpoint_s:.3g} s: {state / 1e12:.3g} TB at"
                 f" {job.storage.value / GIGA:.4g} GB/s in all, nothing hidden"
                 f" ({job.storage.origin.reference})"
             ),
@@ -193,26 +198,26 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
     was; then bound and simulate a random 1 % of the space, and all members that the bounds leave.
 
     Raises:
-        DataError: a leaf differs, or the certificate does not hold.
+        DataError: a field differs, or the certificate does not hold.
     """
     answer = stored.answer
     assert answer is not None
     sensitive = answer.sensitivity is not None or bool(answer.nearby)
-    found = repeated(
+    repeat = repeated(
         stored.request, answer.certificate.stopped_at, sensitive=sensitive, progress=progress
     )
-    leaves = require_same(document_of(stored), document_of(stored_answer(found.answer)))
-    done = recheck(
-        found.problem,
-        found.space,
-        found.facts,
+    leaves = require_same(document_of(stored), document_of(stored_answer(repeat.answer)))
+    result = recheck(
+        repeat.problem,
+        repeat.space,
+        repeat.facts,
         answer,
-        capacity=capacity_of(stored.request, found.problem),
+        capacity=capacity_of(stored.request, repeat.problem),
         generator=random.Random(seed),
-        repeated=found.searched,
+        repeated=repeat.searched,
         progress=progress,
     )
-    return replace(done, leaves=leaves)
+    return replace(result, leaves=leaves)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,13 +252,13 @@ def repeated(
         memory=request.search_memory,
         progress=progress,
     )
-    found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
+    bare_answer = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
     answer = _completed(
         request,
         problem,
         space,
         facts,
-        found,
+        bare_answer,
         searched=searched if sensitive else None,
         progress=progress,
     )

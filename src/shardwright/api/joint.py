@@ -30,7 +30,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
 """Names of joint spaces, and the orders that each has."""
-CHOSEN: Final = {
+CHOSEN_AXES: Final = {
     "first": "the layers",
     "last": "the layers",
     "recompute": "the recompute",
@@ -59,7 +59,8 @@ def plan_joint(
         stops, engine: see `find_joint`.
 
     Raises:
-        InfeasibleError: nothing fits. UsageError: the model is beside a teacher.
+        InfeasibleError: nothing fits.
+        UsageError: the model is beside a teacher.
     """
     require_unranked(request, "a joint search")
     request = with_defaults(request)
@@ -73,9 +74,9 @@ def plan_joint(
     facts = facts_of(problem)
     space, capacity = space_of(_grids(request), problem, facts), capacity_of(request, problem)
     for name, _ in (*request.pins, *request.excludes):
-        if name in CHOSEN:
+        if name in CHOSEN_AXES:
             raise UsageError(
-                f"a joint search chooses {CHOSEN[name]} of each rank",
+                f"a joint search chooses {CHOSEN_AXES[name]} of each rank",
                 hint=f"leave {name} free, or --space standard",
             )
     answer = find_joint(

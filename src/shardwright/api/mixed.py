@@ -18,7 +18,7 @@ from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
-from shardwright.runtime.registry import options_said
+from shardwright.runtime.registry import written_options
 from shardwright.search.answer import GeneralAnswer, Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
@@ -113,7 +113,7 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
         stop=None,
         memory=request.search_memory,
     )
-    space, said = space_alone(problem, task)[1], options_said(request.runtime)
+    space, said = space_alone(problem, task)[1], written_options(request.runtime)
     return unsearched(
         problem, space, answer.strategy, step_time_s=answer.step_time_s, capacity=None, decided=said
     )
@@ -131,7 +131,7 @@ def choices_for(request: Request, problem: Problem) -> Choices:
         pipelines=not why_alone(problem),
         experts=has_experts(problem),
     )
-    return replace(found, said=tuple(sorted(options_said(request.runtime))))
+    return replace(found, said=tuple(sorted(written_options(request.runtime))))
 
 
 def goal_of(request: Request) -> Goal:

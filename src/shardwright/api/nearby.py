@@ -1,4 +1,4 @@
-"""Batches and numbers of devices near a request's that suit each other better."""
+"""Batches and numbers of devices close to a request's that use the devices better."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from shardwright.search.grid.find import find
 from shardwright.search.grid.modules import LADDER
 from shardwright.search.request import Request
 
-WORTH = 0.05
-"""Least gain that is told."""
-NEAR = 0.125
-"""Farthest, as a share of what was asked, where no larger share of the devices is idle."""
-SUITED = 0.25
-"""Least common divisor of a batch and the devices that suit each other, as a share of the smaller.
-"""
-LOOKED = 8
-"""Problems of each kind that are bounded; and SEARCHED of those whose bound promises enough are
+MIN_GAIN = 0.05
+"""Least gain of a suggestion, as a share of the tokens a second and device."""
+MAX_DISTANCE = 0.125
+"""Largest distance from the request's number, as a share of it, unless a larger share of
+the devices is idle."""
+MIN_COMMON_DIVISOR = 0.25
+"""Least greatest common divisor of batch and devices, as a share of the smaller, at which none are
 searched."""
-SEARCHED = 2
+MAX_BOUNDED = 8
+"""Most problems of each kind that are bounded, and of these that are searched (MAX_SEARCHED)."""
+MAX_SEARCHED = 2
 
 
-def nearby(
+def suggest_nearby(
     request: Request, problem: Problem, answer: Answer, *, progress: Progress | None = None
 ) -> tuple[Nearby, ...]:
-    """The nearest batch, and the nearest larger number of devices, with which no device is idle and
-    each gives more tokens a second than in `answer`, by WORTH and half of what the best of them
-    promises at least. Looked for where `answer` leaves devices idle, or both share no large
-    divisor; in the standard space, as a suggestion needs no more.
+    """The nearest batch, and the nearest larger number of devices, with more tokens a second and
+    device than `answer` and no idle device.
+
+    Each gains at least MIN_GAIN, and half of the largest gain that a bound allows. They are
+    searched where `answer` leaves devices idle, or batch and devices share no large divisor; in the
+    standard space, which is enough for a suggestion.
     """
     # Under the options of the answer, so that what is nearby gains by its own.
     pins = {
@@ -45,32 +47,44 @@ def nearby(
     }
     request = replace(request, space="standard", pins=tuple(pins.items()))
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
-    if not answer.prediction.idle_devices and gcd(batch, devices) >= SUITED * min(batch, devices):
+    if not answer.prediction.idle_devices and gcd(batch, devices) >= MIN_COMMON_DIVISOR * min(
+        batch, devices
+    ):
         return ()
     rate = problem.job.global_batch / answer.prediction.step_time_s / problem.cluster.num_devices
     idle = answer.prediction.idle_devices / problem.cluster.num_devices
-    found = (
-        _first(request, some, rate, progress)
-        for some in (_batches(problem, max(NEAR, idle)), _larger(problem, max(NEAR, idle)))
+    suggestions = (
+        _first_worthwhile(request, candidates, rate, progress)
+        for candidates in (
+            _nearest_batches(problem, max(MAX_DISTANCE, idle)),
+            _larger_clusters(problem, max(MAX_DISTANCE, idle)),
+        )
     )
-    return tuple(one for one in found if one is not None)
+    return tuple(suggestion for suggestion in suggestions if suggestion is not None)
 
 
-def _first(
+def _first_worthwhile(
     request: Request, problems: Iterator[Problem], rate: float, progress: Progress | None
 ) -> Nearby | None:
-    """The first problem that gains at least half of the largest gain that any promises."""
-    promises = [(one, _most(request, one) / rate - 1) for one in islice(problems, LOOKED)]
-    worth = max(WORTH, max((gain for _, gain in promises), default=0.0) / 2)
-    for one in islice((one for one, gain in promises if gain >= worth), SEARCHED):
-        facts = facts_of(one)
+    """The first problem that gains half of the largest gain that any bound allows; None if none
+    does.
+    """
+    possible_gains = [
+        (candidate, _rate_bound(request, candidate) / rate - 1)
+        for candidate in islice(problems, MAX_BOUNDED)
+    ]
+    min_gain = max(MIN_GAIN, max((gain for _, gain in possible_gains), default=0.0) / 2)
+    for candidate in islice(
+        (candidate for candidate, gain in possible_gains if gain >= min_gain), MAX_SEARCHED
+    ):
+        facts = facts_of(candidate)
         space, capacity = (
-            space_of(replace(request, use_all=True), one, facts),
-            capacity_of(request, one),
+            space_of(replace(request, use_all=True), candidate, facts),
+            capacity_of(request, candidate),
         )
         try:
             best = find(
-                one,
+                candidate,
                 space,
                 facts,
                 capacity=capacity,
@@ -81,8 +95,8 @@ def _first(
             )
         except InfeasibleError:
             continue
-        gain = one.job.global_batch / best.prediction.step_time_s / facts.devices / rate - 1
-        if gain >= worth:
+        gain = candidate.job.global_batch / best.prediction.step_time_s / facts.devices / rate - 1
+        if gain >= min_gain:
             return Nearby(
                 devices=facts.devices,
                 global_batch=facts.global_batch,
@@ -92,9 +106,9 @@ def _first(
     return None
 
 
-def _most(request: Request, problem: Problem) -> float:
-    """Upper bound of the samples a second and device of all plans on all devices; 0 where none
-    is legal and fits.
+def _rate_bound(request: Request, problem: Problem) -> float:
+    """Upper bound of the samples a second and device of any plan on all devices; 0 where none is
+    legal and fits.
     """
     facts = facts_of(problem)
     space = space_of(replace(request, use_all=True), problem, facts)
@@ -102,9 +116,9 @@ def _most(request: Request, problem: Problem) -> float:
     return facts.global_batch / float(bounded.seconds.min(initial=float("inf"))) / facts.devices
 
 
-def _batches(problem: Problem, near: float) -> Iterator[Problem]:
-    """The nearest batches that share a large divisor with the number of devices, in order of their
-    distance.
+def _nearest_batches(problem: Problem, near: float) -> Iterator[Problem]:
+    """Problems with the nearest batches that share a large divisor with the number of devices, the
+    nearest first.
     """
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [
@@ -120,18 +134,22 @@ def _batches(problem: Problem, near: float) -> Iterator[Problem]:
         yield replace(problem, job=replace(problem.job, global_batch=number))
 
 
-def _larger(problem: Problem, near: float) -> Iterator[Problem]:
-    """The same cluster with more nodes, whose number shares a large divisor with the batch, the
-    fewest first.
+def _larger_clusters(problem: Problem, near: float) -> Iterator[Problem]:
+    """Problems on more nodes whose number shares a large divisor with the batch, the fewest nodes
+    first.
     """
     batch, cluster = problem.job.global_batch, problem.cluster
     if len(cluster.groups) > 1:
         return
-    nodes, each = cluster.groups[0].count, cluster.node.num_devices
+    nodes, node_devices = cluster.groups[0].count, cluster.node.num_devices
     steps = [d for d in range(2, min(batch, nodes) + 1) if batch % d == 0]
-    more = {-(-nodes // step) * step for step in steps if step >= nodes * near / 4} - {nodes}
+    larger_counts = {-(-nodes // step) * step for step in steps if step >= nodes * near / 4} - {
+        nodes
+    }
     for number in sorted(
-        n for n in more if n <= nodes * (1 + near) and n * each > cluster.num_devices
+        n
+        for n in larger_counts
+        if n <= nodes * (1 + near) and n * node_devices > cluster.num_devices
     ):
         yield replace(
             problem, cluster=replace(cluster, groups=(replace(cluster.groups[0], count=number),))

@@ -20,8 +20,8 @@ from shardwright.model.asked import asked_model
 from shardwright.program.identity_keys import one_of_equals
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import facts_of as facts_of
-from shardwright.runtime.options import on_devices
-from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
+from shardwright.runtime.options import restrict_to_devices
+from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, written_options
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.space import (
     Space,
@@ -119,12 +119,12 @@ def _runtime_on(cluster: Cluster, text: str) -> Runtime:
     have = [frozenset(rates.generation for rates in device.attention) for device in devices]
     fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
     vendors = {device.vendor: device.name for device in devices if device.vendor in VENDORS}
-    return on_devices(
+    return restrict_to_devices(
         load_runtime(text),
         kernels=frozenset.intersection(*have),
         called=fewest.name,
         vendors=vendors,
-        said=options_said(text),
+        said=written_options(text),
     )
 
 
@@ -322,7 +322,7 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     return requested(
         on_all_devices(space) if request.use_all else space,
         problem,
-        said=options_said(request.runtime),
+        said=written_options(request.runtime),
         pins=dict(request.pins),
         excludes=dict(request.excludes),
     )

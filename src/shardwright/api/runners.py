@@ -1,4 +1,4 @@
-"""Frameworks that run a plan: those that it can be exported to, exactly or with differences."""
+"""Frameworks that a plan can be exported to, exactly or with differences."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from shardwright.search.runners import Runners
 
 
 def runners_of(stored: Stored) -> Runners:
-    """The targets of `export` that run a plan, each with its differences; and the reasons of the
-    others.
+    """Export targets that run a plan exactly, those that differ in some settings, and those that do
+    not run it, with reasons.
     """
     exact: list[str] = []
-    otherwise: list[tuple[str, str]] = []
+    differing: list[tuple[str, str]] = []
     refused: list[tuple[str, str]] = []
     for name, exporter in TARGETS.items():
-        given = given_of(stored, meshes=exporter.stages_differ)
-        found: tuple[Shortfall, ...] = () if given is None else tuple(exporter.shortfalls(given))
-        never = [one.what for one in found if not one.instead]
-        if given is None or never:
-            refused.append((name, never[0] if never else "no grid says this plan"))
-        elif found:
-            otherwise.append((name, "; ".join(one.what for one in found)))
+        exportable = given_of(stored, meshes=exporter.stages_differ)
+        shortfalls: tuple[Shortfall, ...] = (
+            () if exportable is None else tuple(exporter.shortfalls(exportable))
+        )
+        refusals = [shortfall.what for shortfall in shortfalls if not shortfall.instead]
+        if exportable is None or refusals:
+            refused.append((name, refusals[0] if refusals else "no grid says this plan"))
+        elif shortfalls:
+            differing.append((name, "; ".join(shortfall.what for shortfall in shortfalls)))
         else:
             exact.append(name)
-    return Runners(exact=tuple(exact), otherwise=tuple(otherwise), refused=tuple(refused))
+    return Runners(exact=tuple(exact), otherwise=tuple(differing), refused=tuple(refused))

@@ -1,4 +1,4 @@
-"""A deployment of a serving engine under traffic, simulated."""
+"""Simulation of a serving engine's deployment under traffic."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from shardwright.job.serving import Arrivals, Lengths, Precision, Promise, Servi
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
-from shardwright.runtime.engines.registry import engine_called, notice
+from shardwright.runtime.engines.registry import load_engine, version_notice
 from shardwright.serving.deployments.checkpoint_formats import CheckpointFormats, checkpoint_formats
 from shardwright.serving.deployments.deployment_notation import parse_deployment
-from shardwright.serving.deployments.engine_on_worker import on_worker
+from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
 from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.mean_estimate import MeanField
-from shardwright.serving.simulation.run_deployment import in_the_mean, served_job
+from shardwright.serving.simulation.run_deployment import estimate_mean, simulate_job
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
 from shardwright.serving.simulation.user_metrics import metrics
 from shardwright.serving.step_times.worker_memory import WorkerMemory, require_room, worker_memory
@@ -40,24 +40,25 @@ from shardwright.serving.traffic.traffic_notation import (
 )
 
 DEFAULT_ENGINE: Final = "vllm"
-STREAMED: Final = 1000
+DEFAULT_REQUESTS: Final = 1000
 """Requests of a stream where nothing else is said."""
 
 
 def serve_simulate(request: ServingRequest) -> ServingAnswer:
-    """What a deployment does under a job's traffic.
+    """Latencies and throughput of a deployment under a job's traffic, simulated.
 
     Raises:
-        ModelError, ClusterError, RuntimeModelError, StrategyError, UsageError, DataError: by what
-        is wrong with the words. InfeasibleError: weights, or one request, do not fit.
+        ModelError, ClusterError, RuntimeModelError, StrategyError, UsageError, DataError: a part of
+            the request is not valid.
+        InfeasibleError: weights, or one request, do not fit.
     """
     problem, deployment = serving_problem(request)
     longest = longest_request(problem.job)
-    pools = tuple(_room(problem, pool, longest) for pool in deployment.pools)
-    requests, served = served_job(
+    pools = tuple(_checked_memory(problem, pool, longest) for pool in deployment.pools)
+    requests, served = simulate_job(
         problem, deployment, blocks=tuple(memory.blocks for memory in pools)
     )
-    seen = metrics(
+    user_metrics = metrics(
         requests,
         served,
         devices=deployment.devices,
@@ -69,35 +70,35 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         problem=problem,
         deployment=deployment,
         engine=problem.engine.name,
-        settled=on_worker(problem, deployment.pools[0].worker).engine,
+        settled=problem_on_worker(problem, deployment.pools[0].worker).engine,
         pools=tuple(
             PoolAnswer(
                 pool=pool, memory=memory, cache_used=min(served.peak_blocks / memory.blocks, 1.0)
             )
             for pool, memory in zip(deployment.pools, pools, strict=True)
         ),
-        metrics=seen,
+        metrics=user_metrics,
         served=served,
-        joules_per_token=_joules(problem.cluster, deployment, seen.tokens_per_second),
+        joules_per_token=_joules(problem.cluster, deployment, user_metrics.tokens_per_second),
         notes=_notes(request, problem, requests),
     )
 
 
 def serve_estimate(request: ServingRequest) -> MeanField:
-    """The same in the mean, in closed form and in milliseconds: to compare deployments. Of one
-    deployment, so each array has one number.
+    """Mean-value estimate of one deployment under a job's traffic, in closed form (each array has
+    one number).
 
     Raises:
-        As `serve_simulate`, and where arrivals are a trace or prompts have workers of their own.
+        As `serve_simulate`, and where arrivals are a trace or prompts have separate workers.
     """
     problem, deployment = serving_problem(request)
-    memory = _room(problem, deployment.pools[0], longest_request(problem.job))
-    return in_the_mean(problem, deployment, blocks=memory.blocks)
+    memory = _checked_memory(problem, deployment.pools[0], longest_request(problem.job))
+    return estimate_mean(problem, deployment, blocks=memory.blocks)
 
 
 def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:
-    """The problem that a request means, and the deployment; the engine as it was asked for, not yet
-    on its devices (`serving.run.on_workers`).
+    """The problem and the deployment of a request; the engine is not yet set to its devices
+    (`problem_on_worker`).
     """
     model, cluster = _served_model(request.model), load_cluster(request.cluster)
     if not cluster.is_uniform:
@@ -110,7 +111,9 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
     )
     _require_devices(deployment, cluster)
     _require_experts(deployment, model)
-    guesses = {pool.worker.guesses for pool in deployment.pools if pool.role is not Role.PREFILL}
+    draft_tokens = {
+        pool.worker.draft_tokens for pool in deployment.pools if pool.role is not Role.PREFILL
+    }
     arrivals = _arrivals(request)
     job = ServingJob(
         arrivals=arrivals,
@@ -118,7 +121,7 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
         precision=_precision(request, model, cluster),
         prefix=read_prefix(request.prefix) if request.prefix else None,
         promise=read_promise(request.slo) if request.slo else Promise(),
-        speculation=read_speculation(max(guesses), request.acceptance),
+        speculation=read_speculation(max(draft_tokens), request.acceptance),
         expert_skew=_skew(request, model),
         seed=request.seed,
     )
@@ -127,28 +130,29 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
             model=model,
             cluster=cluster,
             job=job,
-            engine=engine_called(request.engine or DEFAULT_ENGINE),
+            engine=load_engine(request.engine or DEFAULT_ENGINE),
         ),
         deployment,
     )
 
 
 def _precision(request: ServingRequest, model: Model, cluster: Cluster) -> Precision:
-    """The formats that the request names, else those of the model's checkpoint."""
+    """Number formats that the request names, else those of the model's checkpoint."""
     if request.precision:
         return read_precision(request.precision)
     return _formats(model, cluster).precision
 
 
 def _formats(model: Model, cluster: Cluster) -> CheckpointFormats:
+    """Number formats of the model's checkpoint on the cluster's devices."""
     return checkpoint_formats(model, fp4_units=cluster.node.accelerator.peak(Dtype.FP4) > 0)
 
 
 def _served_model(name: str) -> Model:
-    """A model of text: a decoder whose every token depends on those before it alone.
+    """The decoder-only text model called `name`.
 
     Raises:
-        ModelError: it reads another sequence first.
+        ModelError: the model reads another sequence first, or is not causal.
     """
     model = load_model(name)
     text = [block for block in model.blocks if block.sequence == TEXT]
@@ -161,12 +165,14 @@ def _served_model(name: str) -> Model:
 
 
 def _one_worker(cluster: Cluster) -> Deployment:
+    """A deployment of one worker on all devices, in tensor parallelism."""
     return Deployment(
         pools=(Pool(role=Role.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),)
     )
 
 
 def _require_devices(deployment: Deployment, cluster: Cluster) -> None:
+    """Raise StrategyError if the deployment needs more devices than the cluster has."""
     if deployment.devices > cluster.num_devices:
         raise StrategyError(
             f"the deployment takes {deployment.devices:,} devices of {cluster.num_devices:,}",
@@ -175,7 +181,7 @@ def _require_devices(deployment: Deployment, cluster: Cluster) -> None:
 
 
 def _require_experts(deployment: Deployment, model: Model) -> None:
-    """Experts can be spread as a worker says, if there are any."""
+    """Raise StrategyError if a worker spreads more experts than the model has."""
     experts = {
         o.experts.experts
         for block in model.blocks
@@ -184,21 +190,21 @@ def _require_experts(deployment: Deployment, model: Model) -> None:
     }
     for pool in deployment.pools:
         if pool.worker.ep > max(experts, default=1):
-            said = f"{max(experts):,} experts" if experts else "no experts"
+            available = f"{max(experts):,} experts" if experts else "no experts"
             raise StrategyError(
-                f"{pool.role.value}: ep {pool.worker.ep} for a model with {said}",
+                f"{pool.role.value}: ep {pool.worker.ep} for a model with {available}",
                 hint="a lower ep",
                 rule="worker.experts",
             )
 
 
 def _arrivals(request: ServingRequest) -> Arrivals:
-    """One of three: requests in flight, a stream, a file.
+    """Arrivals of a request: requests in flight, a stream, or a trace file.
 
     Raises:
-        UsageError: none of them is said, or two are.
+        UsageError: none of them is given, or two are.
     """
-    said = [
+    given_flags = [
         name
         for name, value in (
             ("--concurrency", request.concurrency),
@@ -207,20 +213,21 @@ def _arrivals(request: ServingRequest) -> Arrivals:
         )
         if value
     ]
-    if len(said) != 1:
-        what = f"{' and '.join(said)} are two ways" if said else "nothing says"
+    if len(given_flags) != 1:
+        problem = f"{' and '.join(given_flags)} are two ways" if given_flags else "nothing says"
         raise UsageError(
-            f"{what} how requests come",
+            f"{problem} how requests come",
             hint="one of --concurrency 256, --arrivals poisson:12/s, --trace FILE",
         )
     if request.concurrency:
         return closed_loop(request.concurrency, requests=request.requests)
     if request.arrivals:
-        return read_arrivals(request.arrivals, requests=request.requests or STREAMED)
+        return read_arrivals(request.arrivals, requests=request.requests or DEFAULT_REQUESTS)
     return read_trace(Path(request.trace))
 
 
 def _lengths(request: ServingRequest, arrivals: Arrivals) -> Lengths | None:
+    """Ranges of prompt and answer lengths; None for a trace."""
     if isinstance(arrivals, Trace):
         if request.isl or request.osl:
             raise UsageError("a trace has lengths of its own", hint="drop --isl and --osl")
@@ -237,6 +244,7 @@ def _lengths(request: ServingRequest, arrivals: Arrivals) -> Lengths | None:
 
 
 def _skew(request: ServingRequest, model: Model) -> float:
+    """The request's expert skew, checked."""
     if not 1.0 <= request.expert_skew <= 1000:
         raise UsageError(
             f"--expert-skew {request.expert_skew:g} is not between 1 and 1,000",
@@ -252,13 +260,15 @@ def _skew(request: ServingRequest, model: Model) -> float:
     return request.expert_skew
 
 
-def _room(problem: ServingProblem, pool: Pool, longest: int) -> WorkerMemory:
-    memory = worker_memory(on_worker(problem, pool.worker), pool.worker)
+def _checked_memory(problem: ServingProblem, pool: Pool, longest: int) -> WorkerMemory:
+    """Memory of a pool's worker; InfeasibleError if the longest request does not fit."""
+    memory = worker_memory(problem_on_worker(problem, pool.worker), pool.worker)
     require_room(memory, longest=longest)
     return memory
 
 
 def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) -> float | None:
+    """Joules a token at the devices' power limits; None where the power is not known."""
     power = power_of(cluster.node.accelerator)
     return (
         power.watts * deployment.devices / tokens_per_second
@@ -268,20 +278,23 @@ def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) 
 
 
 def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
-    found = [notice(problem.engine), _precision_note(request, problem)]
+    """Assumptions of the simulation, as sentences."""
+    notes = [version_notice(problem.engine), _precision_note(request, problem)]
     if (
         problem.model.max_context
         and int((requests.inputs + requests.outputs).max()) > problem.model.max_context
     ):
-        found.append(
+        notes.append(
             f"the longest request is longer than the model's {problem.model.max_context:,}"
             " positions"
         )
-    return tuple(note for note in found if note)
+    return tuple(note for note in notes if note)
 
 
 def _precision_note(request: ServingRequest, problem: ServingProblem) -> str:
-    """Where the number formats come from, or that the request replaces those of the checkpoint."""
+    """Sentence on the source of the number formats, or that the request replaces those of the
+    checkpoint.
+    """
     if not request.precision:
         return _formats(problem.model, problem.cluster).note
     stored = problem.model.stored

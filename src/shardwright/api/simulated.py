@@ -37,23 +37,24 @@ def simulated(
     if plan is None:
         assert grid is not None
         plan = plan_of_grid(problem, grid)
-    found = resolved(problem, plan)
-    done = simulate_plan(problem, found)
-    searched = [
-        (o, now)
-        for o, now in zip(plan.orders, found.orders, strict=True)
-        if isinstance(o, NamedOrder) and o != now
+    resolved_plan = resolved(problem, plan)
+    result = simulate_plan(problem, resolved_plan)
+    replaced = [
+        (order, resolved_order)
+        for order, resolved_order in zip(plan.orders, resolved_plan.orders, strict=True)
+        if isinstance(order, NamedOrder) and order != resolved_order
     ]
     return Simulation(
         request=request,
         name=name,
         grid=grid,
-        plan=found,
-        prediction=predict_plan(problem, found, done),
-        classes=tuple(device_text(np.array(c.devices)) for c in done.program.classes),
+        plan=resolved_plan,
+        prediction=predict_plan(problem, resolved_plan, result),
+        classes=tuple(device_text(np.array(c.devices)) for c in result.program.classes),
         notes=tuple(
-            f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place"
-            for o, now in searched
+            f"order {order.schedule}({', '.join(order.lanes)}): {_stands_in(resolved_order)}"
+            " stands in its place"
+            for order, resolved_order in replaced
         ),
     )
 
@@ -68,6 +69,7 @@ def with_simulation(
 
 
 def _stands_in(order: NamedOrder | Table) -> str:
+    """Text for the order that replaces a searched one."""
     return (
         "the best table found"
         if isinstance(order, Table)

@@ -1,4 +1,4 @@
-"""One strategy, simulated; and a stored simulation, verified."""
+"""Simulation of one strategy, and verification of a stored simulation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes
 
-SMALL = 16
+MAX_DRAWN = 16
 """Most devices, and stages, of a plan that is drawn beside its numbers."""
 
 
@@ -38,57 +38,61 @@ def simulate(request: Request, *, strategy: str) -> Prediction:
 
 
 def simulation(request: Request, *, strategy: str) -> Simulation:
-    """One strategy, simulated.
+    """The simulation of one strategy.
 
-    A grid whose schedule is searched is lowered as it is, and so is a plan that such a grid says;
+    A grid whose schedule is searched is lowered as it is, and so is a plan that equals such a grid;
     every other one as a general plan. An order called ``table-search`` is found first.
 
     Args:
-        strategy: a grid's text, or as people name it (``fsdp``); a text in the general notation; or
+        strategy: a grid's text, or an everyday phrase (``fsdp``); a text in the general notation;
+            or
             the path of such a text or of a plan file.
 
     Raises:
-        StrategyError: it cannot be read, or is not legal here. InfeasibleError: no order to be
-        found keeps within the memory.
+        StrategyError: it cannot be read, or is not legal here.
+        InfeasibleError: no order within the memory is found.
     """
     request = with_defaults(request)
     problem = problem_of(request)
-    given = read_strategy(
+    source = read_strategy(
         strategy, model=problem.model, model_name=request.model, devices=problem.cluster.num_devices
     )
-    if isinstance(given.strategy, Grid):
-        check_grid(problem, given.strategy)
-        found = simulated(request, problem, name=given.name, grid=given.strategy)
+    if isinstance(source.strategy, Grid):
+        check_grid(problem, source.strategy)
+        grid_simulation = simulated(request, problem, name=source.name, grid=source.strategy)
         return (
-            replace(found, notes=(*found.notes, f"read {given.read_as}"))
-            if given.read_as
-            else found
+            replace(grid_simulation, notes=(*grid_simulation.notes, f"read {source.read_as}"))
+            if source.read_as
+            else grid_simulation
         )
-    check_plan(problem, given.strategy)
-    grid = None if is_open(given.strategy) else grid_of(given.strategy, model=problem.model)
-    return simulated(request, problem, name=given.name, grid=grid, plan=given.strategy)
+    check_plan(problem, source.strategy)
+    grid = None if is_open(source.strategy) else grid_of(source.strategy, model=problem.model)
+    return simulated(request, problem, name=source.name, grid=grid, plan=source.strategy)
 
 
 def verify(stored: StoredSimulation) -> Verified:
-    """Verify a stored simulation: its rules, that its orders end, its memory, and every leaf of its
-    file, all made again.
+    """Result of verifying a stored simulation: rules, orders, memory, and every field of its file,
+    all repeated.
 
     Raises:
-        StrategyError: a rule is broken. InfeasibleError: a device needs more memory than it has.
-        DataError: a leaf differs.
+        StrategyError: a rule is broken.
+        InfeasibleError: a device needs more memory than it has.
+        DataError: a field differs.
     """
-    again, verified = verified_strategy(stored.simulation)
+    repeated, verified = verified_strategy(stored.simulation)
     return replace(
-        verified, leaves=require_same(document_of(stored), document_of(stored_simulation(again)))
+        verified, leaves=require_same(document_of(stored), document_of(stored_simulation(repeated)))
     )
 
 
 def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
-    """A strategy, simulated again, and what holds of it whatever the claim's numbers are.
+    """A claimed strategy, simulated again, and checks that hold whatever the claim's numbers
+    are.
 
     Raises:
-        StrategyError: a rule is broken. InfeasibleError: a device needs more memory than it has.
-        DataError: grid and plan are two.
+        StrategyError: a rule is broken.
+        InfeasibleError: a device needs more memory than it has.
+        DataError: grid and plan differ.
     """
     request, actions = claim.request, 0
     problem = problem_of(request)
@@ -102,38 +106,39 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
     else:
         assert claim.grid is not None
         check_grid(problem, claim.grid)
-    again = replace(
+    repeated = replace(
         simulated(request, problem, name=claim.name, grid=claim.grid, plan=claim.plan),
         notes=claim.notes,
     )
-    claimed, found = claim.prediction, again.prediction
-    lack = host_lack(found.host_memory)
-    if not found.fits and found.reserved_bytes > found.capacity_bytes:
+    claimed_prediction, prediction = claim.prediction, repeated.prediction
+    host_shortage = host_lack(prediction.host_memory)
+    if not prediction.fits and prediction.reserved_bytes > prediction.capacity_bytes:
         raise InfeasibleError(
-            f"a device needs {format_bytes(found.reserved_bytes)}, more than its"
-            f" {format_bytes(found.capacity_bytes)}",
+            f"a device needs {format_bytes(prediction.reserved_bytes)}, more than its"
+            f" {format_bytes(prediction.capacity_bytes)}",
             hint="recompute, shard or offload more, or another order",
         )
-    if lack:
+    if host_shortage:
         raise InfeasibleError(
-            f"the plan does not fit {lack}",
+            f"the plan does not fit {host_shortage}",
             hint="offload less, or shard what is offloaded over more nodes",
         )
     drift = (
-        abs(found.step_time_s - claimed.step_time_s) / claimed.step_time_s
-        if claimed.step_time_s > 0
+        abs(prediction.step_time_s - claimed_prediction.step_time_s)
+        / claimed_prediction.step_time_s
+        if claimed_prediction.step_time_s > 0
         else 1.0
     )
-    return again, Verified(
-        devices=found.devices,
+    return repeated, Verified(
+        devices=prediction.devices,
         actions=actions,
         drift=drift,
-        full=found.reserved_bytes / found.capacity_bytes,
+        full=prediction.reserved_bytes / prediction.capacity_bytes,
     )
 
 
 def _check_actions(problem: Problem, plan: Plan) -> int:
-    """How many actions the orders hold; StrategyError where one waits for ever."""
+    """Number of actions in the plan's orders; StrategyError where one deadlocks."""
     rows = action_rows(plan)
     stages = plan_stages(plan, model=problem.model)
     edges = [
@@ -146,15 +151,15 @@ def _check_actions(problem: Problem, plan: Plan) -> int:
 
 
 def small_picture(simulation: Simulation) -> Picture | None:
-    """The picture of a general plan that no grid says, if it has few devices and stages. Raises as
-    `check_plan` where it is none.
+    """Picture of a general plan that no grid equals, if it has few devices and stages; else None.
+    Raises as `check_plan`.
     """
     plan = simulation.plan
     if (
         plan is None
         or simulation.grid is not None
-        or plan.devices > SMALL
-        or sum(len(lane.stages) for lane in plan.lanes) > SMALL
+        or plan.devices > MAX_DRAWN
+        or sum(len(lane.stages) for lane in plan.lanes) > MAX_DRAWN
     ):
         return None
     problem = problem_of(simulation.request)

@@ -1,6 +1,4 @@
-"""The trace of a stored plan: what its devices do in a step, as simulated; and beside what was
-measured.
-"""
+"""Trace of a stored plan's simulated step, and its comparison with a measured step."""
 
 from __future__ import annotations
 
@@ -21,39 +19,43 @@ from shardwright.simulator.simulated_trace import simulated_trace
 
 
 def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
-    """The simulated step of a stored plan; a grid is simulated as the general plan that it means.
+    """The simulated step of a stored plan, task by task; a grid is simulated as its general
+    plan.
 
     Args:
-        devices: whose; none = the first of each class of devices that do the same. On a mixed
+        devices: devices traced; none = the first of each class of devices that do the same. On a
+            mixed
             cluster the kind stands behind their layers.
 
     Raises:
-        UsageError: a device runs nothing. StrategyError: the plan breaks a rule.
+        UsageError: a device runs nothing.
+        StrategyError: the plan breaks a rule.
     """
     cluster = stored.problem.cluster
     result = simulate_plan(stored.problem, resolved(stored.problem, stored.plan))
-    found = simulated_trace(result, plan=stored.name, devices=devices)
+    step = simulated_trace(result, plan=stored.name, devices=devices)
     if cluster.is_uniform:
-        return found
+        return step
     names, groups = (
         kind_names(cluster),
         groups_of(
-            cluster, np.array([one.device for one in found.devices], dtype=np.int64)
+            cluster,
+            np.array([device_trace.device for device_trace in step.devices], dtype=np.int64),
         ).tolist(),
     )
     traced = (
-        replace(one, runs=f"{one.runs} on {names[group]}")
-        for one, group in zip(found.devices, groups, strict=True)
+        replace(device_trace, runs=f"{device_trace.runs} on {names[group]}")
+        for device_trace, group in zip(step.devices, groups, strict=True)
     )
-    return replace(found, devices=tuple(traced))
+    return replace(step, devices=tuple(traced))
 
 
 def compare_traces(stored: Stored, measured: StepTrace) -> ComparedTraces:
-    """The simulated step of a stored plan beside a measured one, for the devices that were
-    measured.
+    """The simulated step of a stored plan compared with a measured one, on the measured devices.
 
     Raises:
-        DataError: the measured step is not of this plan. StrategyError: the plan breaks a rule.
+        DataError: the measured step is not of this plan.
+        StrategyError: the plan breaks a rule.
     """
     try:
         simulated = trace(stored, devices=[d.device for d in measured.devices])

@@ -11,24 +11,30 @@ from shardwright.search.compared import Compared
 from shardwright.search.simulation import Simulation
 
 
-def training(one: Simulation, *, tokens: float, prices: Mapping[str, float]) -> Compared:
-    """A strategy with the seconds and dollars of training on `tokens`; 0 = not said.
+def with_training_cost(
+    simulation: Simulation, *, tokens: float, prices: Mapping[str, float]
+) -> Compared:
+    """A strategy with the seconds and dollars of training on `tokens`; 0 = not known.
 
     Args:
         prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
     """
-    cluster = problem_of(one.request).cluster
-    known, spending = cluster_prices(cluster, prices), one.prediction.spending
+    cluster = problem_of(simulation.request).cluster
+    device_prices, spending = cluster_prices(cluster, prices), simulation.prediction.spending
     paid = (
         spending.paid_devices
         if spending
         else tuple(group.count * group.kind.num_devices for group in cluster.groups)
     )
-    hourly = usd_per_hour(paid, [price.usd_per_hour for price in known]) if known else None
+    hourly = (
+        usd_per_hour(paid, [price.usd_per_hour for price in device_prices])
+        if device_prices
+        else None
+    )
     return Compared(
-        simulation=one,
+        simulation=simulation,
         devices=cluster.num_devices,
-        prices=known,
+        prices=device_prices,
         usd_per_hour=hourly,
         tokens=tokens,
     )

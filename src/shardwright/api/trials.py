@@ -1,4 +1,4 @@
-"""The best plans of one request for several numbers of devices, or several batches."""
+"""Searches of one request for several numbers of devices, or for several batches."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from shardwright.search.simulation import Simulation
 from shardwright.search.trial import Batches, Scaling, Trial
 from shardwright.units import format_count, format_parameters
 
-MOST_TRIALS = 64
+MAX_TRIALS = 64
 SMALLEST, LARGEST = 1 / 32, 2.0
 """Batches that are tried where no range is said, as shares of the critical one."""
 
 
-def doubled(low: int, high: int) -> tuple[int, ...]:
-    """`low`, and its doubles up to `high`, which is the last.
+def powers_between(low: int, high: int) -> tuple[int, ...]:
+    """`low` and its doubles below `high`, then `high`.
 
     Raises:
         UsageError: `high` is less than `low`.
@@ -44,17 +44,17 @@ def doubled(low: int, high: int) -> tuple[int, ...]:
         raise UsageError(
             f"a range from {low:,} to {high:,}", hint=f"the smaller number first: {high}..{low}"
         )
-    found = [low]
-    while found[-1] * 2 < high:
-        found.append(found[-1] * 2)
-    return (*found, high) if high > low else (low,)
+    numbers = [low]
+    while numbers[-1] * 2 < high:
+        numbers.append(numbers[-1] * 2)
+    return (*numbers, high) if high > low else (low,)
 
 
 def scaling(
     request: Request, *, devices: Sequence[int], progress: Progress | None = None
 ) -> Scaling:
     """The best plans with the same batch on the first `devices` devices of the request's cluster,
-    for each of these numbers.
+    for each of these numbers, and the knee of efficiency.
 
     The knee is where efficiency over step time is highest (Eager, Zahorjan and Lazowska 1989,
     Speedup versus efficiency in parallel systems, section 2): beyond it, the devices that are added
@@ -62,8 +62,8 @@ def scaling(
     highest X^2 / n.
 
     Raises:
-        UsageError: the cluster has fewer devices than the most. ShardwrightError: as `plan`; that
-        nothing fits is a trial of its own.
+        UsageError: the cluster has fewer devices than the most.
+        ShardwrightError: as `plan`; a number on which nothing fits is a trial without a plan.
     """
     size = problem_of(request).cluster.num_devices
     if max(devices) > size:
@@ -71,18 +71,20 @@ def scaling(
             f"--devices up to {max(devices):,} on a cluster of {size:,}",
             hint="name the largest cluster: h100-sxm:512",
         )
-    found = tuple(_trials((replace(request, max_devices=count) for count in devices), progress))
+    all_trials = tuple(
+        _trials((replace(request, max_devices=count) for count in devices), progress)
+    )
     # Whole nodes: several numbers may mean the same.
-    trials = tuple({trial.devices: trial for trial in found}.values())
-    fits = [trial for trial in trials if trial.simulation is not None]
-    if not fits:
+    trials = tuple({trial.devices: trial for trial in all_trials}.values())
+    feasible = [trial for trial in trials if trial.simulation is not None]
+    if not feasible:
         raise InfeasibleError(
             f"on up to {max(devices):,} devices: {trials[-1].why}",
             hint="more devices; `plan` says more",
         )
     return Scaling(
         trials=trials,
-        knee=max(fits, key=lambda trial: trial.tokens_per_s**2 / trial.devices).devices,
+        knee=max(feasible, key=lambda trial: trial.tokens_per_s**2 / trial.devices).devices,
     )
 
 
@@ -94,14 +96,16 @@ def batches(
     tokens: float = 0.0,
     progress: Progress | None = None,
 ) -> Batches:
-    """The best plans of several batches, and the batch that gains most training progress a second
+    """The best plans of several batches, and the batch with the highest rate of progress
     (`job.critical_batch`).
 
     Args:
-        request: its own batch is not looked at.
+        request: its batch is ignored.
         sizes: sequences a step; () = powers of two around the critical batch.
         critical: tokens a step; 0 = by the rule.
-        tokens: to be trained on; 0 = `TOKENS_PER_PARAMETER` for each parameter that a token uses.
+        tokens: tokens of the training run; 0 = `TOKENS_PER_PARAMETER` for each parameter that a
+            token
+            uses.
 
     Raises:
         ShardwrightError: as `plan`; InfeasibleError where nothing fits with any of them.
@@ -111,13 +115,16 @@ def batches(
         active = problem_of(replace(request, global_batch=1)).model.num_active_parameters
         trained = tokens or TOKENS_PER_PARAMETER * active
         critical = critical_batch(parameters=active, tokens=trained)
-        told = format_count(trained) + ("" if tokens else f", {TOKENS_PER_PARAMETER:g} a parameter")
-        source = f"{SOURCE}; {format_parameters(active)} parameters a token, {told} tokens"
-    tried = sizes or _around(critical / request.seq_len)
-    trials = tuple(_trials((replace(request, global_batch=size) for size in tried), progress))
+        token_text = format_count(trained) + (
+            "" if tokens else f", {TOKENS_PER_PARAMETER:g} a parameter"
+        )
+        source = f"{SOURCE}; {format_parameters(active)} parameters a token, {token_text} tokens"
+    batch_sizes = sizes or _around(critical / request.seq_len)
+    trials = tuple(_trials((replace(request, global_batch=size) for size in batch_sizes), progress))
     if not any(trial.simulation is not None for trial in trials):
         raise InfeasibleError(
-            f"with no batch from {min(tried):,} to {max(tried):,} sequences: {trials[0].why}",
+            f"with no batch from {min(batch_sizes):,} to {max(batch_sizes):,} sequences:"
+            f" {trials[0].why}",
             hint="more devices",
         )
     return Batches(
@@ -148,43 +155,46 @@ def _around(critical: float) -> tuple[int, ...]:
 
 
 def _trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[Trial]:
-    asked = list(requests)
-    if len(asked) > MOST_TRIALS:
+    """The trial of each request, in order; UsageError for too many."""
+    all_requests = list(requests)
+    if len(all_requests) > MAX_TRIALS:
         raise UsageError(
-            f"{len(asked):,} searches in one call", hint=f"at most {MOST_TRIALS}: a smaller range"
+            f"{len(all_requests):,} searches in one call",
+            hint=f"at most {MAX_TRIALS}: a smaller range",
         )
-    for number, request in enumerate(asked, start=1):
+    for number, request in enumerate(all_requests, start=1):
         yield _trial(request)
         if progress is not None:
-            progress("search", number, len(asked))
+            progress("search", number, len(all_requests))
 
 
 def _trial(request: Request) -> Trial:
-    """The best plan of a request; where nothing fits, the reason."""
+    """The best plan of a request, or the reason that nothing fits."""
     request = with_defaults(request)
     devices = problem_of(request).cluster.num_devices
     try:
-        found = best_of(request)
+        best = best_of(request)
     except InfeasibleError as error:
         return Trial(
             devices=devices, global_batch=request.global_batch, simulation=None, why=error.message
         )
-    return Trial(devices=devices, global_batch=request.global_batch, simulation=found)
+    return Trial(devices=devices, global_batch=request.global_batch, simulation=best)
 
 
 def best_of(request: Request, *, progress: Progress | None = None) -> Simulation:
-    """The best plan of a request, without the results of further searches.
+    """Simulation of the best plan of a request, without the results of further searches.
 
     Raises:
-        InfeasibleError: nothing fits. UsageError: its space is one of general plans.
+        InfeasibleError: nothing fits.
+        UsageError: its space is one of general plans.
         ShardwrightError: as `problem_of`.
     """
     request = with_defaults(request)
     method = method_of(request)
     if method is Method.MIXED:
-        mixed = plan_mixed(replace(request, top=0), progress=progress).simulation
-        assert mixed is not None
-        return mixed
+        simulation = plan_mixed(replace(request, top=0), progress=progress).simulation
+        assert simulation is not None
+        return simulation
     if method is not Method.GRID:
         raise UsageError(
             f"several {method.value} searches in one call",

@@ -358,7 +358,7 @@ def _train(
     stored, is_first = stored_plan(saved), os.environ.get("RANK", "0") == "0"
     profile = options["profile"] if is_first else None
     predicted = (
-        execution.predicted_here(saved, Path(profile), formats=asked.formats)
+        execution.predict_on_profile(saved, Path(profile), formats=asked.formats)
         if profile is not None
         else None
     )

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from shardwright.api.training import training
-from shardwright.api.trials import batches, doubled, progress_rate, scaling
+from shardwright.api.training import with_training_cost
+from shardwright.api.trials import batches, powers_between, progress_rate, scaling
 from shardwright.cli import screen
 from shardwright.cli.beside import Beside
 from shardwright.cli.counts import AUTO, read_batch, read_count
@@ -41,7 +41,7 @@ def read_devices(text: str) -> tuple[int, ...]:
     ends = _RANGE.fullmatch(text)
     if ends:
         low, high = (read_count(word, flag="--devices") for word in ends.groups())
-        return doubled(low, high)
+        return powers_between(low, high)
     return tuple(sorted({read_count(word, flag="--devices") for word in words}))
 
 
@@ -67,7 +67,7 @@ def read_batches(text: str, *, seq_len: int) -> tuple[int, ...]:
         for word in ends.groups()
     ]
     low, high = (read_batch(word, "", seq_len=seq_len) for word in words)
-    return doubled(low, high)
+    return powers_between(low, high)
 
 
 def show_scaling(
@@ -85,7 +85,11 @@ def show_scaling(
     with screen.progress(form, doing=screen.SIMULATING) as report:
         found = scaling(request, devices=numbers, progress=report)
     simulations = [trial.simulation for trial in found.trials if trial.simulation is not None]
-    costs = [training(one, tokens=tokens, prices=prices) for one in simulations] if tokens else []
+    costs = (
+        [with_training_cost(one, tokens=tokens, prices=prices) for one in simulations]
+        if tokens
+        else []
+    )
     screen.print_answer(
         form,
         document=lambda: scaling_document(found, costs),
@@ -139,5 +143,5 @@ def training_cost(simulation: Simulation, *, tokens: float, prices: Mapping[str,
     """Days and dollars of training on `tokens`; nothing where they are 0."""
     if not tokens:
         return Beside()
-    row = training(simulation, tokens=tokens, prices=prices)
+    row = with_training_cost(simulation, tokens=tokens, prices=prices)
     return Beside(sections=(render_training(row),), document={"training": training_document(row)})

@@ -1,5 +1,5 @@
-"""Arguments of a launch script, and the options of a runtime that they set, by the flags that its
-offers name.
+"""Arguments of a launch script, and the runtime options that they set, by the flags of its
+offers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ Arguments = Mapping[str, str]
 
 
 def parse_arguments(text: str, *, keep_off: bool = False) -> Arguments:
-    """Arguments in any of the ways in which they are written: ``--tp 2 --bf16``, ``--tp=2``,
-    ``--tp: 2``, ``tp: 2, bf16: true`` or ``tp=2 bf16=true``. One that is off, or given as nothing,
-    is left out; of one that stands twice, the last.
+    """Arguments written as ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2``, ``tp: 2, bf16: true`` or
+    ``tp=2 bf16=true``, by name.
+
+    An argument that is off, or empty, is left out; of one that stands twice, the last counts.
 
     Args:
         keep_off: arguments that are off stay, with their value.
@@ -49,8 +50,8 @@ _OVERRIDE: Final = re.compile(r"[+~]{0,2}[A-Za-z_][A-Za-z0-9_./@-]{0,200}=.*", r
 
 
 def arguments_of(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
-    """As `parse_arguments`, of words that a shell has taken apart."""
-    found: dict[str, str] = {}
+    """Arguments by name of words that a shell has split; see `parse_arguments`."""
+    values: dict[str, str] = {}
     name = ""
     for word in words:
         word = word.removesuffix(",")
@@ -58,34 +59,38 @@ def arguments_of(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
         if (
             word.startswith("--")
             or word[1:].endswith(":")
-            or (equals and (not name or (found[name] != ON and _OVERRIDE.fullmatch(word))))
+            or (equals and (not name or (values[name] != ON and _OVERRIDE.fullmatch(word))))
         ):
             name = stem.removeprefix("--").lstrip("+").removesuffix(":").replace("_", "-").lower()
-            found[name] = value if equals else ON
+            values[name] = value if equals else ON
             name = "" if equals else name
         elif name:
-            found[name] = word if found[name] == ON else f"{found[name]} {word}"
+            values[name] = word if values[name] == ON else f"{values[name]} {word}"
     return {
-        key: value for key, value in found.items() if key and (keep_off or value.lower() not in OFF)
+        key: value
+        for key, value in values.items()
+        if key and (keep_off or value.lower() not in OFF)
     }
 
 
 def options_of(runtime: Runtime, arguments: Arguments) -> Options:
-    """What `arguments` set of each option of `runtime`: the value with the most flags that are all
-    among them, else the one without a flag. An option that has neither stays as the runtime has it.
+    """(option, value) that `arguments` set of each option of `runtime`.
+
+    The value with the most flags that are all among the arguments, else the one without a flag. An
+    option that has neither keeps the runtime's value.
     """
-    found = []
+    options = []
     for name, values in offered_values(runtime).items():
         flags = {
             offer.value: parse_arguments(offer.flag)
             for offer in runtime.offers
             if offer.option == name
         }
-        held = [
+        matching = [
             value
             for value in values
             if all(arguments.get(flag) == word for flag, word in flags[value].items())
         ]
-        if held:
-            found.append((name, max(held, key=lambda value: len(flags[value]))))
-    return tuple(found)
+        if matching:
+            options.append((name, max(matching, key=lambda value: len(flags[value]))))
+    return tuple(options)

@@ -74,7 +74,9 @@ _OFFLOADED_OPTIMIZER: Final = (
 
 
 def _offloads(*stages: int) -> tuple[Offer, ...]:
-    """What waits in host memory; `stages` of ZeRO that run where parameters do not."""
+    """Offers of states in host memory; `stages` are the ZeRO stages at which parameters stay on the
+    device.
+    """
     return (
         offered(
             "cpu_checkpoints",

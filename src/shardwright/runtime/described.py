@@ -1,4 +1,4 @@
-"""The base that stands for a framework as people name it: ``Megatron-LM``, ``NeMo 25.07``,
+"""Recognition of a runtime from a framework's everyday name: ``Megatron-LM``, ``NeMo 25.07``,
 ``PyTorch FSDP``.
 """
 
@@ -68,26 +68,34 @@ _VERSION: Final = re.compile(
 
 
 def described(words: str) -> str:
-    """The name of the base that is nearest to a framework and version in words; empty where no
-    framework is recognised.
+    """Name of the runtime nearest to a framework and version in words; empty for an unknown
+    framework.
 
-    The newest base that is not newer than the version; the oldest for older ones; without a version
-    the one that a framework's bare name means.
+    The newest runtime that is not newer than the version; the oldest for older ones; without a
+    version the usual one of the framework's bare name.
     """
     text = words.lower().replace("_", "-")
     for pattern, bases in _FAMILIES:
-        found = pattern.search(text)
-        if found is None:
+        match = pattern.search(text)
+        if match is None:
             continue
         names = tuple(name for _, name in bases)
-        version = _VERSION.search(text, found.end())
+        version = _VERSION.search(text, match.end())
         if version is None or len(bases) == 1:
             return next((usual for usual, family in _USUAL.items() if names[0] in family), names[0])
-        said = (int(version[1]), int(version[2] or 0))
-        return next((name for least, name in reversed(bases) if _number(least) <= said), names[0])
+        version_number = (int(version[1]), int(version[2] or 0))
+        return next(
+            (
+                name
+                for oldest_version, name in reversed(bases)
+                if _number(oldest_version) <= version_number
+            ),
+            names[0],
+        )
     return ""
 
 
 def _number(text: str) -> tuple[int, int]:
+    """Version text as (major, minor)."""
     major, _, minor = text.partition(".")
     return (int(major or 0), int(minor or 0))

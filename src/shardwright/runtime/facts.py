@@ -1,5 +1,5 @@
-"""A training runtime is written as statements (`statements.Described`); or as another runtime and
-what differs.
+"""Constructors of training runtimes from statements (`statements.FactSchema`), or from another
+runtime and the differences.
 """
 
 from __future__ import annotations
@@ -7,9 +7,18 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.runtime.runtime import Offer, Runtime
-from shardwright.runtime.statements import Described, Statement, settled
+from shardwright.runtime.statements import FactSchema, Statement, collected_facts
 
-__all__ = ["IDENTITY", "Statement", "derive", "named", "read", "runtime", "settled", "stated"]
+__all__ = [
+    "IDENTITY",
+    "Statement",
+    "derive",
+    "named",
+    "read",
+    "runtime",
+    "collected_facts",
+    "stated",
+]
 
 IDENTITY: Final = (
     "name",
@@ -23,7 +32,7 @@ IDENTITY: Final = (
     "base",
     "aliases",
 )
-_RUNTIME: Final = Described(
+_RUNTIME: Final = FactSchema(
     made=Runtime, what="runtime", identity=IDENTITY, kept=(("aliases", ()),)
 )
 
@@ -34,7 +43,7 @@ read: Final = _RUNTIME.read
 def named(
     name: str, *, framework: str = "", version: str = "", released: str = ""
 ) -> dict[str, str]:
-    """Who a runtime is: its catalog name, and what else is not its base's."""
+    """Identity fields of a runtime: its catalog name, and those that differ from its base's."""
     given = {"framework": framework, "version": version, "released": released}
     return {"name": name, **{key: text for key, text in given.items() if text}}
 
@@ -42,7 +51,7 @@ def named(
 def runtime(
     identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()
 ) -> Runtime:
-    """A framework of its own, with the options that it `offers`.
+    """A runtime built from statements alone, with the options that it `offers`.
 
     Raises:
         ValueError: a field is not stated, or twice.
@@ -53,8 +62,8 @@ def runtime(
 def derive(
     base: Runtime, identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()
 ) -> Runtime:
-    """`base` with what the statements change; their facts take the place of the base's facts on the
-    same fields, `offers` that of its own.
+    """`base` with the changes of the statements; their facts replace the base's facts on the same
+    fields, `offers` replaces its offers.
 
     Raises:
         ValueError: a field is stated twice.

@@ -31,9 +31,10 @@ _PRODUCTS: Final = (_QKV, _PROJ, _UP, _DOWN)
 def _policy(
     *kept: KeptOutput, host: tuple[KeptOutput, ...] = (), default: str = "selective"
 ) -> Statement:
-    """What a `remat_policy` keeps: the tensors that it names, and none else. Queries, keys and
-    values are named behind their rotary embedding; a kept core is kept with what its backward reads
-    beside it.
+    """The statement of a `remat_policy`: only the tensors that it names are kept.
+
+    Queries, keys and values are named behind their rotary embedding; a kept core is kept with the
+    other inputs of its backward pass.
     """
     return read(
         _DECODERS,

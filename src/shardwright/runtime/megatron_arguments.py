@@ -1,5 +1,5 @@
-"""What arguments of Megatron-LM say of a strategy, each in plain values; what is not among them is
-at its default.
+"""Strategy in the arguments of Megatron-LM, as plain values; arguments that are missing have their
+defaults.
 
 Source of names and defaults: Megatron-LM, megatron/training/arguments.py and
 megatron/core/transformer/transformer_config.py.
@@ -48,40 +48,42 @@ _STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_para
 _REPEATED: Final = re.compile(r"\(([A-Za-z|]*)\)\*([0-9]{1,4})|([A-Za-z|])\*([0-9]{1,4})")
 
 
-def whole(text: str) -> int | None:
-    """The number; None where it is none, or more than anybody has."""
+def whole_number(text: str) -> int | None:
+    """The number that `text` writes; None where it is none, or has more than `MAX_DIGITS`
+    digits.
+    """
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def layout_layers(text: str) -> tuple[int, ...]:
     """Layers (``t``) of each chunk of a layout: ``Et*3|(tt|)*6mL`` is 3, six times 2, and 0 beside
-    what predicts further and the loss.
+    the multi-token predictor and the loss.
 
     Raises:
         RuntimeModelError: it has other letters, or is too long written out.
     """
-    full = text.replace(",", "").replace("\\", "").strip()
-    while (found := _REPEATED.search(full)) is not None:
-        body, times = (found[1], int(found[2])) if found[2] else (found[3], int(found[4]))
-        if len(full) + len(body) * times > MAX_LAYOUT:
+    layout = text.replace(",", "").replace("\\", "").strip()
+    while (match := _REPEATED.search(layout)) is not None:
+        body, times = (match[1], int(match[2])) if match[2] else (match[3], int(match[4]))
+        if len(layout) + len(body) * times > MAX_LAYOUT:
             break
-        full = full[: found.start()] + body * times + full[found.end() :]
-    if set(full) - set("EtmL|"):
+        layout = layout[: match.start()] + body * times + layout[match.end() :]
+    if set(layout) - set("EtmL|"):
         raise RuntimeModelError(
             f"launch: layout {text[:40]!r} is not known here", hint="E, t, m, L, | and repetitions"
         )
-    return tuple(chunk.count("t") for chunk in full.split("|"))
+    return tuple(chunk.count("t") for chunk in layout.split("|"))
 
 
 def pipeline_chunks(
     arguments: Arguments, *, layers: int, pp: int, vpp: int = 1
 ) -> tuple[int, tuple[int, ...]]:
-    """Chunks a rank, and layers of each chunk, or of each stage, by any of the arguments that say
+    """Chunks a rank, and layers of each chunk, or of each stage, by any of the arguments that set
     them; empty = evenly.
 
     Args:
-        layers: of the decoder, 0 = not known.
-        vpp: where it is said in so many words.
+        layers: layers of the decoder, 0 = not known.
+        vpp: chunks a rank where an argument sets the number itself.
 
     Raises:
         RuntimeModelError: a layout cannot be read, or its chunks are no whole number a rank.
@@ -94,41 +96,50 @@ def pipeline_chunks(
                 hint="a whole number of chunks a rank",
             )
         return len(chunks) // pp, chunks
-    each = whole(arguments.get("num-layers-per-virtual-pipeline-stage", ""))
+    chunk_layers = whole_number(arguments.get("num-layers-per-virtual-pipeline-stage", ""))
     ends = [
         int(f"account-for-{end}-in-pipeline-split" in arguments) for end in ("embedding", "loss")
     ]
-    counted = layers + sum(ends)
-    if each and layers:
-        vpp = max(1, counted // (pp * each))
-    if sum(ends) and layers and MAX_STAGES >= pp * vpp > 1 and counted % (pp * vpp) == 0:
-        size = counted // (pp * vpp)
+    layers_with_ends = layers + sum(ends)
+    if chunk_layers and layers:
+        vpp = max(1, layers_with_ends // (pp * chunk_layers))
+    if sum(ends) and layers and MAX_STAGES >= pp * vpp > 1 and layers_with_ends % (pp * vpp) == 0:
+        size = layers_with_ends // (pp * vpp)
         return vpp, (size - ends[0], *(size,) * (pp * vpp - 2), size - ends[1])
-    first, last = (
-        whole(arguments.get(f"decoder-{end}-pipeline-num-layers", "")) for end in ("first", "last")
+    first_layers, last_layers = (
+        whole_number(arguments.get(f"decoder-{end}-pipeline-num-layers", ""))
+        for end in ("first", "last")
     )
-    if (first or last) and layers and MAX_STAGES >= pp > 1 and vpp == 1:
-        return vpp, _between(layers, pp, first, last)
+    if (first_layers or last_layers) and layers and MAX_STAGES >= pp > 1 and vpp == 1:
+        return vpp, _end_stage_layers(layers, pp, first_layers, last_layers)
     return vpp, ()
 
 
-def _between(layers: int, pp: int, first: int | None, last: int | None) -> tuple[int, ...]:
-    """Layers of each stage where those of the ends are said: the rest evenly."""
-    free = pp - (first is not None) - (last is not None)
-    each = (layers - (first or 0) - (last or 0)) // max(free, 1)
-    return (each if first is None else first, *(each,) * (pp - 2), each if last is None else last)
+def _end_stage_layers(
+    layers: int, pp: int, first_layers: int | None, last_layers: int | None
+) -> tuple[int, ...]:
+    """Layers of each stage where those of the first or last stage are given: the others evenly."""
+    num_middle = pp - (first_layers is not None) - (last_layers is not None)
+    middle_layers = (layers - (first_layers or 0) - (last_layers or 0)) // max(num_middle, 1)
+    return (
+        middle_layers if first_layers is None else first_layers,
+        *(middle_layers,) * (pp - 2),
+        middle_layers if last_layers is None else last_layers,
+    )
 
 
 def number_format(arguments: Arguments) -> str:
-    """``bf16``, ``fp16``, ``fp8`` or ``fp4``, in which products are; empty where none is said."""
+    """``bf16``, ``fp16``, ``fp8`` or ``fp4``, the format of matrix multiplications; empty where
+    none is set.
+    """
     base = next((name for name in ("bf16", "fp16") if name in arguments), "")
     return "fp4" if "fp4-format" in arguments else "fp8" if "fp8-format" in arguments else base
 
 
 def has_dropout(arguments: Arguments) -> bool:
-    """Attention or hidden dropout is on; both are by default, which `DEFAULTS` says."""
-    given = (arguments.get(name, "") for name in ("attention-dropout", "hidden-dropout"))
-    return any(float(text) > 0 for text in given if _is_number(text))
+    """True if attention or hidden dropout is on; both are by default, see `DEFAULTS`."""
+    rates = (arguments.get(name, "") for name in ("attention-dropout", "hidden-dropout"))
+    return any(float(text) > 0 for text in rates if _is_number(text))
 
 
 def _is_number(text: str) -> bool:
@@ -136,9 +147,7 @@ def _is_number(text: str) -> bool:
 
 
 def sharding_stage(arguments: Arguments) -> int | None:
-    """The stage of ZeRO; None where a strategy of Megatron-FSDP, or a stage of Megatron-DeepSpeed,
-    is not known.
-    """
+    """ZeRO stage; None for an unknown strategy of Megatron-FSDP, or stage of Megatron-DeepSpeed."""
     if "zero-stage" in arguments:
         return {"0": 0, "1": 1, "2": 2, "3": 3}.get(arguments["zero-stage"])
     if "use-megatron-fsdp" in arguments or "use-custom-fsdp" in arguments:
@@ -147,7 +156,9 @@ def sharding_stage(arguments: Arguments) -> int | None:
 
 
 def recomputed(arguments: Arguments) -> tuple[str, tuple[str, ...]]:
-    """The granularity (``none``, ``selective``, ``full``), and the modules of a selective one."""
+    """The granularity of recompute (``none``, ``selective``, ``full``), and the modules of a
+    selective one.
+    """
     older = (
         "full"
         if "checkpoint-activations" in arguments

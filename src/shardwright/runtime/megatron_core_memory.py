@@ -93,7 +93,9 @@ RECOMPUTE: Final = tuple(
 
 
 def losses(plain: str, native: str, te: str) -> tuple[Offer, ...]:
-    """Cross-entropies of Megatron-Core, with the flags that a framework on it sets them by."""
+    """Offers of Megatron-Core's cross-entropies, with the flags by which a framework on it sets
+    them.
+    """
     return (
         offered(
             "loss",

@@ -18,7 +18,7 @@ _ATTENTION: Final = "https://docs.nvidia.com/deeplearning/transformer-engine/use
 
 
 def _arguments(release: str) -> str:
-    """The file of a release that has its command line."""
+    """Link to the file of a release that has its command line."""
     folder = "megatron" if release == "0.5" else "megatron/training"
     return f"{_LM}/core_v{release}.0/{folder}/arguments.py"
 
@@ -28,7 +28,7 @@ def _without(
     options: Collection[str] = (),
     values: Mapping[str, Collection[str]] | None = None,
 ) -> tuple[Offer, ...]:
-    """The offers of a release without some options, and without some values of others."""
+    """Offers of a release without some options, and without some values of other options."""
     lacking = values or {}
     return tuple(
         one

@@ -22,7 +22,7 @@ _BUCKET_NOTE: Final = (
 
 
 def _gradients(bucket: int) -> tuple[Offer, ...]:
-    """Options of gradients, with so many elements a bucket (0: one a layer)."""
+    """Offers of the options of gradients, with buckets of `bucket` elements (0: one a layer)."""
     return (
         offered(
             "grad_dtype",

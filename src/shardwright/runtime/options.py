@@ -1,10 +1,10 @@
-"""What a launch script sets: options of a framework, each value with its flag and with the facts
+"""Options of training frameworks, one vocabulary for all; each value with its flag and the facts
 that it changes.
 
-The names are one vocabulary for all frameworks; a framework offers those that it has, and its
-version's own value of each is the default. A runtime is then a framework's version and options, as
-text ``megatron-core-0.12 tp_overlap=dgrad loss=te``. An option changes fields of `Runtime` that
-mechanisms of the model read, never a number of its own.
+A framework offers the options that it has, and its version's value of each is the default. A
+runtime is then a framework's version and options, as text ``megatron-core-0.12 tp_overlap=dgrad
+loss=te``. An option changes fields of `Runtime` that mechanisms of the model read, never a number
+of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.facts import Statement, settled
+from shardwright.runtime.facts import Statement, collected_facts
 from shardwright.runtime.runtime import Offer, Options, Runtime
 
 MAX_SHOWN: Final = 60
@@ -28,17 +28,18 @@ class Option:
     """An option of the vocabulary.
 
     Args:
-        about: what it decides.
-        values: word -> what it means.
-        numerics: it changes what is computed, not only how fast: a search never chooses it by
-            itself.
-        searched: values that a search tries unasked, where a runtime has them: their time and their
+        about: the decision that the option takes.
+        values: word -> its meaning.
+        numerics: it changes the results of computation, not only the speed: a search never chooses
+            it by itself.
+        searched: values that a search tries by itself, where a runtime has them: their time and
+            their
             memory are both priced, and none is better in every plan.
-        along: a plan that cuts nothing along these axes of a grid does not tell its values apart;
-            empty = every plan does.
-        of_device: its values are kernels by the names that devices have them by; not every device
+        along: axes of a grid; a plan that cuts nothing along these axes does not depend on the
+            option; empty = every plan does.
+        of_device: its values are kernels by the names that devices have for them; not every device
             has all.
-        vendors: value -> whose accelerators run it, of values that are of some vendors alone; a
+        vendors: value -> vendors whose accelerators run it, for values of some vendors alone; a
             user's own accelerator may run any.
     """
 
@@ -55,7 +56,11 @@ class Option:
 def _switch(
     name: str, about: str, *, numerics: bool = False, vendors: frozenset[str] = frozenset()
 ) -> Option:
-    """A switch; `vendors`: whose accelerators can have it on, where not all can."""
+    """An option with the values on and off.
+
+    Args:
+        vendors: vendors whose accelerators can have it on, where not all can.
+    """
     of_on = {"on": vendors} if vendors else {}
     return Option(
         name=name, about=about, values={"on": "yes", "off": "no"}, numerics=numerics, vendors=of_on
@@ -346,8 +351,7 @@ def offered(
     *statements: Statement,
     needs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Offer:
-    """A framework can run `option` at `value`, set by `flag`; `statements` are the facts that this
-    changes.
+    """An offer of `option` at `value`, set by `flag`, with the facts of `statements`.
 
     Args:
         needs: values of other options, of those that the framework has, without which it refuses
@@ -355,13 +359,13 @@ def offered(
 
     Raises:
         ValueError: no such option or value, or a field is stated twice (a mistake in a runtime
-        file, not a user's).
+            file, not a user's).
     """
     for name, values_of in ((option, (value,)), *needs.items()):
-        wrong = next((one for one in values_of if one not in BY_NAME[name].values), "")
-        if wrong:
-            raise ValueError(f"{name} has no value {wrong}")
-    values, facts = settled(f"{option}={value}", statements)
+        unknown_value = next((word for word in values_of if word not in BY_NAME[name].values), "")
+        if unknown_value:
+            raise ValueError(f"{name} has no value {unknown_value}")
+    values, facts = collected_facts(f"{option}={value}", statements)
     return Offer(
         option=option,
         value=value,
@@ -372,31 +376,31 @@ def offered(
     )
 
 
-def own_options(runtime: Runtime) -> Options:
-    """What a framework's version does of each option that it offers.
+def default_options(runtime: Runtime) -> Options:
+    """(option, value) of each option that a framework's version offers, at its default.
 
     Raises:
-        ValueError: an option that is none of its values there (a mistake in a runtime file, not a
-        user's).
+        ValueError: the version's fields match no value of an option, or several (a mistake in a
+            runtime file, not a user's).
     """
-    found = []
+    defaults = []
     for name in offered_values(runtime):
-        held = [
+        matching = [
             o.value
             for o in runtime.offers
             if o.option == name
             and all(getattr(runtime, field) == value for field, value in o.values)
         ]
-        if len(held) != 1:
+        if len(matching) != 1:
             raise ValueError(
-                f"{runtime.name}: {name} is {' and '.join(held) or 'none of its values'}"
+                f"{runtime.name}: {name} is {' and '.join(matching) or 'none of its values'}"
             )
-        found.append((name, held[0]))
-    return tuple(found)
+        defaults.append((name, matching[0]))
+    return tuple(defaults)
 
 
 def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
-    """What each option may be under `runtime`, in the order of the vocabulary."""
+    """Values of each option that `runtime` offers, in the order of the vocabulary."""
     names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
     return {
         name: tuple(offer.value for offer in runtime.offers if offer.option == name)
@@ -404,7 +408,7 @@ def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
     }
 
 
-def on_devices(
+def restrict_to_devices(
     runtime: Runtime,
     *,
     kernels: frozenset[str],
@@ -412,85 +416,95 @@ def on_devices(
     vendors: Mapping[str, str],
     said: Mapping[str, str] = MappingProxyType({}),
 ) -> Runtime:
-    """`runtime` without the offers that its devices cannot have; the same object where they have
-    all.
+    """`runtime` without the offers that its devices do not support; the same object where they
+    support all.
 
-    What the framework does by itself and the devices cannot is done as by the value before it in
-    the vocabulary: there the runtime's own value is another one.
+    A default that the devices do not support is replaced by the value before it in the vocabulary.
 
     Args:
-        kernels: names of the kernels that every device has;
-        called: a device with the fewest.
-        vendors: of the devices, those that are known -> a device of each.
-        said: options that are asked for, those that the framework has by itself among them.
+        kernels: names of the kernels that every device has.
+        called: name of a device with the fewest kernels.
+        vendors: vendors of the devices, where known -> name of a device of each.
+        said: options that the user wrote, with those that equal the defaults.
 
     Raises:
-        RuntimeModelError: an option of the runtime is set to what they cannot have, or asked for at
-        that.
+        RuntimeModelError: a written option, or one set on the runtime, is not supported.
     """
-    lacking = tuple(
+    unsupported = tuple(
         offer
         for offer in runtime.offers
         if not _is_on_devices(offer, kernels=kernels, vendors=vendors)
     )
-    if not lacking:
+    if not unsupported:
         return runtime
-    for offer in lacking:
+    for offer in unsupported:
         if offer.value in (dict(runtime.options).get(offer.option), said.get(offer.option)):
-            known = " or ".join(
+            alternatives = " or ".join(
                 f"{o.option}={o.value}"
                 for o in runtime.offers
-                if o.option == offer.option and o not in lacking
+                if o.option == offer.option and o not in unsupported
             )
             of_vendor = BY_NAME[offer.option].vendors.get(offer.value, frozenset(vendors))
-            other = next(
+            unsupported_device = next(
                 (device for vendor, device in vendors.items() if vendor not in of_vendor), ""
             )
-            lack = f"{other} cannot run" if other else f"{called} has no kernel for"
-            raise RuntimeModelError(
-                f"{lack} {offer.option}={offer.value}", hint=known or f"leave {offer.option} out"
+            reason = (
+                f"{unsupported_device} cannot run"
+                if unsupported_device
+                else f"{called} has no kernel for"
             )
-    left = replace(runtime, offers=tuple(offer for offer in runtime.offers if offer not in lacking))
-    return _without_own(
-        left, tuple(offer for offer in lacking if not BY_NAME[offer.option].of_device)
+            raise RuntimeModelError(
+                f"{reason} {offer.option}={offer.value}",
+                hint=alternatives or f"leave {offer.option} out",
+            )
+    restricted = replace(
+        runtime, offers=tuple(offer for offer in runtime.offers if offer not in unsupported)
+    )
+    return _with_supported_defaults(
+        restricted, tuple(offer for offer in unsupported if not BY_NAME[offer.option].of_device)
     )
 
 
 def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection[str]) -> bool:
+    """True if the devices have the offer's kernels and are of its vendors."""
     option = BY_NAME[offer.option]
     if option.of_device and offer.value not in kernels:
         return False
     return offer.value not in option.vendors or option.vendors[offer.value].issuperset(vendors)
 
 
-def _without_own(runtime: Runtime, lacking: Iterable[Offer]) -> Runtime:
-    """`runtime` with other values of its own in place of those that its devices cannot have."""
-    own, facts = dict(runtime.own), {fact.field: fact for fact in runtime.facts}
+def _with_supported_defaults(runtime: Runtime, unsupported: Iterable[Offer]) -> Runtime:
+    """`runtime` with other defaults in place of those that its devices do not support."""
+    defaults, facts = dict(runtime.own), {fact.field: fact for fact in runtime.facts}
     values: dict[str, object] = {}
     set_here = dict(runtime.options)
-    for offer in lacking:
-        places = list(BY_NAME[offer.option].values)
-        left = [one for one in runtime.offers if one.option == offer.option]
-        if own.get(offer.option) != offer.value or not left:
+    for offer in unsupported:
+        value_order = list(BY_NAME[offer.option].values)
+        alternatives = [
+            candidate for candidate in runtime.offers if candidate.option == offer.option
+        ]
+        if defaults.get(offer.option) != offer.value or not alternatives:
             continue
-        before = [
-            one for one in left if places.index(one.value) < places.index(offer.value)
-        ] or left
-        instead = max(before, key=lambda one: places.index(one.value))
-        own[offer.option] = instead.value
+        earlier = [
+            candidate
+            for candidate in alternatives
+            if value_order.index(candidate.value) < value_order.index(offer.value)
+        ] or alternatives
+        replacement = max(earlier, key=lambda candidate: value_order.index(candidate.value))
+        defaults[offer.option] = replacement.value
         if offer.option not in set_here:
-            values |= dict(instead.values)
-            facts |= {fact.field: fact for fact in instead.facts}
-    if own == dict(runtime.own):
+            values |= dict(replacement.values)
+            facts |= {fact.field: fact for fact in replacement.facts}
+    if defaults == dict(runtime.own):
         return runtime
-    options = tuple(pair for pair in runtime.options if own.get(pair[0]) != pair[1])
+    options = tuple(pair for pair in runtime.options if defaults.get(pair[0]) != pair[1])
     name = " ".join(
         [runtime.base or runtime.name, *(f"{option}={value}" for option, value in options)]
     )
     return replace(
         runtime,
         **values,  # type: ignore[arg-type]
-        own=tuple(own.items()),
+        own=tuple(defaults.items()),
         facts=tuple(facts.values()),
         options=options,
         name=name,
@@ -498,30 +512,31 @@ def _without_own(runtime: Runtime, lacking: Iterable[Offer]) -> Runtime:
 
 
 def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
-    """Options, with whatever is said of each, in the order of the vocabulary."""
+    """Pairs of an option and any value, in the order of the vocabulary."""
     return tuple(sorted(options, key=lambda pair: _PLACE[pair[0]]))
 
 
-def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
-    """`runtime` with options set, over those that are set already; its name says those that are not
-    its own.
+def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
+    """`runtime` with options set, on top of those already set; its name lists those that differ
+    from the defaults.
 
     Raises:
-        RuntimeModelError: an option that there is not, that its framework does not offer, or at a
-            value that it does not; one option twice; or two that contradict each other.
+        RuntimeModelError: an unknown option, one that its framework does not offer, a value that it
+            does not; one option twice; or two that contradict each other.
     """
-    wanted: dict[str, Offer] = {}
-    for name, value in given:
-        if name in wanted and wanted[name].value != value:
+    offers_chosen: dict[str, Offer] = {}
+    for name, value in written:
+        if name in offers_chosen and offers_chosen[name].value != value:
             raise RuntimeModelError(
-                f"option {name} is set twice", hint=f"{name}={wanted[name].value} or {name}={value}"
+                f"option {name} is set twice",
+                hint=f"{name}={offers_chosen[name].value} or {name}={value}",
             )
-        wanted[name] = _offer(runtime, name, value)
+        offers_chosen[name] = _offer(runtime, name, value)
     present = {**dict(runtime.own), **dict(runtime.options)}
     changes = [
-        wanted[name]
-        for name, _ in ordered((name, "") for name in wanted)
-        if present.get(name) != wanted[name].value
+        offers_chosen[name]
+        for name, _ in ordered((name, "") for name in offers_chosen)
+        if present.get(name) != offers_chosen[name].value
     ]
     if not changes:
         return runtime
@@ -553,7 +568,7 @@ def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
 
 
 def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
-    """Raise if an option is set that runs with other values of another one alone."""
+    """Raise RuntimeModelError if an option is set that needs another value of a second option."""
     for offer in runtime.offers:
         if present.get(offer.option) != offer.value:
             continue
@@ -567,6 +582,7 @@ def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
 
 
 def _offer(runtime: Runtime, name: str, value: str) -> Offer:
+    """The offer of `runtime` for an option at a value; RuntimeModelError where there is none."""
     offers = {offer.value: offer for offer in runtime.offers if offer.option == name}
     if name not in BY_NAME:
         raise RuntimeModelError(
@@ -574,8 +590,10 @@ def _offer(runtime: Runtime, name: str, value: str) -> Offer:
             hint=nearest(name, offered_values(runtime) or BY_NAME),
         )
     if not offers:
-        known = ", ".join(offered_values(runtime)) or "none"
-        raise RuntimeModelError(f"{runtime.name} has no option {name}", hint=f"it has {known}")
+        offered_names = ", ".join(offered_values(runtime)) or "none"
+        raise RuntimeModelError(
+            f"{runtime.name} has no option {name}", hint=f"it has {offered_names}"
+        )
     if value not in offers:
         raise RuntimeModelError(
             f"{runtime.name} cannot have {name}={value[:MAX_SHOWN]}",

@@ -1,5 +1,5 @@
-"""This package's own interpreter (`shardwright.execute`): any legal plan, on PyTorch's operators,
-one rank a device.
+"""The runtime of this package's interpreter (`shardwright.execute`): any legal plan, on PyTorch's
+operators, one rank a device.
 """
 
 from __future__ import annotations

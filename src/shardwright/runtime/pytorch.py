@@ -1,5 +1,5 @@
-"""What a framework on PyTorch has from it: its allocator, its use of cuBLAS and its collectives,
-where they are left as they are.
+"""Facts of PyTorch that frameworks on it share: its allocator, its use of cuBLAS and its
+collectives, where a framework leaves them unchanged.
 """
 
 from __future__ import annotations

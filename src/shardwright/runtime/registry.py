@@ -1,4 +1,6 @@
-"""Runtimes by name: a file for each framework, loaded when one of its runtimes is asked for."""
+"""Training runtimes by name; the file of a framework is loaded when one of its runtimes is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Final
 
 from shardwright.errors import RuntimeModelError
 from shardwright.registry import Registry
-from shardwright.runtime.options import chosen, own_options
+from shardwright.runtime.options import chosen, default_options
 from shardwright.runtime.runtime import Runtime
 
 _ALIASES: Final = {
@@ -79,7 +81,7 @@ VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"}
 
 
 def default_runtime(vendor: str) -> str:
-    """The runtime that a vendor's accelerators are planned with where none is named."""
+    """Name of the runtime for a vendor's accelerators where the user names none."""
     return _DEFAULTS.get(vendor, DEFAULT)
 
 
@@ -91,17 +93,17 @@ def load_runtime(text: str) -> Runtime:
     ``megatron-core-0.12 tp_overlap=dgrad``.
 
     Raises:
-        RuntimeModelError: there is none; the hint names the nearest. Or an option is none of it, as
-        `options.chosen` says.
+        RuntimeModelError: an unknown name (the hint has the nearest), or an option that the runtime
+            does not offer (see `options.chosen`).
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()
     return _with_options(_RUNTIMES.name_of(name), tuple(words[1:]))
 
 
-def options_said(text: str) -> dict[str, str]:
-    """The options behind the name of a runtime, at their values, those that it has by itself among
-    them.
+def written_options(text: str) -> dict[str, str]:
+    """Options behind the name of a runtime as {option: value}, with those that equal the runtime's
+    defaults.
     """
     pairs = (word.partition("=") for word in text.lower().split()[1:])
     return {name: value for name, _, value in pairs}
@@ -109,7 +111,7 @@ def options_said(text: str) -> dict[str, str]:
 
 @cache
 def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
-    """Made once for each text."""
+    """The runtime of that name with options; cached by text."""
     pairs = []
     for word in words:
         option, mark, value = word.partition("=")
@@ -126,5 +128,5 @@ def _loaded(name: str) -> Runtime:
     """The runtime of that name, made once."""
     runtime = _RUNTIMES.load(name)
     return replace(
-        runtime, aliases=_ALIASES.get(name, ()), own=own_options(runtime), base=runtime.name
+        runtime, aliases=_ALIASES.get(name, ()), own=default_options(runtime), base=runtime.name
     )

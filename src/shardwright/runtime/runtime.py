@@ -1,5 +1,5 @@
-"""What a framework and version does, with its options: booleans, enumerations and sizes, each with
-a link. No fitted number.
+"""A training framework's version as the planner sees it: booleans, enumerations and sizes, each
+with a link to its source. No fitted number.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class TpOverlap(StrEnum):
-    """How tensor-parallel collectives meet the GEMMs beside them.
+    """Overlap of tensor-parallel collectives with the GEMMs beside them.
 
-    ASYNC: PyTorch's symmetric memory: pieces are copied, and a kernel of its own sums those of a
+    ASYNC: PyTorch's symmetric memory: pieces are copied, and a separate kernel sums those of a
     reduce_scatter.
     """
 
@@ -25,8 +25,8 @@ class TpOverlap(StrEnum):
 
 
 class ElementKernels(StrEnum):
-    """Element-wise kernels: one pass for a chain of operators, a compiler's fusion, or one pass
-    each.
+    """Fusion of element-wise kernels: one pass for a chain of operators, a compiler's fusion, or
+    one pass each.
     """
 
     FUSED = "fused"
@@ -46,8 +46,8 @@ class AttentionKernel(StrEnum):
 
 
 class SelectiveRecompute(StrEnum):
-    """What `recompute=selective` runs again: the attention core; all but every second GEMM and the
-    attention core; or all that `Runtime.kept_outputs` do not answer for.
+    """Operators that `recompute=selective` runs again: the attention core; all but every second
+    GEMM and the attention core; or all except `Runtime.kept_outputs`.
     """
 
     CORE = "core"
@@ -56,8 +56,9 @@ class SelectiveRecompute(StrEnum):
 
 
 class ExpertDispatch(StrEnum):
-    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and
-    each node on the way) that holds any; or all tokens go to all devices that share experts.
+    """Transport of tokens to their experts: one copy for each chosen expert, one for each device
+    (and each node on the way) that holds a chosen expert, or all tokens to all devices that share
+    experts.
     """
 
     GATHERED = "all-gather"
@@ -66,8 +67,8 @@ class ExpertDispatch(StrEnum):
 
 
 class Capture(StrEnum):
-    """What captured graphs replay without the host: nothing, routers, state-space mixers, these and
-    attention, all but the experts, or a whole iteration.
+    """Part of an iteration that captured graphs replay without the host: none, routers, state-space
+    mixers, these and attention, all but the experts, or the whole iteration.
     """
 
     NONE = "none"
@@ -79,13 +80,13 @@ class Capture(StrEnum):
 
 
 class LinearLoss(StrEnum):
-    """How the head's product and the loss are one operator over parts of a microbatch's tokens, so
-    that the logits of all are never there.
+    """Fusion of the head's matrix multiplication and the loss over parts of a microbatch's tokens,
+    so that the logits of all tokens never exist at once.
 
-    NONE: they are two. LIGER: each part's gradient replaces its logits at once, and a part is so
-    small that its logits take about as much as the hidden states of all tokens
-    (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are made again in
-    backward. CHUNKED: eight parts under autograd, which keeps what the loss of each reads in
+    NONE: not fused. LIGER: each part's gradient replaces its logits at once, and a part is so small
+    that its logits take about as much as the hidden states of all tokens
+    (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are computed again
+    in backward. CHUNKED: eight parts under autograd, which keeps the loss's inputs of each for
     backward. PARTS: eight parts, each with its backward at once.
     """
 
@@ -97,7 +98,7 @@ class LinearLoss(StrEnum):
 
 
 class Scaling(StrEnum):
-    """What has a scale of its own in an operand of 8-bit products, and when it is known.
+    """Granularity of the scales of 8-bit operands, and the time at which they are known.
 
     DELAYED: the tensor, from the magnitudes of earlier steps. CURRENT: the tensor, from its own
     magnitude. ROWWISE: each row, of each product's own direction. MX: 32 elements (OCP
@@ -113,7 +114,7 @@ class Scaling(StrEnum):
 
 
 class ScaleGroup(StrEnum):
-    """Over which devices delayed scaling reduces magnitudes after each pass of a chunk: none; a
+    """Devices over which delayed scaling reduces magnitudes after each pass of a chunk: none; a
     stage's tensor- and context-parallel members; all of a stage's devices.
     """
 
@@ -123,9 +124,9 @@ class ScaleGroup(StrEnum):
 
 
 class KeptOutput(StrEnum):
-    """What a policy by name keeps of a layer: its input; queries, keys and values as the core reads
-    them; the core's output; that of the projection behind it; of the products before and behind an
-    activation.
+    """A layer's tensor that a policy keeps by name: its input; queries, keys and values at the
+    core's input; the core's output; the output of the projection behind it; those of the matrix
+    multiplications before and behind an activation.
     """
 
     INPUT = "input"
@@ -137,8 +138,8 @@ class KeptOutput(StrEnum):
 
 
 class FullRecompute(StrEnum):
-    """What `recompute=full` runs again: the whole layer, or all but its last GEMM (a checkpoint
-    that stops early).
+    """Part of a layer that `recompute=full` runs again: the whole layer, or all but its last GEMM
+    (a checkpoint that stops early).
     """
 
     WHOLE = "whole"
@@ -147,14 +148,14 @@ class FullRecompute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A field's value is what the linked code or page says.
+    """The source of one field's value.
 
     Args:
         field: name of the field of `Runtime`.
         link: file of the framework's code or page of its documentation.
         checked: the linked text was read (at that commit, where one is named); False = from memory,
             the link says where to look.
-        note: what the link says, where the value alone would puzzle.
+        note: statement of the source, where the value alone would puzzle.
     """
 
     field: str
@@ -169,14 +170,14 @@ Options: TypeAlias = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A framework can run an option at a value.
+    """A value of an option that a framework can run.
 
     Args:
         option, value: words of the vocabulary (`options.OPTIONS`).
-        flag: what sets it in a launch script of the framework; empty = that it is not set.
+        flag: the flag of a launch script that sets it; empty = the flag's absence.
         values: fields of `Runtime` that it changes.
-        facts: why.
-        needs: (option, values) of others that it runs with alone.
+        facts: sources of these values.
+        needs: (option, values) of other options without which it does not run.
     """
 
     option: str
@@ -437,8 +438,9 @@ class Runtime:
 
     @property
     def reads_routing(self) -> bool:
-        """The host waits for how many tokens each expert got: not where they are a fixed number,
-        nor where a graph holds the iteration.
+        """True if the host waits for the number of tokens of each expert.
+
+        It does not where that number is fixed, nor where a graph holds the iteration.
         """
         return (
             self.routing_on_host
@@ -447,8 +449,8 @@ class Runtime:
         )
 
     def blocks_sends(self, chunks: int) -> bool:
-        """A rank that has so many chunks of the pipeline computes nothing while it sends to
-        another.
+        """True if a rank with `chunks` pipeline chunks computes nothing while it sends to another
+        rank.
         """
         return not self.overlap_p2p or (self.plain_p2p_blocks and chunks == 1)
 

@@ -1,6 +1,4 @@
-"""What is described by facts is written as statements, each a link and the values of the fields
-that it settles.
-"""
+"""Statements of facts: each is a link and the values of the fields that it settles."""
 
 from __future__ import annotations
 
@@ -16,15 +14,15 @@ Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described(Generic[Thing]):
-    """A dataclass whose fields are settled by statements, all but those that say who an instance
-    is.
+class FactSchema(Generic[Thing]):
+    """A dataclass whose fields are settled by statements, except the identity fields of an
+    instance.
 
     Args:
-        made: the dataclass; it has `facts`, and fields of type bool are its switches.
+        made: the dataclass; it has `facts`, and its fields of type bool are switches.
         what: its name in messages.
         identity: fields that no statement settles.
-        kept: of these, those that a derived instance does not take from its base, with their empty
+        kept: identity fields that a derived instance does not take from its base, with their empty
             values.
     """
 
@@ -40,12 +38,12 @@ class Described(Generic[Thing]):
 
     @property
     def off(self) -> dict[str, Any]:
-        """What each field is when it is off; those without such a value are not here."""
+        """By field name, the value of the field when it is off; only fields with such a value."""
         return _off(self.made, tuple(self.identity))  # type: ignore[arg-type]
 
     @property
     def switches(self) -> set[str]:
-        """Names of those that are on or off."""
+        """Names of the fields that are on or off."""
         return {name for name, value in self.off.items() if value is False}
 
     def stated(
@@ -58,17 +56,17 @@ class Described(Generic[Thing]):
         note: str = "",
         **values: Any,
     ) -> Statement:
-        """What `link` settles: `values`, and, by name with spaces between, switches that are `on`
-        and fields that are `off`.
+        """The statement of a link: `values`, and, by name with spaces between, switches that are
+        `on` and fields that are `off`.
 
         ``stated("https://…/layers.py", on="sequence_parallel", off="capture", gather_prefetch=1)``
-        makes three facts beside True, ``Capture.NONE`` and 1. Off is False, 0, None, ``none`` or
+        makes three facts with True, ``Capture.NONE`` and 1. Off is False, 0, None, ``none`` or
         empty; a field whose default is something else has its value written out. `checked` and
-        `note` are those of `Fact`; `read` is this of a text that was read.
+        `note` are those of `Fact`; `read` is the same for a text that was read.
 
         Raises:
             ValueError: no such field, or it cannot be on or off (a mistake in a file of facts, not
-            a user's).
+                a user's).
         """
         empty = self.off
         wrong = sorted(
@@ -91,16 +89,16 @@ class Described(Generic[Thing]):
     def read(
         self, link: str, *, on: str = "", off: str = "", note: str = "", **values: Any
     ) -> Statement:
-        """`stated` of a text that was read."""
+        """A statement whose linked text was read; see `stated`."""
         return self.stated(link, on=on, off=off, checked=True, note=note, **values)
 
     def complete(self, identity: dict[str, Any], *statements: Statement) -> Thing:
-        """One of its own, every field of which is settled.
+        """An instance built from statements alone, with every field settled.
 
         Raises:
             ValueError: a field is not stated, or twice.
         """
-        values, facts = settled(f"{self.what} {identity['name']}", statements)
+        values, facts = collected_facts(f"{self.what} {identity['name']}", statements)
         missing = [name for name in self.settings if name not in values]
         if missing:
             raise ValueError(f"{self.what} {identity['name']}: no fact for {', '.join(missing)}")
@@ -109,22 +107,24 @@ class Described(Generic[Thing]):
         return new
 
     def derived(self, base: Any, identity: dict[str, Any], *statements: Statement) -> Thing:
-        """`base` with what the statements change; their facts take the place of the base's facts on
-        the same fields.
+        """`base` with the changes of the statements; their facts replace the base's facts on the
+        same fields.
 
         Raises:
             ValueError: a field is stated twice.
         """
-        values, facts = settled(f"{self.what} {identity['name']}", statements)
-        kept = tuple(fact for fact in base.facts if fact.field not in values)
+        values, facts = collected_facts(f"{self.what} {identity['name']}", statements)
+        base_facts = tuple(fact for fact in base.facts if fact.field not in values)
         new: Thing = replace(
-            base, facts=(*kept, *facts), **{**dict(self.kept), **identity}, **values
+            base, facts=(*base_facts, *facts), **{**dict(self.kept), **identity}, **values
         )
         return new
 
 
-def settled(who: str, statements: tuple[Statement, ...]) -> tuple[dict[str, Any], tuple[Fact, ...]]:
-    """Values by field, and the facts, of statements that `who` makes.
+def collected_facts(
+    who: str, statements: tuple[Statement, ...]
+) -> tuple[dict[str, Any], tuple[Fact, ...]]:
+    """Values by field, and facts, of several statements; `who` names their owner in errors.
 
     Raises:
         ValueError: a field is stated twice.
@@ -139,13 +139,13 @@ def settled(who: str, statements: tuple[Statement, ...]) -> tuple[dict[str, Any]
 
 @cache
 def _settings(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
-    """Fields of a class but for those that say who a thing is: asked for by every statement."""
+    """Fields of a class except the identity fields; cached, because every statement needs them."""
     return {field.name: field for field in fields(made) if field.name not in identity}
 
 
 @cache
 def _off(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
-    """Values of those that can be off, by name: False for every switch, whatever its default."""
+    """By field name, the value when off: False for every switch, whatever its default."""
     off: dict[str, Any] = {}
     for name, field in _settings(made, identity).items():
         if field.type == "bool":

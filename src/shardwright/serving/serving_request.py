@@ -1,4 +1,4 @@
-"""A question about serving as it was asked: words and numbers, nothing read yet."""
+"""The inputs of a serving simulation as the user wrote them, not parsed yet."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRequest:
-    """What `serve-simulate` is asked.
+    """Inputs of `serve-simulate`, as texts and numbers.
 
     Args:
-        model, cluster: as of other verbs.
+        model, cluster: names or files, as in other verbs.
         deployment: ``tp8``, ``agg 4x(tp2 seqs256)`` or ``prefill 3x(tp4) decode 2x(dpa8 ep8)``;
             empty = one worker whose tp is all devices.
         engine: name with options; empty = the newest vLLM.
-        isl, osl: tokens of prompts and answers, or ranges of them.
+        isl, osl: tokens of prompts and answers, or ranges of tokens.
         concurrency: requests in flight.
-        arrivals: a stream instead;
-        trace: a file of requests instead.
-        requests: in all; 0 = 10 a request in flight, or 1,000.
+        arrivals: a stream of arrivals, in place of `concurrency`.
+        trace: a file of requests, in place of lengths and arrivals.
+        requests: number of requests; 0 = 10 a request in flight, or 1,000.
         precision: see `words.read_precision`; empty = the formats of the model's checkpoint.
-        prefix: shared beginnings.
-        slo: what is promised.
-        acceptance: of guesses.
-        expert_skew, seed: as of `ServingJob`.
+        prefix: prefixes that prompts share.
+        slo: latency targets.
+        acceptance: probability that a draft token is accepted.
+        expert_skew, seed: fields of `ServingJob`.
     """
 
     model: str

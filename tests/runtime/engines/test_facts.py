@@ -15,9 +15,9 @@ from shardwright.runtime.engines.facts import IDENTITY, derive, engine, named, r
 from shardwright.runtime.engines.registry import (
     DYNAMO,
     all_engines,
-    engine_called,
     engine_names,
-    notice,
+    load_engine,
+    version_notice,
 )
 from tests.tiers import examples
 
@@ -74,7 +74,7 @@ def test_names_are_apart_and_in_order() -> None:
     assert len({*engine_names()}) == len(ENGINES)
     for before, after in pairwise(ENGINES):
         if before.engine == after.engine:
-            assert engine_called(f"{after.engine} {after.version}") is not engine_called(
+            assert load_engine(f"{after.engine} {after.version}") is not load_engine(
                 f"{before.engine} {before.version}"
             )
             assert before.released <= after.released
@@ -82,8 +82,8 @@ def test_names_are_apart_and_in_order() -> None:
 
 @pytest.mark.parametrize("text", ROWS)
 def test_versions_of_rows_are_answered(text: str) -> None:
-    found = engine_called(text)
-    assert bool(notice(found)) == bool(found.asked)
+    found = load_engine(text)
+    assert bool(version_notice(found)) == bool(found.asked)
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ def test_versions_of_rows_are_answered(text: str) -> None:
     ],
 )
 def test_the_nearest_described_version_before_answers(text: str, name: str, asked: str) -> None:
-    found = engine_called(text)
+    found = load_engine(text)
     assert (found.name, found.asked) == (name, asked)
 
 
 def test_a_containers_tag_stands_for_the_version_that_it_holds() -> None:
     for tag, version in DYNAMO.items():
-        inside = engine_called(f"trtllm {version}")
-        assert engine_called(f"trtllm {tag}").name == inside.name == "tensorrt-llm-1.2"
+        inside = load_engine(f"trtllm {version}")
+        assert load_engine(f"trtllm {tag}").name == inside.name == "tensorrt-llm-1.2"
     assert (
-        notice(engine_called("trtllm 0.8.1.post2"))
+        version_notice(load_engine("trtllm 0.8.1.post2"))
         == "tensorrt-llm-1.2 answers for 0.8.1.post2, which is not described"
     )
 
@@ -137,7 +137,7 @@ def test_a_containers_tag_stands_for_the_version_that_it_holds() -> None:
 )
 def test_errors_have_a_hint(text: str, message: str, hint: str) -> None:
     with pytest.raises(RuntimeModelError) as caught:
-        engine_called(text)
+        load_engine(text)
     assert str(caught.value).startswith(message)
     assert (caught.value.hint or "").startswith(hint)
 
@@ -147,7 +147,7 @@ def test_errors_have_a_hint(text: str, message: str, hint: str) -> None:
 def test_any_text_is_an_engine_or_one_line(text: str) -> None:
     lines = 1
     try:
-        engine_called(text)
+        load_engine(text)
     except ShardwrightError as error:
         lines = len(str(error).splitlines())
     assert lines == 1

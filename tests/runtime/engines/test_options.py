@@ -15,12 +15,11 @@ from shardwright.runtime.engines.options import (
     OPTIONS,
     Form,
     flag_of,
-    sets,
-    switches,
+    option_setting,
     with_options,
-    words,
+    word_setting,
 )
-from shardwright.runtime.engines.registry import all_engines, engine_called
+from shardwright.runtime.engines.registry import all_engines, load_engine
 from tests.tiers import examples
 
 ENGINES = all_engines()
@@ -67,7 +66,7 @@ def test_every_option_of_the_vocabulary_is_somebodys() -> None:
 
 
 def test_values_are_read() -> None:
-    made = engine_called(
+    made = load_engine(
         "sglang-0.5.9 token_budget=32768 memory=0.82 graph_sizes=8,1,8 conservative=3.33"
         " prefix_cache=off kv=fp8"
     )
@@ -88,7 +87,7 @@ def test_values_are_read() -> None:
 
 
 def test_words_change_what_goes_together() -> None:
-    made = engine_called("trtllm-1.2 admission=max-utilization exchange=mnnvl")
+    made = load_engine("trtllm-1.2 admission=max-utilization exchange=mnnvl")
     assert (made.admission, made.eviction, made.exchange) == (
         Admission.PROMPT,
         Eviction.PAUSE,
@@ -97,7 +96,7 @@ def test_words_change_what_goes_together() -> None:
 
 
 def test_options_add_up_in_any_order() -> None:
-    base = engine_called("vllm-0.12")
+    base = load_engine("vllm-0.12")
     one = with_options(with_options(base, [("async", "on")]), [("token_budget", "4096")])
     assert one == with_options(base, [("token_budget", "4096"), ("async", "on")])
     assert one.name == "vllm-0.12 token_budget=4096 async=on"
@@ -165,7 +164,7 @@ def test_a_flag_for_each_engine() -> None:
 )
 def test_what_is_wrong_is_one_line_with_a_hint(text: str, message: str, hint: str) -> None:
     with pytest.raises(RuntimeModelError) as caught:
-        engine_called(text)
+        load_engine(text)
     assert str(caught.value).startswith(message)
     assert (caught.value.hint or "").startswith(hint)
     assert "\n" not in f"{caught.value}{caught.value.hint}"
@@ -174,10 +173,9 @@ def test_what_is_wrong_is_one_line_with_a_hint(text: str, message: str, hint: st
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: sets("nothing", "--a", "https://a", "polling"),
-        lambda: sets("polling", "--a", "https://a", "no_such_field"),
-        lambda: switches("graphs", "--a", "https://a", "no_such_field"),
-        lambda: words("exchange", "--a", "https://a", one={"no_such_field": 1}),
+        lambda: option_setting("nothing", "--a", "https://a"),
+        lambda: option_setting("own_sums", "--a", "https://a"),
+        lambda: word_setting("exchange", "--a", "https://a", one={"no_such_field": 1}),
     ],
 )
 def test_mistakes_in_an_engines_file(make: object) -> None:
@@ -195,4 +193,4 @@ def test_an_engine_is_found_again_by_its_name(made: Engine, data: st.DataObject)
     fields = [setting.field or setting.words[0].values[0][0] for setting in settings]
     assume(len({*fields, "graphs", "sums", "fused_all_reduce"}) == len(fields) + 3)
     new = with_options(made, pairs)
-    assert engine_called(new.name) == new
+    assert load_engine(new.name) == new

@@ -24,7 +24,7 @@ def workers(draw: st.DrawFn, *, decodes: bool = False) -> Worker:
         pp=draw(DEGREES),
         sequences=draw(st.integers(0, 4096)),
         chunk=draw(st.integers(0, 65536)),
-        guesses=draw(st.integers(0, 5)),
+        draft_tokens=draw(st.integers(0, 5)),
         options=draw(st.sampled_from([(), (("kv", "fp8"),), (("block", "64"), ("kv", "fp8"))])),
     )
 

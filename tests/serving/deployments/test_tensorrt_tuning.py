@@ -14,8 +14,8 @@ from shardwright.job.serving import (
     Precision,
     TokenRange,
 )
-from shardwright.runtime.engines.registry import engine_called
-from shardwright.serving.deployments.engine_on_worker import on_worker
+from shardwright.runtime.engines.registry import load_engine
+from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.workers import Worker
 from tests.serving.problems import problem
@@ -29,7 +29,7 @@ def asked(inputs: int, outputs: int, *, options: str = "tuned=on") -> ServingPro
         "llama-3.3-70b",
         "h100-sxm:8",
         precision=LLAMA,
-        engine=engine_called(f"tensorrt-llm 1.0 {options}"),
+        engine=load_engine(f"tensorrt-llm 1.0 {options}"),
     )
     lengths = Lengths(
         inputs=TokenRange(low=inputs, high=inputs), outputs=TokenRange(low=outputs, high=outputs)
@@ -49,7 +49,7 @@ def test_as_many_as_fill_the_cache_rounded_up(inputs: int, outputs: int) -> None
     memory, parameters = made.cluster.node.accelerator.memory_bytes, made.model.num_parameters
     assert parameters == pytest.approx(70.55e9, rel=0.01)
     fit = 0.9 * (2 * memory - parameters) / (163_840 * (inputs + outputs))
-    engine = on_worker(made, Worker(tp=2)).engine
+    engine = problem_on_worker(made, Worker(tp=2)).engine
     step = 32 if fit < 256 else 128 if fit < 1024 else 256
     assert max(fit, 64) <= engine.max_sequences < max(fit, 64) + step
     assert engine.max_sequences % 32 == 0
@@ -59,13 +59,15 @@ def test_as_many_as_fill_the_cache_rounded_up(inputs: int, outputs: int) -> None
 
 
 def test_it_is_asked_for_and_what_a_user_set_stays() -> None:
-    plain = on_worker(asked(20000, 2000, options=""), Worker(tp=2)).engine
+    plain = problem_on_worker(asked(20000, 2000, options=""), Worker(tp=2)).engine
     assert (plain.token_budget, plain.max_sequences) == (8192, 2048)
-    told = on_worker(asked(2048, 2048, options="tuned=on token_budget=4096"), Worker(tp=2)).engine
+    told = problem_on_worker(
+        asked(2048, 2048, options="tuned=on token_budget=4096"), Worker(tp=2)
+    ).engine
     assert told.token_budget == 4096
     assert told.max_sequences < 2048
     assert (
-        on_worker(
+        problem_on_worker(
             asked(2048, 2048, options="tuned=on sequences=8"), Worker(tp=2)
         ).engine.max_sequences
         == 8
@@ -73,8 +75,10 @@ def test_it_is_asked_for_and_what_a_user_set_stays() -> None:
 
 
 def test_cut_prompts_need_no_budget_of_a_whole_one() -> None:
-    whole = on_worker(asked(20000, 2000), Worker(tp=2)).engine
-    cut = on_worker(asked(20000, 2000, options="tuned=on chunked_prefill=on"), Worker(tp=2)).engine
+    whole = problem_on_worker(asked(20000, 2000), Worker(tp=2)).engine
+    cut = problem_on_worker(
+        asked(20000, 2000, options="tuned=on chunked_prefill=on"), Worker(tp=2)
+    ).engine
     assert cut.token_budget < 20000 < whole.token_budget
 
 
@@ -82,6 +86,6 @@ def test_more_memory_takes_more_requests() -> None:
     made = asked(2048, 2048)
     larger = replace(made, cluster=parse_cluster("h200-sxm:8"))
     assert (
-        on_worker(larger, Worker(tp=2)).engine.max_sequences
-        > on_worker(made, Worker(tp=2)).engine.max_sequences
+        problem_on_worker(larger, Worker(tp=2)).engine.max_sequences
+        > problem_on_worker(made, Worker(tp=2)).engine.max_sequences
     )

@@ -15,13 +15,13 @@ from shardwright.serving.policy.scheduler_state import (
     NUM_RUNNING,
     NUM_WAITING,
     PROMISED,
-    State,
+    SchedulerState,
 )
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.python_loop import serve_unfolded
-from shardwright.serving.traffic.draw_requests import draw
-from shardwright.serving.traffic.drawn_requests import Served
+from shardwright.serving.traffic.draw_requests import draw_requests
+from shardwright.serving.traffic.drawn_requests import ServedRequests
 from tests.serving.random_runs import lengths, random_run, scheduler, step_table
 
 SEEDS = range(60)
@@ -31,7 +31,7 @@ SEEDS = range(60)
 def test_folded_is_unfolded(seed: int) -> None:
     requests, table, fleet = random_run(seed)
     folded, unfolded = serve(requests, table, fleet), serve_unfolded(requests, table, fleet)
-    for field in fields(Served):
+    for field in fields(ServedRequests):
         one, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
 
@@ -46,7 +46,7 @@ def test_who_is_brought_early_comes_before_the_first_ones_that_come_late(seed: i
         lengths=lengths((1, 300), (1, 30)),
         seed=seed,
     )
-    requests = draw(job, block_tokens=16, answer_s=1.0)
+    requests = draw_requests(job, block_tokens=16, answer_s=1.0)
     fleet = Fleet(
         scheduler=scheduler(tuple(Batching)[random.integers(3)]),
         workers=2,
@@ -75,7 +75,7 @@ def test_many_workers(seed: int, workers: int) -> None:
     requests, table, fleet = random_run(seed)
     many = replace(fleet, workers=workers)
     folded, unfolded = serve(requests, table, many), serve_unfolded(requests, table, many)
-    for field in fields(Served):
+    for field in fields(ServedRequests):
         one, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
 
@@ -109,7 +109,7 @@ def test_little_of_the_system(seed: int) -> None:
     requests, table, fleet = random_run(seed)
     seen: list[tuple[float, int]] = []
 
-    def watch(now: float, state: State, rank: int, slot: int) -> None:
+    def watch(now: float, state: SchedulerState, rank: int, slot: int) -> None:
         seen.append(
             (now, int(state.ranks[:, NUM_WAITING].sum() + state.ranks[:, NUM_RUNNING].sum()))
         )
@@ -128,7 +128,7 @@ def test_little_of_the_system(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_everything_is_given_back(seed: int) -> None:
     requests, table, fleet = random_run(seed)
-    states: list[State] = []
+    states: list[SchedulerState] = []
     serve_unfolded(
         requests,
         table,

@@ -11,27 +11,27 @@ import pytest
 from shardwright.errors import InfeasibleError
 from shardwright.job.serving import ClosedLoop, Poisson, ServingJob
 from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.serving.simulation.cache_transfer import Link, Transfers
+from shardwright.serving.simulation.cache_transfer import CacheLink, Transfers
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.prefill_and_decode import serve_split
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.draw_requests import draw
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.draw_requests import draw_requests
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 from tests.serving.random_runs import constant, lengths, random_run, scheduler, step_table
 from tests.serving.split_rounds import shared_ends, split_in_rounds
 from tests.tiers import seeds
 
-FREE = Link(bandwidth=np.inf, latency_s=0.0, bytes_per_token=1.0)
+FREE = CacheLink(bandwidth=np.inf, latency_s=0.0, bytes_per_token=1.0)
 
 
 def test_equal_parts_of_a_link() -> None:
     """Two transfers of a second that overlap by half of it."""
     link = Transfers()
-    link.begin(0.0, alone=1.0, which=0)
+    link.begin(0.0, alone=1.0, transfer=0)
     assert link.next_end == 1.0
     assert not link.ended(until=0.5)
-    link.begin(0.5, alone=1.0, which=1)
+    link.begin(0.5, alone=1.0, transfer=1)
     # Until 0.5 the first is alone; then each has a half; the first ends at 1.5, the second at 2.
     assert link.ended(until=1.7) == [(1.5, 0)]
     assert link.ended(until=np.inf) == [(2.0, 1)]
@@ -48,7 +48,7 @@ def test_a_link_that_is_looked_at_again_and_again_is_the_one_that_knows_all() ->
                 found[which] = at
         for at, which in link.ended(until=begin):
             found[which] = at
-        link.begin(begin, alone=float(work[i]), which=i)
+        link.begin(begin, alone=float(work[i]), transfer=i)
     for at, which in link.ended(until=np.inf):
         found[which] = at
     assert np.array_equal(found, shared_ends(begins, work, np.zeros(200, dtype=np.int64)))
@@ -61,7 +61,7 @@ def test_a_link_that_is_looked_at_again_and_again_is_the_one_that_knows_all() ->
 
 def random_split(
     seed: int,
-) -> tuple[Requests, tuple[StepTable, StepTable], tuple[Fleet, Fleet], Link, float]:
+) -> tuple[Requests, tuple[StepTable, StepTable], tuple[Fleet, Fleet], CacheLink, float]:
     """Two pools of `random_run`, a link that may be slow, fast or in layers, and a pause that may
     be none."""
     random = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def random_split(
     )
     if not think_s:
         one = replace(one, chunked_prefill=True, blocks=other.blocks)
-    link = Link(
+    link = CacheLink(
         bandwidth=float(random.choice([1e6, 1e9, np.inf])),
         latency_s=float(random.choice([0.0, 1e-5, 0.03])),
         bytes_per_token=float(random.choice([1.0, 1e4])),
@@ -115,7 +115,7 @@ def test_both_pools_in_turns_are_both_in_rounds(seed: int) -> None:
         return
     turns = serve_split(requests, tables, fleets, link, think_s=think_s)
     for name in ("served", "prefill", "decode"):
-        for each in fields(Served):
+        for each in fields(ServedRequests):
             one, other = (
                 getattr(getattr(turns, name), each.name),
                 getattr(getattr(rounds, name), each.name),
@@ -126,7 +126,7 @@ def test_both_pools_in_turns_are_both_in_rounds(seed: int) -> None:
 
 @pytest.mark.parametrize("batching", tuple(Batching))
 def test_free_transfer_and_endless_decode_are_the_prefill_queue_alone(batching: Batching) -> None:
-    requests = draw(
+    requests = draw_requests(
         ServingJob(
             arrivals=Poisson(per_second=30.0, requests=300),
             lengths=lengths((100, 2000), (2, 50)),
@@ -152,14 +152,14 @@ def test_free_transfer_and_endless_decode_are_the_prefill_queue_alone(batching: 
 
 
 def test_a_transfer_waits_for_its_bytes() -> None:
-    requests = draw(
+    requests = draw_requests(
         ServingJob(
             arrivals=Poisson(per_second=0.01, requests=20), lengths=lengths((512, 512), (2, 2))
         ),
         block_tokens=16,
     )
     fleets = (Fleet(scheduler=scheduler()), Fleet(scheduler=scheduler()))
-    link = Link(bandwidth=1e9, latency_s=0.001, bytes_per_token=1e6)
+    link = CacheLink(bandwidth=1e9, latency_s=0.001, bytes_per_token=1e6)
     split = serve_split(requests, (constant(0.01), constant(0.002)), fleets, link)
     np.testing.assert_allclose(split.transfer_s, 0.001 + 0.512)
     np.testing.assert_allclose(split.served.first_s - split.served.arrival_s, 0.010 + 0.513 + 0.002)
@@ -180,9 +180,9 @@ def test_a_closed_loop_goes_round_both_pools() -> None:
         lengths=lengths((100, 1000), (1, 60)),
         seed=3,
     )
-    requests = draw(job, block_tokens=16)
+    requests = draw_requests(job, block_tokens=16)
     fleets = (Fleet(scheduler=scheduler(), workers=2), Fleet(scheduler=scheduler(), workers=3))
-    link = Link(bandwidth=5e9, latency_s=0.0005, bytes_per_token=1e5)
+    link = CacheLink(bandwidth=5e9, latency_s=0.0005, bytes_per_token=1e5)
     split = serve_split(requests, (step_table(), step_table()), fleets, link, think_s=0.001)
     served = split.served
     inside = [
@@ -199,7 +199,7 @@ def test_a_closed_loop_goes_round_both_pools() -> None:
 def test_who_brings_his_cache_needs_no_part_of_a_chunk() -> None:
     """A decode worker of SGLang whose chunk is smaller than a block still lets everybody in, all
     that came at once."""
-    requests = draw(
+    requests = draw_requests(
         ServingJob(
             arrivals=ClosedLoop(concurrency=8, requests=40),
             lengths=lengths((100, 200), (5, 9)),
@@ -218,7 +218,7 @@ def test_who_brings_his_cache_needs_no_part_of_a_chunk() -> None:
 
 def test_a_prompt_that_comes_with_its_cache_takes_none_of_the_budget() -> None:
     """Eight requests of 1,024 tokens on a worker whose iterations have eight: one token of each."""
-    requests = draw(
+    requests = draw_requests(
         ServingJob(
             arrivals=ClosedLoop(concurrency=8, requests=24), lengths=lengths((1024, 1024), (9, 9))
         ),

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving import Promise
-from shardwright.serving.simulation.user_metrics import metrics, spread
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.simulation.user_metrics import metric_spread, metrics
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
 
-def served(first: list[float], last: list[float]) -> Served:
+def served(first: list[float], last: list[float]) -> ServedRequests:
     n = len(first)
     none = np.zeros(n, dtype=np.int64)
-    return Served(
+    return ServedRequests(
         arrival_s=np.arange(n, dtype=np.float64),
         first_s=np.array(first),
         last_s=np.array(last),
@@ -42,12 +42,12 @@ def requests(outputs: list[int]) -> Requests:
 
 
 def test_nearest_rank() -> None:
-    found = spread(np.arange(1.0, 101.0))
+    found = metric_spread(np.arange(1.0, 101.0))
     assert (found.p50, found.p90, found.p99) == (50.0, 90.0, 99.0)
     assert found.mean == 50.5
-    few = spread(np.array([3.0, 1.0, 2.0]))
+    few = metric_spread(np.array([3.0, 1.0, 2.0]))
     assert (few.p50, few.p90, few.p99) == (2.0, 3.0, 3.0)
-    assert np.isnan(spread(np.zeros(0)).mean)
+    assert np.isnan(metric_spread(np.zeros(0)).mean)
 
 
 def test_what_users_see() -> None:

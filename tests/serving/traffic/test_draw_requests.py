@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardwright.job.serving import ClosedLoop, Diurnal, Poisson, ServingJob, SharedPrefix, Trace
-from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.draw_requests import draw_requests
 from tests.serving.random_runs import lengths
 
 
@@ -14,18 +14,18 @@ def test_closed_loop_bursts() -> None:
         lengths=lengths((800, 1000), (80, 100)),
         seed=1,
     )
-    requests = draw(job, block_tokens=16)
+    requests = draw_requests(job, block_tokens=16)
     assert requests.concurrency == 8
     assert not requests.arrival_s.any()
     assert (requests.inputs.min(), requests.inputs.max()) == (800, 1000)
     assert requests.outputs.mean() == pytest.approx(90, abs=1)
-    again = draw(job, block_tokens=16)
+    again = draw_requests(job, block_tokens=16)
     assert np.array_equal(requests.inputs, again.inputs)
 
 
 def test_closed_loop_without_a_burst() -> None:
     loop = ClosedLoop(concurrency=4, requests=10, burst=False)
-    requests = draw(
+    requests = draw_requests(
         ServingJob(arrivals=loop, lengths=lengths((1, 1), (1, 1))), block_tokens=1, answer_s=2.0
     )
     assert requests.arrival_s[:4].tolist() == [0.0, 0.5, 1.0, 1.5]
@@ -40,7 +40,7 @@ def test_poisson_is_scaled_by_its_rate() -> None:
             lengths=lengths((1, 9), (1, 9)),
             seed=4,
         )
-        return draw(job, block_tokens=1).arrival_s
+        return draw_requests(job, block_tokens=1).arrival_s
 
     slow, fast = arrivals(2.0), arrivals(8.0)
     np.testing.assert_allclose(slow, 4 * fast)
@@ -51,7 +51,7 @@ def test_poisson_is_scaled_by_its_rate() -> None:
 
 def test_diurnal_swings_about_its_mean() -> None:
     arrivals = Diurnal(per_second=50.0, swing=0.8, period_s=100.0, requests=50_000)
-    times = draw(
+    times = draw_requests(
         ServingJob(arrivals=arrivals, lengths=lengths((1, 9), (1, 9)), seed=2), block_tokens=1
     ).arrival_s
     assert np.all(np.diff(times) >= 0)
@@ -68,7 +68,7 @@ def test_prefixes_are_shared_in_blocks() -> None:
         lengths=lengths((20, 400), (1, 1)),
         prefix=SharedPrefix(groups=3, tokens=100),
     )
-    requests = draw(job, block_tokens=16)
+    requests = draw_requests(job, block_tokens=16)
     counts = np.diff(requests.block_offsets)
     assert np.array_equal(counts, np.minimum(requests.inputs // 16, 6))
     assert set(requests.blocks.tolist()) <= set(range(18))
@@ -84,18 +84,18 @@ def test_a_trace_keeps_what_was_logged() -> None:
         blocks=((46, 47, 48), (46, 49), (7,)),
         block_tokens=512,
     )
-    requests = draw(ServingJob(arrivals=trace), block_tokens=16)
+    requests = draw_requests(ServingJob(arrivals=trace), block_tokens=16)
     assert requests.arrival_s.tolist() == [0.0, 1.0, 3.5]
     assert requests.block_tokens == 512
     # The last block of a prompt is full only if its tokens are.
     assert np.diff(requests.block_offsets).tolist() == [2, 2, 0]
     assert requests.blocks[0] == requests.blocks[2]
     assert requests.blocks[1] != requests.blocks[3]
-    apart = draw(ServingJob(arrivals=trace), block_tokens=48)
+    apart = draw_requests(ServingJob(arrivals=trace), block_tokens=48)
     assert len(apart.blocks) == 0
     assert apart.block_tokens == 48
 
 
 def test_lengths_are_needed() -> None:
     with pytest.raises(ValueError, match="lengths"):
-        draw(ServingJob(arrivals=Poisson(per_second=1.0, requests=2)), block_tokens=1)
+        draw_requests(ServingJob(arrivals=Poisson(per_second=1.0, requests=2)), block_tokens=1)

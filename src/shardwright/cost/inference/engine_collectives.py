@@ -20,7 +20,7 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
-from shardwright.runtime.engines.rules import Kind, sum_of
+from shardwright.runtime.engines.rules import AllReduceKind, all_reduce_limit
 
 LOW_LATENCY_TOKENS: Final = 256
 """Most tokens of a rank that DeepEP's kernels for latency take.
@@ -84,7 +84,7 @@ def sum_seconds(
     by_engine = move_seconds(kind, volume=volume, span=span, network=networks.own)
     engine, ranks = networks.engine, span.size
     for row, (size_bytes, count) in enumerate(zip(volume.tolist(), tokens.tolist(), strict=True)):
-        limit = sum_of(
+        limit = all_reduce_limit(
             engine.sums,
             generation=networks.generation,
             ranks=int(ranks[row]),
@@ -94,7 +94,7 @@ def sum_seconds(
             fused=engine.fused_all_reduce,
             multimem=engine.multimem,
         )
-        if limit.kind is not Kind.LIBRARY:
+        if limit.kind is not AllReduceKind.LIBRARY:
             taken[row] = by_engine[row] < spent[row]
             spent[row] = min(spent[row], by_engine[row])
             fused[row] = limit.fused

@@ -21,7 +21,7 @@ from shardwright.serving.policy.scheduler_state import (
     BLOCKS,
     INPUTS,
     PREEMPTED,
-    State,
+    SchedulerState,
 )
 from shardwright.strategy.plan.plan import Plan
 
@@ -35,7 +35,7 @@ MOST_PARAMETERS = 150_000_000
 def prove_served(
     model: Model,
     plans: Sequence[Plan],
-    states: Sequence[State],
+    states: Sequence[SchedulerState],
     *,
     arrivals: Sequence[int],
     stages: Sequence[int],

@@ -18,14 +18,20 @@ from typing import Protocol
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.iteration_batch import Part
 from shardwright.lazy_dataclass import dataclass
-from shardwright.serving.policy.next_iteration import arrive, give, leave, never_fits, plan
+from shardwright.serving.policy.next_iteration import (
+    arrive,
+    give_tokens,
+    never_fits,
+    plan_iteration,
+    remove_done,
+)
 from shardwright.serving.policy.scheduler_state import (
     AHEAD,
     BEFORE,
     COMPUTES_FIRST,
     DONE,
+    DRAFT_TOKENS,
     ENTRY,
-    GUESSES,
     ONLY_ANSWERS,
     OUTPUTS,
     PREEMPTED,
@@ -33,7 +39,7 @@ from shardwright.serving.policy.scheduler_state import (
     REFUSED,
     STATUS,
     TOKENS,
-    State,
+    SchedulerState,
 )
 
 
@@ -95,7 +101,7 @@ class Scheduled:
     """
 
     server: Serves
-    state: State
+    state: SchedulerState
     worker: int = 0
     stages: int = 1
     log: list[tuple[int, int, int]] = field(default_factory=list)
@@ -112,7 +118,10 @@ class Scheduled:
 
     def __post_init__(self) -> None:
         settings = self.state.settings
-        for name, column in (("guesses", GUESSES), ("prefix cache", PREFIX_CACHE)):
+        for name, column in (
+            ("deployment with draft tokens", DRAFT_TOKENS),
+            ("prefix cache", PREFIX_CACHE),
+        ):
             if settings[column]:
                 raise StrategyError(
                     f"a {name} cannot be served yet",
@@ -142,12 +151,12 @@ class Scheduled:
                 before = len(done)
                 for entry, part in enumerate(parts):
                     if (
-                        give(self.state, rank, planned.slot, entry, 1)
+                        give_tokens(self.state, rank, planned.slot, entry, 1)
                         and self.state.requests[part.request, STATUS] == DONE
                     ):
                         done.append(part.request)
                 if len(done) > before:
-                    leave(self.state, rank)
+                    remove_done(self.state, rank)
             self.slots.append(planned.slot)
             self.blocked = False
         return done
@@ -188,7 +197,7 @@ class Scheduled:
         """The next iteration of all ranks; None = there is nothing to do."""
         slot, before = self.slots.pop(), self.state.requests[:, PREEMPTED].copy()
         ranks = range(self.state.ranks.shape[0])
-        num_planned = sum([plan(self.state, rank, slot) for rank in ranks])
+        num_planned = sum([plan_iteration(self.state, rank, slot) for rank in ranks])
         self.lost += (self.state.requests[:, PREEMPTED] > before).nonzero()[0].tolist()
         if not num_planned:
             self.slots.append(slot)

@@ -15,7 +15,7 @@ from shardwright.report.table_style import plain_table
 from shardwright.serving.deployments.deployment_notation import print_deployment
 from shardwright.serving.simulation.mean_estimate import MeanField
 from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
-from shardwright.serving.simulation.user_metrics import Metrics, Spread
+from shardwright.serving.simulation.user_metrics import Metrics, MetricSpread
 from shardwright.serving.step_times.iteration_seconds import PARTS
 from shardwright.units import (
     format_bytes,
@@ -165,7 +165,7 @@ def _full(answer: ServingAnswer) -> str:
     return "all places of running requests are taken, or prompts take the iterations' tokens"
 
 
-def _spreads(seen: Metrics) -> tuple[tuple[str, Spread], ...]:
+def _spreads(seen: Metrics) -> tuple[tuple[str, MetricSpread], ...]:
     return (
         ("time to first token", seen.ttft),
         ("time of each further token", seen.tpot),
@@ -173,7 +173,7 @@ def _spreads(seen: Metrics) -> tuple[tuple[str, Spread], ...]:
     )
 
 
-def _times(name: str, of: Spread) -> tuple[str, ...]:
+def _times(name: str, of: MetricSpread) -> tuple[str, ...]:
     return (
         name,
         *(

@@ -1,5 +1,5 @@
-"""What a serving engine and version does, with its options: booleans, enumerations and sizes, each
-with a link. No fitted number.
+"""A serving engine's version as the simulator sees it: booleans, enumerations and sizes, each with
+a link to its source. No fitted number.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.rules import (
+    AllReduceKind,
+    AllReduceLimit,
+    BackendChoice,
     Captures,
-    Choice,
     Estimate,
-    Kind,
     Reserve,
     SizeRow,
-    SumLimit,
 )
 from shardwright.runtime.runtime import Fact, Options
 
 
 class Batching(StrEnum):
-    """What an iteration is filled with.
+    """Composition of an iteration.
 
     MIXED: a token of each running request first, then parts of waiting prompts up to the token
     budget, in one batch. PREFILL_FIRST: prompts alone, as long as any can be admitted, else a token
@@ -34,10 +34,10 @@ class Batching(StrEnum):
 
 
 class Admission(StrEnum):
-    """When a waiting request is let in.
+    """Condition for the admission of a waiting request.
 
     CHUNK: blocks for the tokens that it computes in this iteration are free. ESTIMATED: the cache
-    holds its prompt, its longest answer and what running requests are expected to need still
+    holds its prompt, its longest answer and the expected needs of running requests
     (`Engine.estimate`). WHOLE: blocks for its prompt and its longest answer are free beside those
     that running requests may still need. PROMPT: blocks for its prompt are free.
     """
@@ -49,10 +49,10 @@ class Admission(StrEnum):
 
 
 class Eviction(StrEnum):
-    """What happens where the cache is full.
+    """Treatment of requests where the cache is full.
 
     PREEMPT: the request that came last loses its blocks and is computed anew. RETRACT: those with
-    the fewest tokens generated go back to the queue. RESERVE: nobody is admitted whose longest
+    the fewest tokens generated go back to the queue. RESERVE: no request is admitted whose longest
     answer might not fit. PAUSE: a request waits, with its blocks freed, until others end.
     """
 
@@ -63,13 +63,13 @@ class Eviction(StrEnum):
 
 
 class MemoryRule(StrEnum):
-    """What `Engine.memory_fraction` is a share of.
+    """Memory of which `Engine.memory_fraction` is a share.
 
-    TOTAL: of the device's memory, for weights, what a dry run of `token_budget` tokens allocates,
-    and the cache; what graphs take lies outside, unless `graphs_in_share`. STATIC: of the memory
-    that was free before loading, for weights and cache alone: activations and graphs live in the
-    rest. FREE: of what is free behind weights and the peak of a dry run of `token_budget` tokens,
-    for the cache alone.
+    TOTAL: of the device's memory, for weights, the allocations of a dry run of `token_budget`
+    tokens, and the cache; graphs lie outside, unless `graphs_in_share`. STATIC: of the memory that
+    was free before loading, for weights and cache alone: activations and graphs live in the rest.
+    FREE: of the memory that is free behind weights and the peak of a dry run of `token_budget`
+    tokens, for the cache alone.
     """
 
     TOTAL = "total"
@@ -78,7 +78,7 @@ class MemoryRule(StrEnum):
 
 
 class ExpertExchange(StrEnum):
-    """How tokens of ranks with attention of their own reach their experts.
+    """Transport of tokens of ranks with data parallel attention to their experts.
 
     GATHERED: all tokens to all ranks, and their sums back (all-gather, reduce-scatter). ALL_TO_ALL:
     a collective of the library. DEEPEP: a copy a device or node, kernels for throughput in prefill
@@ -93,7 +93,9 @@ class ExpertExchange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
-    """A word that an option may be: the fields of `Engine` that it changes, with their values."""
+    """A word that an option may be, with the fields of `Engine` that it changes and their
+    values.
+    """
 
     word: str
     values: tuple[tuple[str, object], ...]
@@ -104,12 +106,12 @@ class Setting:
     """An option of `options.OPTIONS` as an engine has it.
 
     Args:
-        option: of the vocabulary.
-        flag: what sets it in a launch script.
+        option: name in the vocabulary.
+        flag: the flag that sets it in a launch script.
         link, checked: as of `Fact`.
-        field: of `Engine`, which a number, share or list is written to; empty where the option is
+        field: field of `Engine` that a number, share or list is written to; empty where the option
+            is
             one of `words`.
-        also: further fields and values that go with it.
     """
 
     option: str
@@ -118,7 +120,6 @@ class Setting:
     checked: bool
     field: str = ""
     words: tuple[Word, ...] = ()
-    also: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +264,7 @@ class Engine:
     stages_wait: bool = False
     polling: int = 1
     stream_interval: int = 1
-    sums: tuple[SumLimit, ...] = ()
+    sums: tuple[AllReduceLimit, ...] = ()
     fused_all_reduce: bool = False
     fused_architectures: tuple[str, ...] = ()
     fused_generations: tuple[int, ...] = ()
@@ -275,10 +276,10 @@ class Engine:
     exchange: ExpertExchange = ExpertExchange.GATHERED
     rack_exchange: ExpertExchange = ExpertExchange.GATHERED
     attention_kernel: str = ""
-    attention_choices: tuple[Choice, ...] = ()
+    attention_choices: tuple[BackendChoice, ...] = ()
     kernel_blocks: tuple[tuple[str, tuple[int, ...]], ...] = ()
     expert_kernel: str = ""
-    expert_choices: tuple[Choice, ...] = ()
+    expert_choices: tuple[BackendChoice, ...] = ()
     absorbed_prefill: bool = False
     expanded_tokens: int = 0
     absorbed_below: int = 0
@@ -293,12 +294,12 @@ class Engine:
 
     @property
     def of_free(self) -> bool:
-        """The memory fraction is one of what is free, for the cache alone."""
+        """True if the memory fraction is one of the free memory, for the cache alone."""
         return self.memory_rule is MemoryRule.FREE
 
     @property
-    def kinds_of_sums(self) -> tuple[Kind, ...]:
-        """Kinds of sums that it has, the first that fits first."""
+    def kinds_of_sums(self) -> tuple[AllReduceKind, ...]:
+        """Kinds of the engine's all-reduces, in the order in which it tries them."""
         return tuple(dict.fromkeys(limit.kind for limit in self.sums))
 
     def __hash__(self) -> int:

@@ -1,5 +1,5 @@
-"""A serving engine is written as statements (`runtime.statements`); or as another version and what
-differs.
+"""Constructors of serving engines from statements (`runtime.statements`), or from another version
+and the differences.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from shardwright.runtime.engines.engine import Engine, Setting
-from shardwright.runtime.statements import Described, Statement
+from shardwright.runtime.statements import FactSchema, Statement
 
 IDENTITY: Final = (
     "name",
@@ -21,7 +21,7 @@ IDENTITY: Final = (
     "asked",
     "aliases",
 )
-_ENGINE: Final = Described(
+_ENGINE: Final = FactSchema(
     made=Engine,
     what="engine",
     identity=IDENTITY,
@@ -33,7 +33,9 @@ read: Final = _ENGINE.read
 
 
 def named(name: str, version: str, *, engine: str = "", released: str = "") -> dict[str, Any]:
-    """Who an engine is: its catalog name and version, and what else is not its base's."""
+    """Identity fields of an engine: its catalog name and version, and those that differ from its
+    base's.
+    """
     return {
         "name": name,
         "version": version,
@@ -45,7 +47,7 @@ def named(name: str, version: str, *, engine: str = "", released: str = "") -> d
 def engine(
     identity: dict[str, Any], *statements: Statement, settings: tuple[Setting, ...]
 ) -> Engine:
-    """An engine of its own, with the options that it has.
+    """An engine built from statements alone, with its options.
 
     Raises:
         ValueError: a field is not stated, or twice.
@@ -59,12 +61,12 @@ def derive(
     *statements: Statement,
     settings: tuple[Setting, ...] = (),
 ) -> Engine:
-    """`base` with what the statements change, and with `settings` in place of its own of the same
-    options.
+    """`base` with the changes of the statements, and with `settings` in place of its settings of
+    the same options.
 
     Raises:
         ValueError: a field is stated twice.
     """
-    fresh = {setting.option for setting in settings}
-    kept = tuple(setting for setting in base.settings if setting.option not in fresh)
-    return _ENGINE.derived(base, {**identity, "settings": (*kept, *settings)}, *statements)
+    replaced = {setting.option for setting in settings}
+    base_settings = tuple(setting for setting in base.settings if setting.option not in replaced)
+    return _ENGINE.derived(base, {**identity, "settings": (*base_settings, *settings)}, *statements)

@@ -1,6 +1,4 @@
-"""What a forward pass of a serving engine has in common with a training framework's: which kernels
-a block is lowered to.
-"""
+"""The runtime by which a serving engine's forward pass is lowered to kernels."""
 
 from __future__ import annotations
 

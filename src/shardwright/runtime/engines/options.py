@@ -1,5 +1,5 @@
-"""What a launch script sets: one vocabulary for all engines, each option with the engine's own flag
-and the fields that it changes.
+"""Options of serving engines, one vocabulary for all; each with the engine's flag and the fields
+that it changes.
 
 An engine with options is text ``vllm-0.12 token_budget=16384 async=on``.
 """
@@ -17,13 +17,13 @@ from shardwright.runtime.engines.engine import Engine, Setting, Word
 from shardwright.runtime.runtime import Fact, Options
 
 MAX_SHOWN: Final = 60
-MOST_SIZES: Final = 4096
-MOST: Final = 1 << 31
-MOST_FACTOR: Final = 100
+MAX_SIZES: Final = 4096
+MAX_NUMBER: Final = 1 << 31
+MAX_FACTOR: Final = 100
 
 
 class Form(StrEnum):
-    """What an option's value is: a whole number, a share of 1, a factor, on or off, a word, or
+    """Form of an option's value: a whole number, a share of 1, a factor, on or off, a word, or
     whole numbers with commas between.
     """
 
@@ -37,16 +37,23 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOption:
-    """An option of the vocabulary. about: what it decides. least: the smallest number."""
+    """An option of the vocabulary.
+
+    Args:
+        about: the decision that the option takes.
+        least: the smallest number.
+        field: field of `Engine` that the option's value is written to; empty = the option's name.
+    """
 
     name: str
     form: Form
     about: str
     least: int = 1
+    field: str = ""
 
     @property
     def example(self) -> str:
-        """A value that it may have, for a hint."""
+        """A possible value, for a hint."""
         return {
             Form.NUMBER: "8192",
             Form.SHARE: "0.9",
@@ -56,39 +63,41 @@ class EngineOption:
         }.get(self.form, "")
 
 
-def _number(name: str, about: str, least: int = 1) -> EngineOption:
-    return EngineOption(name=name, form=Form.NUMBER, about=about, least=least)
+def _number(name: str, about: str, *, least: int = 1, field: str = "") -> EngineOption:
+    return EngineOption(name=name, form=Form.NUMBER, about=about, least=least, field=field)
 
 
-def _switch(name: str, about: str) -> EngineOption:
-    return EngineOption(name=name, form=Form.SWITCH, about=about)
+def _switch(name: str, about: str, *, field: str = "") -> EngineOption:
+    return EngineOption(name=name, form=Form.SWITCH, about=about, field=field)
 
 
-def _word(name: str, about: str) -> EngineOption:
-    return EngineOption(name=name, form=Form.WORD, about=about)
+def _word(name: str, about: str, *, field: str = "") -> EngineOption:
+    return EngineOption(name=name, form=Form.WORD, about=about, field=field)
 
 
 OPTIONS: Final = (
     _number(
         "token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"
     ),
-    _number("sequences", "most requests that run at once"),
+    _number("sequences", "most requests that run at once", field="max_sequences"),
     _switch(
         "tuned",
         "budget and requests are what the engine's own benchmark chooses by memory and lengths",
+        field="tuned_sizes",
     ),
     _number("prompt_tokens", "most tokens of prompts in an iteration, beyond a first one"),
-    _number("context", "longest prompt and answer together"),
+    _number("context", "longest prompt and answer together", field="context_tokens"),
     EngineOption(
         name="memory",
+        field="memory_fraction",
         form=Form.SHARE,
         about="share of the device's memory, as the engine's own rule takes it",
     ),
-    _number("block", "tokens of a block of the cache"),
+    _number("block", "tokens of a block of the cache", field="block_tokens"),
     _word("kv", "number format of keys and values"),
     _switch("prefix_cache", "blocks of equal prefixes are kept and shared"),
     _switch("chunked_prefill", "a prompt may be cut over iterations"),
-    _switch("mixed_chunk", "decode runs beside a chunk of prompts"),
+    _switch("mixed_chunk", "decode runs beside a chunk of prompts", field="mixes_decode"),
     _word("admission", "when a waiting request is let in"),
     EngineOption(
         name="conservative",
@@ -111,29 +120,37 @@ OPTIONS: Final = (
     _switch("graphs", "captured graphs replay decode"),
     _switch("full_graphs", "graphs of decode hold its attention cores too"),
     EngineOption(
-        name="graph_sizes", form=Form.SIZES, about="batch sizes that graphs are captured for"
+        name="graph_sizes",
+        field="captured",
+        form=Form.SIZES,
+        about="batch sizes that graphs are captured for",
     ),
-    _number("graph_max", "largest batch that graphs are captured for"),
-    _switch("graph_padding", "a batch is padded to the next captured size"),
+    _number("graph_max", "largest batch that graphs are captured for", field="largest_captured"),
+    _switch("graph_padding", "a batch is padded to the next captured size", field="pads"),
     _switch("piecewise", "graphs between attention cores replay iterations with prompts too"),
     EngineOption(
         name="piece_sizes",
+        field="piecewise_captured",
         form=Form.SIZES,
         about="token counts that piecewise graphs are captured for",
     ),
-    _number("piece_max", "most tokens that piecewise graphs are captured for"),
-    _switch("async", "the host prepares the next iteration while the device runs"),
+    _number(
+        "piece_max", "most tokens that piecewise graphs are captured for", field="piecewise_tokens"
+    ),
+    _switch(
+        "async", "the host prepares the next iteration while the device runs", field="asynchronous"
+    ),
     _number("polling", "iterations of decode between two looks at new requests"),
     _number("stream_interval", "tokens between two answers to the client"),
-    _switch("fused_sums", "sum, residual and norm are one kernel"),
+    _switch("fused_sums", "sum, residual and norm are one kernel", field="fused_all_reduce"),
     _switch("own_sums", "the engine's own one- and two-shot sums"),
     _switch("multimem", "sums inside the switch"),
     _switch("symmetric", "the library's sums run on symmetric buffers"),
     _switch("attention_dp", "ranks have attention of their own"),
     _switch("expert_parallel", "experts are spread over the ranks"),
     _word("exchange", "how tokens of ranks with attention of their own reach their experts"),
-    _word("attention", "kernels of the attention core"),
-    _word("experts", "kernels of the experts"),
+    _word("attention", "kernels of the attention core", field="attention_kernel"),
+    _word("experts", "kernels of the experts", field="expert_kernel"),
     _number("guesses", "tokens guessed ahead by the model's own further-token modules", least=0),
 )
 BY_NAME: Final[Mapping[str, EngineOption]] = {option.name: option for option in OPTIONS}
@@ -141,35 +158,34 @@ _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 _FIELDS: Final = {field.name for field in fields(Engine)}
 
 
-def sets(
-    option: str, flag: str, link: str, field: str, *, checked: bool = True, **also: Any
-) -> Setting:
-    """An engine has `option`, set by `flag`: its number, share, sizes or word is written to
-    `field`; `also` further fields that go with it.
+def option_setting(option: str, flag: str, link: str, *, checked: bool = True) -> Setting:
+    """An engine's `option`, set by `flag`: its value is written to the option's field of `Engine`.
+
+    The flag of a switch sets the field or, by its name, takes it away.
 
     Raises:
         ValueError: no such option or field (a mistake in an engine's file, not a user's).
     """
-    _require(option, (field, *also))
-    return Setting(
-        option=option, flag=flag, link=link, checked=checked, field=field, also=tuple(also.items())
-    )
-
-
-def switches(option: str, flag: str, link: str, field: str, *, checked: bool = True) -> Setting:
-    """An engine has the switch `option`, which is `field`; `flag` sets it or, as its name says,
-    takes it away.
-    """
+    vocabulary = BY_NAME.get(option)
+    field = (vocabulary.field or option) if vocabulary else ""
     _require(option, (field,))
-    words = (Word(word="on", values=((field, True),)), Word(word="off", values=((field, False),)))
-    return Setting(option=option, flag=flag, link=link, checked=checked, words=words)
+    if vocabulary and vocabulary.form is Form.SWITCH:
+        return word_setting(
+            option, flag, link, checked=checked, on={field: True}, off={field: False}
+        )
+    return Setting(option=option, flag=flag, link=link, checked=checked, field=field)
 
 
-def words(
+def settings(link: str, flags: Mapping[str, str]) -> tuple[Setting, ...]:
+    """An engine's options of one link, each with the flag that sets it; see `option_setting`."""
+    return tuple(option_setting(option, flag, link) for option, flag in flags.items())
+
+
+def word_setting(
     option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]
 ) -> Setting:
-    """An engine has `option` as one of a few words (``_`` stands for ``-``), each with the fields
-    that it changes.
+    """An engine's `option` with a few words (``_`` stands for ``-``), each with the fields that it
+    changes.
     """
     _require(option, tuple(name for changed in values.values() for name in changed))
     made = tuple(
@@ -180,10 +196,10 @@ def words(
 
 
 def cache_formats(flag: str, link: str) -> Setting:
-    """An engine has `kv`: keys and values in the model's own format (auto), in 16 bits or in FP8,
-    whatever words `flag` takes for it.
+    """An engine's option `kv`: keys and values in the model's format (auto), in 16 bits or in FP8,
+    whatever the words of `flag`.
     """
-    return words(
+    return word_setting(
         "kv",
         flag,
         link,
@@ -200,11 +216,12 @@ def _require(option: str, names: Iterable[str]) -> None:
 
 
 def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
-    """`engine` with options set, over those that are set already; its name says them.
+    """`engine` with options set, on top of those already set; its name lists them.
 
     Raises:
-        RuntimeModelError: an option that there is not, that the engine does not have, at a value
-        that it cannot have, or twice.
+        RuntimeModelError: an unknown option, one that the engine does not have, an illegal value,
+            or
+            an option twice.
     """
     wanted: dict[str, str] = {}
     for name, value in options:
@@ -237,15 +254,15 @@ def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
     if not wanted:
         return engine
     merged = dict(engine.options) | wanted
-    chosen: Options = tuple(sorted(merged.items(), key=lambda pair: _PLACE[pair[0]]))
-    told = tuple(facts.get(fact.field, fact) for fact in engine.facts)
+    new_options: Options = tuple(sorted(merged.items(), key=lambda pair: _PLACE[pair[0]]))
+    new_facts = tuple(facts.get(fact.field, fact) for fact in engine.facts)
     base = engine.base or engine.name
-    name = " ".join([base, *(f"{option}={value}" for option, value in chosen)])
-    return replace(engine, **values, name=name, base=base, options=chosen, facts=told)
+    name = " ".join([base, *(f"{option}={value}" for option, value in new_options)])
+    return replace(engine, **values, name=name, base=base, options=new_options, facts=new_facts)
 
 
 def flag_of(engine: Engine, option: str) -> str:
-    """What sets `option` in a launch script of the engine.
+    """The flag that sets `option` in a launch script of the engine.
 
     Raises:
         RuntimeModelError: the engine has no such option.
@@ -254,39 +271,41 @@ def flag_of(engine: Engine, option: str) -> str:
 
 
 def _setting(engine: Engine, name: str) -> Setting:
-    known = {setting.option: setting for setting in engine.settings}
+    """The engine's setting of an option; RuntimeModelError where there is none."""
+    settings = {setting.option: setting for setting in engine.settings}
     if name not in BY_NAME:
         raise RuntimeModelError(
-            f"unknown engine option {name[:MAX_SHOWN]!r}", hint=nearest(name, known)
+            f"unknown engine option {name[:MAX_SHOWN]!r}", hint=nearest(name, settings)
         )
-    if name not in known:
+    if name not in settings:
         raise RuntimeModelError(
-            f"{engine.base or engine.name} has no option {name}", hint=f"it has {', '.join(known)}"
+            f"{engine.base or engine.name} has no option {name}",
+            hint=f"it has {', '.join(settings)}",
         )
-    return known[name]
+    return settings[name]
 
 
 def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
-    """Fields that `setting` changes at a value."""
+    """{field: value} that `setting` changes at a value."""
     option = BY_NAME[setting.option]
     if setting.words:
-        found = next((one for one in setting.words if one.word == text), None)
-        if found is None:
+        match = next((word for word in setting.words if word.word == text), None)
+        if match is None:
             raise _refusal(
-                engine, setting, text, f"it is {' or '.join(one.word for one in setting.words)}"
+                engine, setting, text, f"it is {' or '.join(word.word for word in setting.words)}"
             )
-        return dict(found.values)
+        return dict(match.values)
     read = {
-        Form.NUMBER: _whole,
-        Form.SHARE: _part,
+        Form.NUMBER: _whole_number,
+        Form.SHARE: _fraction,
         Form.FACTOR: _factor,
         Form.SIZES: _sizes,
-        Form.WORD: _plain,
-        Form.SWITCH: _plain,
+        Form.WORD: _any_word,
+        Form.SWITCH: _any_word,
     }[option.form]
-    value = read(text, option.least)
-    if value is None:
-        what = {
+    parsed = read(text, option.least)
+    if parsed is None:
+        expected = {
             Form.NUMBER: f"a whole number of at least {option.least}",
             Form.SHARE: "a share above 0, at most 1",
             Form.FACTOR: "above 0, at most 100",
@@ -295,10 +314,10 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
             engine,
             setting,
             text,
-            f"{what.get(option.form, 'whole numbers')}, such as {option.name}={option.example}"
+            f"{expected.get(option.form, 'whole numbers')}, such as {option.name}={option.example}"
             f" ({setting.flag})",
         )
-    return {setting.field: value, **dict(setting.also)}
+    return {setting.field: parsed}
 
 
 def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeModelError:
@@ -307,13 +326,13 @@ def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeM
     )
 
 
-def _whole(text: str, least: int) -> int | None:
-    if not text.isascii() or not text.isdigit() or len(text) > len(str(MOST)):
+def _whole_number(text: str, smallest: int) -> int | None:
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_NUMBER)):
         return None
-    return int(text) if least <= int(text) <= MOST else None
+    return int(text) if smallest <= int(text) <= MAX_NUMBER else None
 
 
-def _part(text: str, _least: int) -> float | None:
+def _fraction(text: str, _least: int) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -326,19 +345,19 @@ def _factor(text: str, _least: int) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if 0 < value <= MOST_FACTOR else None
+    return value if 0 < value <= MAX_FACTOR else None
 
 
 def _sizes(text: str, least: int) -> tuple[int, ...] | None:
-    found = (
-        [_whole(part, least) for part in text.split(",")]
-        if text.count(",") < MOST_SIZES
+    sizes = (
+        [_whole_number(part, least) for part in text.split(",")]
+        if text.count(",") < MAX_SIZES
         else [None]
     )
     return (
-        tuple(sorted({size for size in found if size is not None})) if None not in found else None
+        tuple(sorted({size for size in sizes if size is not None})) if None not in sizes else None
     )
 
 
-def _plain(text: str, _least: int) -> str | None:
+def _any_word(text: str, _least: int) -> str | None:
     return text or None

@@ -1,5 +1,5 @@
-"""Serving engines by name and version: a file for each engine, loaded when one of its versions is
-asked for.
+"""Serving engines by name and version; the file of an engine is loaded when one of its versions is
+needed.
 """
 
 from __future__ import annotations
@@ -65,42 +65,46 @@ def all_engines() -> tuple[Engine, ...]:
     return tuple(one for word in _VERSIONS for one in _versions(word))
 
 
-def engine_called(text: str) -> Engine:
+def load_engine(text: str) -> Engine:
     """The engine of a name (letter case does not matter) with the options behind it: ``vllm-0.12
     token_budget=16384``.
 
     ``vllm 0.12.0``, ``trtllm-1.2.0rc6.post2`` and ``sglang`` (its newest version) are names too. A
-    version that is not described is answered for by the nearest described one before it, the oldest
-    where there is none before; `asked` then says which was meant.
+    version that is not described is represented by the nearest described one before it, the oldest
+    where there is none before; `asked` is then the version of the text.
 
     Raises:
-        RuntimeModelError: there is no such engine; the hint names the nearest. Or an option is none
-        of it, as `options.with_options` says.
+        RuntimeModelError: an unknown engine (the hint has the nearest), or an option that it does
+            not
+            have (see `options.with_options`).
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()
-    rest = words[1:]
-    if rest and "=" not in rest[0]:
-        name, rest = f"{name} {rest[0]}", rest[1:]
-    found = _NAME.fullmatch(name)
-    if found is None:
+    option_words = words[1:]
+    if option_words and "=" not in option_words[0]:
+        name, option_words = f"{name} {option_words[0]}", option_words[1:]
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise RuntimeModelError(
             f"unknown serving engine {name[:80]!r}",
             hint=nearest(name, (*engine_names(), *_ENGINES)),
         )
-    version = found["version"] or ""
-    if version and _order(version) is None:
+    version = match["version"] or ""
+    if version and _version_key(version) is None:
         raise RuntimeModelError(
-            f"{version[:40]!r} is not a version of {_ENGINES[found['engine']]}",
+            f"{version[:40]!r} is not a version of {_ENGINES[match['engine']]}",
             hint="such as 0.12.0 or 1.2.0rc6.post2",
         )
     return with_options(
-        _version(_ENGINES[found["engine"]], version), [_pair(word, name) for word in rest]
+        _version(_ENGINES[match["engine"]], version),
+        [_option_value(word, name) for word in option_words],
     )
 
 
-def notice(engine: Engine) -> str:
-    """That it answers for a version that is not described; empty where it does not."""
+def version_notice(engine: Engine) -> str:
+    """A sentence that the engine stands for a version that is not described; empty where it does
+    not.
+    """
     return (
         f"{engine.base or engine.name} answers for {engine.asked}, which is not described"
         if engine.asked
@@ -108,7 +112,8 @@ def notice(engine: Engine) -> str:
     )
 
 
-def _pair(word: str, name: str) -> tuple[str, str]:
+def _option_value(word: str, name: str) -> tuple[str, str]:
+    """(option, value) of one word."""
     option, mark, value = word.partition("=")
     if not mark:
         raise RuntimeModelError(
@@ -119,25 +124,30 @@ def _pair(word: str, name: str) -> tuple[str, str]:
 
 
 @cache
-def _version(word: str, version: str) -> Engine:
-    """The engine's described version that is `version`, or answers for it."""
-    known = _versions(word)
+def _version(family: str, version: str) -> Engine:
+    """The engine's described version that equals or stands for `version`."""
+    described_versions = _versions(family)
     if not version:
-        return known[-1]
-    meant = DYNAMO.get(version, version) if word == "tensorrt-llm" else version
+        return described_versions[-1]
+    engine_version = DYNAMO.get(version, version) if family == "tensorrt-llm" else version
     exact = next(
         (
-            one
-            for one in known
-            if meant in {one.version, one.name.removeprefix(f"{word}-"), *one.aliases}
+            engine
+            for engine in described_versions
+            if engine_version
+            in {engine.version, engine.name.removeprefix(f"{family}-"), *engine.aliases}
         ),
         None,
     )
     if exact is not None:
-        return exact if meant == version else replace(exact, asked=version)
-    said = _order(meant) or (0, 0, 0, 0, 0)
-    earlier = [one for one in known if (_order(one.version) or said) <= said]
-    return replace(earlier[-1] if earlier else known[0], asked=version)
+        return exact if engine_version == version else replace(exact, asked=version)
+    wanted_key = _version_key(engine_version) or (0, 0, 0, 0, 0)
+    earlier = [
+        engine
+        for engine in described_versions
+        if (_version_key(engine.version) or wanted_key) <= wanted_key
+    ]
+    return replace(earlier[-1] if earlier else described_versions[0], asked=version)
 
 
 @cache
@@ -146,12 +156,12 @@ def _versions(word: str) -> tuple[Engine, ...]:
     return _VERSIONS.load(word)
 
 
-def _order(version: str) -> Order | None:
-    """Where a version stands among others: ``1.2.0rc6.post2`` is before ``1.2.0``. None: it is no
+def _version_key(version: str) -> Order | None:
+    """Sort key of a version: ``1.2.0rc6.post2`` is before ``1.2.0``. None: the text is no
     version.
     """
-    found = _VERSION_PATTERN.fullmatch(version)
-    if found is None:
+    match = _VERSION_PATTERN.fullmatch(version)
+    if match is None:
         return None
-    major, minor, patch, candidate, post = (int(part) if part else 0 for part in found.groups())
-    return (major, minor, patch, candidate if found[4] else 1 << 30, post)
+    major, minor, patch, candidate, post = (int(part) if part else 0 for part in match.groups())
+    return (major, minor, patch, candidate if match[4] else 1 << 30, post)

@@ -1,5 +1,5 @@
-"""Rules by which an engine sets what nobody set: tables by the device's memory, generation and
-ranks, and formulas of what is kept free.
+"""Rules for an engine's default settings: tables by the device's memory, generation and ranks, and
+formulas of reserved memory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from shardwright.units import GIB, MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRow:
-    """What an engine sets on a device whose memory is less than `below_gib` GiB (0 = any), of
-    `generation` (0 = any): the first that fits.
+    """Settings of an engine on a device with less than `below_gib` GiB (0 = any), of `generation`
+    (0 = any); the first row that fits counts.
 
     Args:
         token_budget, max_sequences, largest_captured: as in `Engine`; 0 = not set by memory.
@@ -33,19 +33,20 @@ class SizeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """Memory that an engine keeps free of weights and cache: for activations, graphs and buffers.
+    """Memory that an engine reserves beside weights and cache: for activations, graphs and
+    buffers.
 
         bytes = fixed + a_chunk max(chunk, least_chunk) + a_captured C + a_device tp pp +
         (a_rank_captured C dpa, and a_rank_large_captured C dpa where C > large_captured, with
-        attention of their own) + a_piece (sizes captured in pieces, or latent_pieces at once), at
-        least `least` on a device above `least_above_gib`; + guessing where tokens are guessed ahead
+        data parallel attention) + a_piece (sizes captured in pieces, or latent_pieces at once), at
+        least `least` on a device above `least_above_gib`; + guessing with draft tokens
 
     C is the largest captured size. `rows`, where there are any, hold fixed and a_device by the
     device's memory instead.
 
     Args:
         All bytes; `rows`: (below GiB, fixed, a_device), 0 = any.
-        digits: the share is rounded to so many.
+        digits: decimals to which the share is rounded.
     """
 
     fixed: int = 0
@@ -68,14 +69,15 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captures:
-    """How sizes of captured graphs are laid.
+    """Rule for the sizes of captured graphs.
 
     Args:
         ranges: (first, beyond, step), 0 for beyond = up to the largest.
-        guessing_ranges: those where tokens are guessed ahead, if they are others.
-        largest: where neither a user nor the device says it: at most this, and at most `a_sequence`
-            times max_sequences (times the tokens of a request that guesses, if `guessed`), if
-            a_sequence is not 0.
+        guessing_ranges: ranges with draft tokens, if they differ.
+        largest: the largest size where neither a user nor the device sets it: at most this, and at
+            most `a_sequence` times max_sequences (times the tokens of a request with draft tokens,
+                if
+            `guessed`), if a_sequence is not 0.
         ends: the largest size is captured even where no range has it.
         doubles_from: this size, and twice it, and so on, below the largest.
     """
@@ -89,33 +91,33 @@ class Captures:
     doubles_from: int = 0
 
     def sizes(self, largest: int, *, guessing: bool = False) -> tuple[int, ...]:
-        """All sizes up to `largest`, rising."""
+        """All captured sizes up to `largest`, rising."""
         ranges = self.guessing_ranges if guessing and self.guessing_ranges else self.ranges
-        found = {
+        captured = {
             size
-            for first, beyond, step in ranges
-            for size in range(first, min(beyond or largest + 1, largest + 1), step)
+            for start, stop, step in ranges
+            for size in range(start, min(stop or largest + 1, largest + 1), step)
         }
         size = self.doubles_from
         while 0 < size < largest:
-            found.add(size)
+            captured.add(size)
             size *= 2
-        return tuple(sorted(found | ({largest} if self.ends and largest > 0 else set())))
+        return tuple(sorted(captured | ({largest} if self.ends and largest > 0 else set())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What running requests are expected to need still: a share of the answer that they may give at
-    most, `first` at the start.
+    """Rule for the tokens that running requests will still need: a share of their longest answers,
+    `first` at the start.
 
     The share falls by (first - least) / steps in each iteration of decode down to `least`, and is
-    set anew when requests are sent back: to (tokens generated + retract_steps x requests) /
-    (longest answers in all + 1), at most 1. Where nothing runs it is `first` again.
+    set anew after a retraction: to (tokens generated + retract_steps x requests) / (sum of longest
+    answers + 1), at most 1. Where nothing runs it is `first` again.
 
     Args:
         clip: longest answer that is counted.
-        shared: factor on `first` and `least` where ranks have attention of their own.
-        kept_tokens: a request, kept free beyond where ends are known.
+        shared: factor on `first` and `least` under data parallel attention.
+        kept_tokens: tokens of a request kept free where ends are known.
     """
 
     first: float
@@ -127,15 +129,17 @@ class Estimate:
     kept_tokens: int = 1
 
     def times(self, factor: float) -> Estimate:
-        """With `first` and `least` times a factor, at most 1."""
+        """The estimate with `first` and `least` times a factor, at most 1."""
         return replace(
             self, first=min(1.0, self.first * factor), least=min(1.0, self.least * factor)
         )
 
 
-class Kind(StrEnum):
-    """How ranks add up: ONE_SHOT: every rank reads all. TWO_SHOT: scattered, then gathered.
-    MULTIMEM: the switch adds. LIBRARY: NCCL.
+class AllReduceKind(StrEnum):
+    """Algorithm of an all-reduce inside a node.
+
+    ONE_SHOT: every rank reads all buffers. TWO_SHOT: reduce-scatter, then all-gather. MULTIMEM: the
+    switch adds. LIBRARY: NCCL.
     """
 
     ONE_SHOT = "one-shot"
@@ -145,18 +149,18 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SumLimit:
-    """Sums that are of this kind: of at most `most_bytes` and `most_tokens` (0 = any) over `ranks`
-    ranks (0 = any).
+class AllReduceLimit:
+    """Range of all-reduces that use one algorithm: at most `most_bytes` and `most_tokens` (0 = any)
+    over `ranks` ranks (0 = any).
 
     Args:
-        kind: see there.
+        kind: the algorithm.
         fused: with the residual and the norm behind it in one kernel.
         generation: of the devices (9 Hopper, 10 Blackwell, 0 any).
         least_hidden, below_hidden: width of a token, 0 = any.
     """
 
-    kind: Kind
+    kind: AllReduceKind
     most_bytes: int
     fused: bool = False
     ranks: int = 0
@@ -168,7 +172,7 @@ class SumLimit:
     def takes(
         self, *, ranks: int, generation: int, tokens: int, hidden: int, size_bytes: float
     ) -> bool:
-        """Whether a sum is within it."""
+        """True if an all-reduce of `size_bytes` is within the range."""
         return (
             self.ranks in (0, ranks)
             and self.generation in (0, generation)
@@ -179,15 +183,19 @@ class SumLimit:
         )
 
 
-LIBRARY: Final = SumLimit(kind=Kind.LIBRARY, most_bytes=1 << 62)
+LIBRARY: Final = AllReduceLimit(kind=AllReduceKind.LIBRARY, most_bytes=1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """A backend that an engine takes by itself: on devices of `generation` (0 any), for latent
-    attention, and where experts are spread over devices (None = whatever), for weights of a number
-    format (empty = any; in groups of whatever size), for a model's architecture (empty = any). The
-    first that fits.
+class BackendChoice:
+    """A backend that an engine chooses by itself, and the conditions for it; the first that fits
+    counts.
+
+    Args:
+        generation: of the devices, 0 = any.
+        latent, spread: latent attention, experts spread over devices; None = either.
+        weights: number formats, empty = any; groups of any size.
+        architectures: model architectures, empty = any.
     """
 
     name: str
@@ -199,7 +207,7 @@ class Choice:
 
 
 def size_row(rows: tuple[SizeRow, ...], *, memory_bytes: float, generation: int) -> SizeRow | None:
-    """The row for a device of so much memory; None where there is none."""
+    """The first row for a device with this memory; None where no row fits."""
     fits = (
         row
         for row in rows
@@ -210,14 +218,14 @@ def size_row(rows: tuple[SizeRow, ...], *, memory_bytes: float, generation: int)
 
 
 def largest_of(row: SizeRow | None, *, tp: int) -> int:
-    """The largest captured size that a device's row says; 0 = it says none."""
+    """The largest captured size in a device's row; 0 = the row sets none."""
     if row is None:
         return 0
     return row.narrow_captured if tp < row.narrow_tp else row.largest_captured
 
 
-def choice(
-    choices: tuple[Choice, ...],
+def first_fitting(
+    choices: tuple[BackendChoice, ...],
     *,
     generation: int,
     latent: bool,
@@ -225,23 +233,23 @@ def choice(
     weights: str = "",
     architecture: str = "",
 ) -> str:
-    """The name of the first backend that fits; empty where none is known."""
+    """Name of the first backend that fits; empty where none does."""
     return next(
         (
-            one.name
-            for one in choices
-            if one.generation in (0, generation)
-            and one.latent in (None, latent)
-            and one.spread in (None, spread)
-            and (not one.weights or weights.partition("-")[0] in one.weights)
-            and (not one.architectures or architecture in one.architectures)
+            backend.name
+            for backend in choices
+            if backend.generation in (0, generation)
+            and backend.latent in (None, latent)
+            and backend.spread in (None, spread)
+            and (not backend.weights or weights.partition("-")[0] in backend.weights)
+            and (not backend.architectures or architecture in backend.architectures)
         ),
         "",
     )
 
 
-def sum_of(
-    limits: tuple[SumLimit, ...],
+def all_reduce_limit(
+    limits: tuple[AllReduceLimit, ...],
     *,
     generation: int,
     ranks: int,
@@ -250,17 +258,19 @@ def sum_of(
     size_bytes: float,
     fused: bool,
     multimem: bool,
-) -> SumLimit:
-    """How ranks of one node add up a buffer of tokens: the first of an engine's limits that takes
-    it, else the library.
+) -> AllReduceLimit:
+    """The range, and so the algorithm, of an all-reduce among a node's ranks: the engine's first
+    that takes it, else the library's.
 
     Args:
         hidden: width of a token.
-        size_bytes: of a rank's buffer.
-        fused, multimem: whether those are on; they are passed over where they are not.
+        size_bytes: bytes of a rank's buffer.
+        fused, multimem: these algorithms are switched on; they are skipped where they are off.
     """
     for limit in limits:
-        is_off = (limit.fused and not fused) or (limit.kind is Kind.MULTIMEM and not multimem)
+        is_off = (limit.fused and not fused) or (
+            limit.kind is AllReduceKind.MULTIMEM and not multimem
+        )
         if not is_off and limit.takes(
             ranks=ranks, generation=generation, tokens=tokens, hidden=hidden, size_bytes=size_bytes
         ):
@@ -280,39 +290,40 @@ def reserved_bytes(
     latent: bool = False,
     guessing: bool = False,
 ) -> float:
-    """Bytes that `rule` keeps free of weights and cache on one device.
+    """Bytes that `rule` reserves beside weights and cache on one device.
 
     Args:
         chunk: most tokens of an iteration.
         devices: tp x pp.
-        ranks: with attention of their own; 1 = none has.
-        pieces: sizes that are captured in pieces.
+        ranks: data parallel degree of attention.
+        pieces: number of sizes that are captured in pieces.
     """
     fixed, a_device = rule.fixed, rule.a_device
-    for below, row_fixed, row_a_device in rule.rows:
-        if below == 0 or memory_bytes < below * GIB:
+    for below_gib, row_fixed, row_a_device in rule.rows:
+        if below_gib == 0 or memory_bytes < below_gib * GIB:
             fixed, a_device = row_fixed, row_a_device
             break
-    kept = (
+    reserved = (
         fixed
         + rule.a_chunk * max(chunk, rule.least_chunk)
         + rule.a_captured * largest_captured
         + a_device * devices
     )
     if ranks > 1:
-        kept += rule.ranks + rule.a_rank_captured * largest_captured * ranks
+        reserved += rule.ranks + rule.a_rank_captured * largest_captured * ranks
         if largest_captured > rule.large_captured:
-            kept += rule.a_rank_large_captured * largest_captured * ranks
+            reserved += rule.a_rank_large_captured * largest_captured * ranks
     if pieces:
-        kept += rule.latent_pieces if latent and rule.latent_pieces else rule.a_piece * pieces
+        reserved += rule.latent_pieces if latent and rule.latent_pieces else rule.a_piece * pieces
     if memory_bytes > rule.least_above_gib * GIB:
-        kept = max(kept, rule.least)
-    return kept + (rule.guessing if guessing else 0)
+        reserved = max(reserved, rule.least)
+    return reserved + (rule.guessing if guessing else 0)
 
 
-def share(rule: Reserve, *, memory_bytes: float, kept: float) -> float:
-    """The share of a device's memory that is not kept free, rounded as the engine rounds it. Memory
-    counts in whole MiB, as the driver's tool prints it.
+def memory_share(rule: Reserve, *, memory_bytes: float, reserved: float) -> float:
+    """Share of a device's memory that is not reserved, rounded as the engine rounds it.
+
+    Memory counts in whole MiB, as the driver's tool prints it.
     """
     total = memory_bytes // MIB * MIB
-    return round((total - kept) / total, rule.digits)
+    return round((total - reserved) / total, rule.digits)

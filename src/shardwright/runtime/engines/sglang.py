@@ -15,8 +15,8 @@ from shardwright.runtime.engines.engine import (
     MemoryRule,
 )
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import switches
-from shardwright.runtime.engines.rules import Captures, Choice, Estimate, Reserve, SizeRow
+from shardwright.runtime.engines.options import option_setting
+from shardwright.runtime.engines.rules import BackendChoice, Captures, Estimate, Reserve, SizeRow
 from shardwright.runtime.engines.sglang_tables import (
     ATTENTION,
     CAPTURES,
@@ -188,15 +188,15 @@ V0_5_9: Final = engine(
         _ARGUMENTS,
         expert_kernel="",
         expert_choices=(
-            Choice(
+            BackendChoice(
                 name="flashinfer_trtllm",
                 generation=10,
                 weights=("fp8", "nvfp4"),
                 architectures=("DeepseekV3ForCausalLM", KIMI, "GlmMoeDsaForCausalLM"),
             ),
-            Choice(name="flashinfer_mxfp4", generation=10, weights=("mxfp4",)),
-            Choice(name="triton_kernel", weights=("mxfp4",)),
-            Choice(name="triton"),
+            BackendChoice(name="flashinfer_mxfp4", generation=10, weights=("mxfp4",)),
+            BackendChoice(name="triton_kernel", weights=("mxfp4",)),
+            BackendChoice(name="triton"),
         ),
         note="_handle_model_specific_adjustments; auto is Triton's fused experts elsewhere",
     ),
@@ -250,7 +250,7 @@ V0_5_6: Final = derive(
     read(
         f"{_V0_5_6}/server_args.py",
         attention_choices=(
-            Choice(
+            BackendChoice(
                 name="trtllm_mla",
                 generation=10,
                 latent=True,
@@ -356,9 +356,9 @@ V0_5_1: Final = derive(
     read(
         f"{_V0_5_1}/server_args.py",
         expert_choices=(
-            Choice(name="flashinfer_mxfp4", generation=10, weights=("mxfp4",)),
-            Choice(name="triton_kernel", weights=("mxfp4",)),
-            Choice(name="triton"),
+            BackendChoice(name="flashinfer_mxfp4", generation=10, weights=("mxfp4",)),
+            BackendChoice(name="triton_kernel", weights=("mxfp4",)),
+            BackendChoice(name="triton"),
         ),
         note="others only where they are asked for",
     ),
@@ -399,9 +399,7 @@ V0_5_10: Final = derive(
         note="one node, tp > 1, no attention dp, no context parallelism, no all-to-all",
     ),
     settings=(
-        switches(
-            "piecewise", "--disable-piecewise-cuda-graph", f"{_V0_5_10}/server_args.py", "piecewise"
-        ),
+        option_setting("piecewise", "--disable-piecewise-cuda-graph", f"{_V0_5_10}/server_args.py"),
     ),
 )
 

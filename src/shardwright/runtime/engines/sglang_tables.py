@@ -1,5 +1,5 @@
-"""What SGLang sets by a device's memory, keeps free, captures and adds up with, and what a launch
-script sets.
+"""SGLang's settings by device memory, reserved memory, captured sizes, all-reduce kernels, and
+launch flags.
 """
 
 from __future__ import annotations
@@ -7,8 +7,19 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.runtime.engines.engine import ExpertExchange
-from shardwright.runtime.engines.options import cache_formats, sets, switches, words
-from shardwright.runtime.engines.rules import Captures, Choice, Kind, Reserve, SizeRow, SumLimit
+from shardwright.runtime.engines.options import (
+    cache_formats,
+    settings,
+    word_setting,
+)
+from shardwright.runtime.engines.rules import (
+    AllReduceKind,
+    AllReduceLimit,
+    BackendChoice,
+    Captures,
+    Reserve,
+    SizeRow,
+)
 from shardwright.units import GIB, KIB, MIB
 
 REPOSITORY: Final = "https://github.com/sgl-project/sglang/blob"
@@ -77,21 +88,21 @@ PIECES: Final = Captures(
 # sgl-kernel's custom_all_reduce.cuh decides between one and two shots; below 8 MiB either is taken,
 # where NVLink joins all.
 OWN: Final = (
-    SumLimit(kind=Kind.ONE_SHOT, ranks=2, most_bytes=8 * MIB),
-    SumLimit(kind=Kind.ONE_SHOT, ranks=4, most_bytes=512 * KIB - 1),
-    SumLimit(kind=Kind.ONE_SHOT, ranks=8, most_bytes=256 * KIB - 1),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=4, most_bytes=8 * MIB),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=8, most_bytes=8 * MIB),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=2, most_bytes=8 * MIB),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=4, most_bytes=512 * KIB - 1),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=8, most_bytes=256 * KIB - 1),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, most_bytes=8 * MIB),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=8, most_bytes=8 * MIB),
 )
 SYMMETRIC: Final = (
-    SumLimit(kind=Kind.MULTIMEM, ranks=2, most_bytes=64 * MIB),
-    SumLimit(kind=Kind.MULTIMEM, ranks=4, most_bytes=64 * MIB),
-    SumLimit(kind=Kind.MULTIMEM, ranks=8, most_bytes=128 * MIB),
+    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=2, most_bytes=64 * MIB),
+    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=4, most_bytes=64 * MIB),
+    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=8, most_bytes=128 * MIB),
 )
 # FlashInfer takes one shot up to 128 tokens where nothing is said; SGLang fuses up to 2048.
 FUSED: Final = (
-    SumLimit(kind=Kind.ONE_SHOT, fused=True, most_tokens=128, most_bytes=GIB),
-    SumLimit(kind=Kind.TWO_SHOT, fused=True, most_tokens=2048, most_bytes=GIB),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, fused=True, most_tokens=128, most_bytes=GIB),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, fused=True, most_tokens=2048, most_bytes=GIB),
 )
 FUSED_MODELS: Final = (
     "DeepseekV3ForCausalLM",
@@ -102,69 +113,79 @@ FUSED_MODELS: Final = (
 )
 KIMI: Final = "KimiK25ForConditionalGeneration"
 ATTENTION: Final = (
-    Choice(
+    BackendChoice(
         name="trtllm_mla", generation=10, latent=True, architectures=("DeepseekV3ForCausalLM", KIMI)
     ),
-    Choice(name="flashinfer", generation=10, latent=True),
-    Choice(name="fa3", generation=9),
-    Choice(name="trtllm_mha", generation=10, latent=False),
-    Choice(name="flashinfer", latent=False),
-    Choice(name="triton", latent=True),
+    BackendChoice(name="flashinfer", generation=10, latent=True),
+    BackendChoice(name="fa3", generation=9),
+    BackendChoice(name="trtllm_mha", generation=10, latent=False),
+    BackendChoice(name="flashinfer", latent=False),
+    BackendChoice(name="triton", latent=True),
 )
 EARLY_ATTENTION: Final = (
-    Choice(name="flashinfer", generation=10, latent=True),
-    Choice(name="trtllm_mha", generation=10, architectures=("GptOssForCausalLM",)),
-    Choice(name="fa3", generation=9),
-    Choice(name="flashinfer", latent=False),
-    Choice(name="triton", latent=True),
+    BackendChoice(name="flashinfer", generation=10, latent=True),
+    BackendChoice(name="trtllm_mha", generation=10, architectures=("GptOssForCausalLM",)),
+    BackendChoice(name="fa3", generation=9),
+    BackendChoice(name="flashinfer", latent=False),
+    BackendChoice(name="triton", latent=True),
 )
 
 SETTINGS: Final = (
-    sets("token_budget", "--chunked-prefill-size", _ARGUMENTS, "token_budget"),
-    sets("sequences", "--max-running-requests", _ARGUMENTS, "max_sequences"),
-    sets("prompt_tokens", "--max-prefill-tokens", _ARGUMENTS, "prompt_tokens"),
-    sets("context", "--context-length", _ARGUMENTS, "context_tokens"),
-    sets("memory", "--mem-fraction-static", _ARGUMENTS, "memory_fraction"),
-    sets("block", "--page-size", _ARGUMENTS, "block_tokens"),
-    cache_formats("--kv-cache-dtype", _ARGUMENTS),
-    switches("prefix_cache", "--disable-radix-cache", _ARGUMENTS, "prefix_cache"),
-    switches("mixed_chunk", "--enable-mixed-chunk", _ARGUMENTS, "mixes_decode"),
-    sets("conservative", "--schedule-conservativeness", _ARGUMENTS, "conservative"),
-    sets(
-        "balance_iterations",
-        "--enable-prefill-delayer, --prefill-delayer-max-delay-passes",
+    *settings(
         _ARGUMENTS,
-        "balance_iterations",
+        {
+            "token_budget": "--chunked-prefill-size",
+            "sequences": "--max-running-requests",
+            "prompt_tokens": "--max-prefill-tokens",
+            "context": "--context-length",
+            "memory": "--mem-fraction-static",
+            "block": "--page-size",
+        },
     ),
-    switches("graphs", "--disable-cuda-graph", _ARGUMENTS, "graphs"),
-    sets("graph_sizes", "--cuda-graph-bs", _ARGUMENTS, "captured"),
-    sets("graph_max", "--cuda-graph-max-bs", _ARGUMENTS, "largest_captured"),
-    switches("graph_padding", "--disable-cuda-graph-padding", _ARGUMENTS, "pads"),
-    switches("piecewise", "--enable-piecewise-cuda-graph", _ARGUMENTS, "piecewise"),
-    sets("piece_sizes", "--piecewise-cuda-graph-tokens", _ARGUMENTS, "piecewise_captured"),
-    sets("piece_max", "--piecewise-cuda-graph-max-tokens", _ARGUMENTS, "piecewise_tokens"),
-    switches("async", "--disable-overlap-schedule", _ARGUMENTS, "asynchronous"),
-    sets("polling", "--scheduler-recv-interval", _ARGUMENTS, "polling"),
-    sets("stream_interval", "--stream-interval", _ARGUMENTS, "stream_interval"),
-    words(
+    cache_formats("--kv-cache-dtype", _ARGUMENTS),
+    *settings(
+        _ARGUMENTS,
+        {
+            "prefix_cache": "--disable-radix-cache",
+            "mixed_chunk": "--enable-mixed-chunk",
+            "conservative": "--schedule-conservativeness",
+            "balance_iterations": "--enable-prefill-delayer, --prefill-delayer-max-delay-passes",
+            "graphs": "--disable-cuda-graph",
+            "graph_sizes": "--cuda-graph-bs",
+            "graph_max": "--cuda-graph-max-bs",
+            "graph_padding": "--disable-cuda-graph-padding",
+            "piecewise": "--enable-piecewise-cuda-graph",
+            "piece_sizes": "--piecewise-cuda-graph-tokens",
+            "piece_max": "--piecewise-cuda-graph-max-tokens",
+            "async": "--disable-overlap-schedule",
+            "polling": "--scheduler-recv-interval",
+            "stream_interval": "--stream-interval",
+        },
+    ),
+    word_setting(
         "fused_sums",
         "--enable-flashinfer-allreduce-fusion",
         _ARGUMENTS,
         on={"fused_all_reduce": True, "fused_architectures": (), "fused_generations": ()},
         off={"fused_all_reduce": False},
     ),
-    words(
+    word_setting(
         "own_sums",
         "--disable-custom-all-reduce",
         _ARGUMENTS,
         on={"sums": (*FUSED, *OWN, *SYMMETRIC)},
         off={"sums": (*FUSED, *SYMMETRIC)},
     ),
-    switches("multimem", "--enable-torch-symm-mem", _ARGUMENTS, "multimem"),
-    switches("symmetric", "--enable-symm-mem", _ARGUMENTS, "symmetric"),
-    switches("attention_dp", "--enable-dp-attention", _ARGUMENTS, "attention_dp"),
-    switches("expert_parallel", "--ep-size", _ARGUMENTS, "expert_parallel"),
-    words(
+    *settings(
+        _ARGUMENTS,
+        {
+            "multimem": "--enable-torch-symm-mem",
+            "symmetric": "--enable-symm-mem",
+            "attention_dp": "--enable-dp-attention",
+            "expert_parallel": "--ep-size",
+        },
+    ),
+    word_setting(
         "exchange",
         "--moe-a2a-backend",
         _ARGUMENTS,
@@ -173,7 +194,12 @@ SETTINGS: Final = (
         mooncake={"exchange": ExpertExchange.DEEPEP},
         flashinfer={"exchange": ExpertExchange.ONE_SIDED},
     ),
-    sets("attention", "--attention-backend", _ARGUMENTS, "attention_kernel"),
-    sets("experts", "--moe-runner-backend", _ARGUMENTS, "expert_kernel"),
-    sets("guesses", "--speculative-num-steps", _ARGUMENTS, "guesses"),
+    *settings(
+        _ARGUMENTS,
+        {
+            "attention": "--attention-backend",
+            "experts": "--moe-runner-backend",
+            "guesses": "--speculative-num-steps",
+        },
+    ),
 )

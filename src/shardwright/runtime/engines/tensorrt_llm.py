@@ -17,8 +17,13 @@ from shardwright.runtime.engines.engine import (
     MemoryRule,
 )
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import cache_formats, sets, switches, words
-from shardwright.runtime.engines.rules import Captures, Choice, Kind, SumLimit
+from shardwright.runtime.engines.options import (
+    cache_formats,
+    option_setting,
+    settings,
+    word_setting,
+)
+from shardwright.runtime.engines.rules import AllReduceKind, AllReduceLimit, BackendChoice, Captures
 from shardwright.units import MEGA, MIB
 
 _REPOSITORY: Final = "https://github.com/NVIDIA/TensorRT-LLM/blob"
@@ -55,10 +60,16 @@ _PIECES: Final = Captures(
 # allreduceOp.cpp of 1.0: the library above 128 tokens, but for two ranks; below the buffer that
 # customAllReduceUtils.h lays out.
 _SUMS_1_0: Final = (
-    SumLimit(kind=Kind.ONE_SHOT, fused=True, ranks=2, most_tokens=128, most_bytes=16 * MEGA),
-    SumLimit(kind=Kind.TWO_SHOT, fused=True, ranks=2, most_bytes=16 * MEGA),
-    SumLimit(kind=Kind.ONE_SHOT, fused=True, ranks=4, most_tokens=128, most_bytes=8 * MEGA),
-    SumLimit(kind=Kind.ONE_SHOT, fused=True, ranks=8, most_tokens=128, most_bytes=8 * MEGA),
+    AllReduceLimit(
+        kind=AllReduceKind.ONE_SHOT, fused=True, ranks=2, most_tokens=128, most_bytes=16 * MEGA
+    ),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, fused=True, ranks=2, most_bytes=16 * MEGA),
+    AllReduceLimit(
+        kind=AllReduceKind.ONE_SHOT, fused=True, ranks=4, most_tokens=128, most_bytes=8 * MEGA
+    ),
+    AllReduceLimit(
+        kind=AllReduceKind.ONE_SHOT, fused=True, ranks=8, most_tokens=128, most_bytes=8 * MEGA
+    ),
 )
 # customAllReduceUtils.h: AllReduceBestStrategyTableSM90 and SM100, sums with residual and norm
 # behind them: (generation, ranks, width from, width below, most tokens in one shot, in two shots),
@@ -81,7 +92,7 @@ _TABLE: Final = (
     (10, 8, 8192, 0, 255, 8191),
 )
 _SUMS_1_2: Final = tuple(
-    SumLimit(
+    AllReduceLimit(
         kind=kind,
         fused=True,
         ranks=ranks,
@@ -92,76 +103,92 @@ _SUMS_1_2: Final = tuple(
         most_bytes=64 * MIB,
     )
     for generation, ranks, width, below, one_shot, two_shot in _TABLE
-    for kind, tokens in ((Kind.ONE_SHOT, one_shot), (Kind.TWO_SHOT, two_shot))
+    for kind, tokens in ((AllReduceKind.ONE_SHOT, one_shot), (AllReduceKind.TWO_SHOT, two_shot))
     if tokens
 )
 
 _TUNING: Final = "https://github.com/NVIDIA/TensorRT-LLM/blob/04cba882084a25665e7f80f5bda71b35b9790b6f/tensorrt_llm/bench/build/tuning.py"
 _SETTINGS: Final = (
-    sets("token_budget", "--max_num_tokens", _ARGUMENTS, "token_budget"),
-    sets("sequences", "--max_batch_size", _ARGUMENTS, "max_sequences"),
-    switches("tuned", "trtllm-bench", _TUNING, "tuned_sizes"),
-    sets("context", "--max_seq_len", _ARGUMENTS, "context_tokens"),
-    sets("memory", "kv_cache_config.free_gpu_memory_fraction", _ARGUMENTS_1_3, "memory_fraction"),
-    sets("block", "kv_cache_config.tokens_per_block", _ARGUMENTS_1_3, "block_tokens"),
+    *settings(
+        _ARGUMENTS,
+        {
+            "token_budget": "--max_num_tokens",
+            "sequences": "--max_batch_size",
+        },
+    ),
+    option_setting("tuned", "trtllm-bench", _TUNING),
+    option_setting("context", "--max_seq_len", _ARGUMENTS),
+    *settings(
+        _ARGUMENTS_1_3,
+        {
+            "memory": "kv_cache_config.free_gpu_memory_fraction",
+            "block": "kv_cache_config.tokens_per_block",
+        },
+    ),
     cache_formats("kv_cache_config.dtype", _ARGUMENTS_1_3),
-    switches("prefix_cache", "kv_cache_config.enable_block_reuse", _ARGUMENTS_1_3, "prefix_cache"),
-    switches("chunked_prefill", "enable_chunked_prefill", _ARGUMENTS, "chunked_prefill"),
-    words(
+    option_setting("prefix_cache", "kv_cache_config.enable_block_reuse", _ARGUMENTS_1_3),
+    option_setting("chunked_prefill", "enable_chunked_prefill", _ARGUMENTS),
+    word_setting(
         "admission",
         "scheduler_config.capacity_scheduler_policy",
         _ARGUMENTS_1_3,
         guaranteed_no_evict={"admission": Admission.WHOLE, "eviction": Eviction.RESERVE},
         max_utilization={"admission": Admission.PROMPT, "eviction": Eviction.PAUSE},
     ),
-    sets("wait_iterations", "batch_wait_timeout_iters", _ARGUMENTS_1_3, "wait_iterations"),
-    sets("wait_share", "batch_wait_max_tokens_ratio", _ARGUMENTS_1_3, "wait_share"),
-    sets(
-        "balance_iterations",
-        "attention_dp_config.enable_balance, timeout_iters",
-        _ARGUMENTS,
-        "balance_iterations",
+    *settings(
+        _ARGUMENTS_1_3,
+        {
+            "wait_iterations": "batch_wait_timeout_iters",
+            "wait_share": "batch_wait_max_tokens_ratio",
+        },
     ),
-    switches("graphs", "cuda_graph_config", _ARGUMENTS, "graphs"),
-    sets("graph_sizes", "cuda_graph_config.batch_sizes", _ARGUMENTS, "captured"),
-    sets("graph_max", "cuda_graph_config.max_batch_size", _ARGUMENTS, "largest_captured"),
-    words(
+    *settings(
+        _ARGUMENTS,
+        {
+            "balance_iterations": "attention_dp_config.enable_balance, timeout_iters",
+            "graphs": "cuda_graph_config",
+            "graph_sizes": "cuda_graph_config.batch_sizes",
+            "graph_max": "cuda_graph_config.max_batch_size",
+        },
+    ),
+    word_setting(
         "graph_padding",
         "cuda_graph_config.enable_padding",
         _ARGUMENTS,
         on={"pads": True, "captures": _PADDED},
         off={"pads": False, "captures": _UNPADDED},
     ),
-    switches(
-        "piecewise", "torch_compile_config.enable_piecewise_cuda_graph", _ARGUMENTS_1_3, "piecewise"
-    ),
-    sets(
-        "piece_sizes",
-        "torch_compile_config.capture_num_tokens",
+    *settings(
         _ARGUMENTS_1_3,
-        "piecewise_captured",
+        {
+            "piecewise": "torch_compile_config.enable_piecewise_cuda_graph",
+            "piece_sizes": "torch_compile_config.capture_num_tokens",
+            "async": "disable_overlap_scheduler",
+            "stream_interval": "stream_interval",
+        },
     ),
-    switches("async", "disable_overlap_scheduler", _ARGUMENTS_1_3, "asynchronous"),
-    sets("stream_interval", "stream_interval", _ARGUMENTS_1_3, "stream_interval"),
-    words(
+    word_setting(
         "own_sums",
         "allreduce_strategy AUTO, NCCL",
         _ARGUMENTS_1_3,
         on={"fused_all_reduce": True},
         off={"fused_all_reduce": False, "sums": ()},
     ),
-    words(
+    word_setting(
         "symmetric",
         "allreduce_strategy NCCL_SYMMETRIC",
         _ARGUMENTS_1_3,
         on={"symmetric": True, "sums": ()},
         off={"symmetric": False},
     ),
-    switches("attention_dp", "enable_attention_dp", _ARGUMENTS, "attention_dp"),
-    switches(
-        "expert_parallel", "moe_expert_parallel_size, --ep_size", _ARGUMENTS, "expert_parallel"
+    *settings(
+        _ARGUMENTS,
+        {
+            "attention_dp": "enable_attention_dp",
+            "expert_parallel": "moe_expert_parallel_size, --ep_size",
+        },
     ),
-    words(
+    word_setting(
         "exchange",
         "TRTLLM_FORCE_ALLTOALL_METHOD, TRTLLM_FORCE_COMM_METHOD",
         f"{_V1_2}/tensorrt_llm/_torch/modules/fused_moe/fused_moe_wide_ep.py",
@@ -170,14 +197,10 @@ _SETTINGS: Final = (
         mnnvl={"exchange": ExpertExchange.ONE_SIDED},
         deepep={"exchange": ExpertExchange.DEEPEP},
     ),
-    sets("attention", "attn_backend", _ARGUMENTS_1_3, "attention_kernel"),
-    sets("experts", "moe_config.backend", _ARGUMENTS, "expert_kernel"),
-    sets(
-        "guesses",
-        "speculative_config.num_nextn_predict_layers",
-        _ARGUMENTS,
-        "guesses",
-        checked=False,
+    option_setting("attention", "attn_backend", _ARGUMENTS_1_3),
+    option_setting("experts", "moe_config.backend", _ARGUMENTS),
+    option_setting(
+        "guesses", "speculative_config.num_nextn_predict_layers", _ARGUMENTS, checked=False
     ),
 )
 
@@ -309,7 +332,7 @@ V1_2: Final = engine(
     read(
         _ARGUMENTS,
         expert_kernel="",
-        expert_choices=(Choice(name="cutlass"),),
+        expert_choices=(BackendChoice(name="cutlass"),),
         note="MoeConfig.backend CUTLASS",
     ),
     stated(
@@ -348,9 +371,9 @@ V1_3: Final = derive(
     stated(
         _ARGUMENTS_1_3,
         expert_choices=(
-            Choice(name="trtllm", generation=10, weights=("nvfp4", "mxfp4"), spread=None),
-            Choice(name="deepgemm", generation=10, weights=("fp8",)),
-            Choice(name="cutlass"),
+            BackendChoice(name="trtllm", generation=10, weights=("nvfp4", "mxfp4"), spread=None),
+            BackendChoice(name="deepgemm", generation=10, weights=("fp8",)),
+            BackendChoice(name="cutlass"),
         ),
         note="MoeConfig.backend AUTO: by model and device; which one it takes is from memory",
     ),

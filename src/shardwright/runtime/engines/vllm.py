@@ -14,8 +14,19 @@ from shardwright.runtime.engines.engine import (
     MemoryRule,
 )
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import cache_formats, sets, switches, words
-from shardwright.runtime.engines.rules import Captures, Choice, Kind, SizeRow, SumLimit
+from shardwright.runtime.engines.options import (
+    cache_formats,
+    option_setting,
+    settings,
+    word_setting,
+)
+from shardwright.runtime.engines.rules import (
+    AllReduceKind,
+    AllReduceLimit,
+    BackendChoice,
+    Captures,
+    SizeRow,
+)
 from shardwright.units import MIB
 
 _REPOSITORY: Final = "https://github.com/vllm-project/vllm/blob"
@@ -30,26 +41,26 @@ _SIZES: Final = (
 # csrc/custom_all_reduce.cuh decides between one and two shots, all_reduce_utils.py up to which size
 # either is taken.
 _OWN: Final = (
-    SumLimit(kind=Kind.ONE_SHOT, ranks=2, generation=9, most_bytes=64 * MIB),
-    SumLimit(kind=Kind.ONE_SHOT, ranks=2, generation=10, most_bytes=2 * MIB),
-    SumLimit(kind=Kind.ONE_SHOT, ranks=4, most_bytes=MIB // 2 - 1),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=4, generation=9, most_bytes=32 * MIB),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=4, generation=10, most_bytes=2 * MIB),
-    SumLimit(kind=Kind.ONE_SHOT, ranks=8, most_bytes=MIB // 4 - 1),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=8, generation=9, most_bytes=MIB // 4),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=8, generation=10, most_bytes=MIB),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=2, generation=9, most_bytes=64 * MIB),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=2, generation=10, most_bytes=2 * MIB),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=4, most_bytes=MIB // 2 - 1),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=9, most_bytes=32 * MIB),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=10, most_bytes=2 * MIB),
+    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=8, most_bytes=MIB // 4 - 1),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=8, generation=9, most_bytes=MIB // 4),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=8, generation=10, most_bytes=MIB),
 )
 # symm_mem.py: the switch adds for 8 ranks, on Hopper for 4; others scatter and gather in symmetric
 # buffers.
 _SYMMETRIC: Final = (
-    SumLimit(kind=Kind.MULTIMEM, ranks=8, generation=9, most_bytes=64 * MIB),
-    SumLimit(kind=Kind.MULTIMEM, ranks=8, generation=10, most_bytes=128 * MIB),
-    SumLimit(kind=Kind.MULTIMEM, ranks=4, generation=9, most_bytes=32 * MIB),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=4, generation=10, most_bytes=32 * MIB),
-    SumLimit(kind=Kind.TWO_SHOT, ranks=2, generation=10, most_bytes=8 * MIB),
+    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=8, generation=9, most_bytes=64 * MIB),
+    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=8, generation=10, most_bytes=128 * MIB),
+    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=4, generation=9, most_bytes=32 * MIB),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=10, most_bytes=32 * MIB),
+    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=2, generation=10, most_bytes=8 * MIB),
 )
 _FUSED: Final = tuple(
-    SumLimit(kind=kind, fused=True, ranks=ranks, generation=generation, most_bytes=limit)
+    AllReduceLimit(kind=kind, fused=True, ranks=ranks, generation=generation, most_bytes=limit)
     for generation, ranks, one_shot, most in (
         (9, 2, 32 * MIB, 64 * MIB),
         (9, 4, 2 * MIB, 2 * MIB),
@@ -58,81 +69,93 @@ _FUSED: Final = tuple(
         (10, 4, 4 * MIB, 32 * MIB),
         (10, 8, MIB, MIB),
     )
-    for kind, limit in ((Kind.ONE_SHOT, one_shot), (Kind.TWO_SHOT, most))
+    for kind, limit in ((AllReduceKind.ONE_SHOT, one_shot), (AllReduceKind.TWO_SHOT, most))
 )
 
 _RANGES: Final = ((1, 3, 1), (4, 5, 1), (8, 256, 8), (256, 0, 16))
 _ATTENTION: Final = (
-    Choice(name="flash_attn_mla", latent=True),
-    Choice(name="flashinfer", generation=10, latent=False),
-    Choice(name="flash_attn", latent=False),
+    BackendChoice(name="flash_attn_mla", latent=True),
+    BackendChoice(name="flashinfer", generation=10, latent=False),
+    BackendChoice(name="flash_attn", latent=False),
 )
 _MXFP4: Final = (
-    Choice(name="flashinfer-mxfp4-bf16", generation=10, weights=("mxfp4",)),
-    Choice(name="triton", generation=9, weights=("mxfp4",)),
+    BackendChoice(name="flashinfer-mxfp4-bf16", generation=10, weights=("mxfp4",)),
+    BackendChoice(name="triton", generation=9, weights=("mxfp4",)),
 )
 _EXPERTS: Final = (
     *_MXFP4,
-    Choice(name="flashinfer-trtllm", generation=10, weights=("fp8", "nvfp4")),
-    Choice(name="flashinfer-cutlass", generation=9, spread=True, weights=("fp8",)),
-    Choice(name="triton", generation=9, weights=("fp8",)),
-    Choice(name="marlin", weights=("nvfp4", "int4")),
-    Choice(name="triton"),
+    BackendChoice(name="flashinfer-trtllm", generation=10, weights=("fp8", "nvfp4")),
+    BackendChoice(name="flashinfer-cutlass", generation=9, spread=True, weights=("fp8",)),
+    BackendChoice(name="triton", generation=9, weights=("fp8",)),
+    BackendChoice(name="marlin", weights=("nvfp4", "int4")),
+    BackendChoice(name="triton"),
 )
 
 _SETTINGS: Final = (
-    sets("token_budget", "--max-num-batched-tokens", _ARGUMENTS, "token_budget"),
-    sets("sequences", "--max-num-seqs", _ARGUMENTS, "max_sequences"),
-    sets("context", "--max-model-len", _ARGUMENTS, "context_tokens"),
-    sets("memory", "--gpu-memory-utilization", _ARGUMENTS, "memory_fraction"),
-    sets("block", "--block-size", _ARGUMENTS, "block_tokens"),
+    *settings(
+        _ARGUMENTS,
+        {
+            "token_budget": "--max-num-batched-tokens",
+            "sequences": "--max-num-seqs",
+            "context": "--max-model-len",
+            "memory": "--gpu-memory-utilization",
+            "block": "--block-size",
+        },
+    ),
     cache_formats("--kv-cache-dtype", _ARGUMENTS),
-    switches(
-        "prefix_cache",
-        "--enable-prefix-caching, --no-enable-prefix-caching",
+    *settings(
         _ARGUMENTS,
-        "prefix_cache",
+        {
+            "prefix_cache": "--enable-prefix-caching, --no-enable-prefix-caching",
+            "chunked_prefill": "--enable-chunked-prefill, --no-enable-chunked-prefill",
+            "graphs": "--enforce-eager",
+        },
     ),
-    switches(
-        "chunked_prefill",
-        "--enable-chunked-prefill, --no-enable-chunked-prefill",
-        _ARGUMENTS,
-        "chunked_prefill",
-    ),
-    switches("graphs", "--enforce-eager", _ARGUMENTS, "graphs"),
-    switches(
+    option_setting(
         "full_graphs",
         "--compilation-config cudagraph_mode=PIECEWISE",
         f"{_V0_12}/config/compilation.py",
-        "full_graphs",
     ),
-    sets("graph_sizes", "--cudagraph-capture-sizes", _ARGUMENTS, "captured"),
-    sets("graph_max", "--max-cudagraph-capture-size", _ARGUMENTS, "largest_captured"),
-    switches(
+    *settings(
+        _ARGUMENTS,
+        {
+            "graph_sizes": "--cudagraph-capture-sizes",
+            "graph_max": "--max-cudagraph-capture-size",
+        },
+    ),
+    option_setting(
         "piecewise",
         "--compilation-config cudagraph_mode=FULL_DECODE_ONLY",
         f"{_V0_12}/config/compilation.py",
-        "piecewise",
     ),
-    switches("async", "--async-scheduling, --no-async-scheduling", _ARGUMENTS, "asynchronous"),
-    sets("stream_interval", "--stream-interval", _ARGUMENTS, "stream_interval"),
-    switches(
+    *settings(
+        _ARGUMENTS,
+        {
+            "async": "--async-scheduling, --no-async-scheduling",
+            "stream_interval": "--stream-interval",
+        },
+    ),
+    option_setting(
         "fused_sums",
         "--compilation-config pass_config.fuse_allreduce_rms",
         f"{_V0_12}/config/compilation.py",
-        "fused_all_reduce",
     ),
-    words(
+    word_setting(
         "own_sums",
         "--disable-custom-all-reduce",
         _ARGUMENTS,
         on={"sums": (*_FUSED, *_OWN, *_SYMMETRIC)},
         off={"sums": (*_FUSED, *_SYMMETRIC)},
     ),
-    switches("multimem", "VLLM_ALLREDUCE_USE_SYMM_MEM", f"{_V0_12}/envs.py", "multimem"),
-    switches("symmetric", "VLLM_USE_NCCL_SYMM_MEM", f"{_V0_12}/envs.py", "symmetric"),
-    switches("expert_parallel", "--enable-expert-parallel", _ARGUMENTS, "expert_parallel"),
-    words(
+    *settings(
+        f"{_V0_12}/envs.py",
+        {
+            "multimem": "VLLM_ALLREDUCE_USE_SYMM_MEM",
+            "symmetric": "VLLM_USE_NCCL_SYMM_MEM",
+        },
+    ),
+    option_setting("expert_parallel", "--enable-expert-parallel", _ARGUMENTS),
+    word_setting(
         "exchange",
         "--all2all-backend",
         f"{_V0_12}/config/parallel.py",
@@ -143,18 +166,14 @@ _SETTINGS: Final = (
         deepep_low_latency={"exchange": ExpertExchange.DEEPEP},
         flashinfer_all2allv={"exchange": ExpertExchange.ONE_SIDED},
     ),
-    sets(
-        "attention",
-        "VLLM_ATTENTION_BACKEND, --attention-backend",
-        f"{_V0_12}/platforms/cuda.py",
-        "attention_kernel",
+    option_setting(
+        "attention", "VLLM_ATTENTION_BACKEND, --attention-backend", f"{_V0_12}/platforms/cuda.py"
     ),
-    sets("experts", "VLLM_USE_FLASHINFER_MOE_*", f"{_V0_12}/envs.py", "expert_kernel"),
-    sets(
+    option_setting("experts", "VLLM_USE_FLASHINFER_MOE_*", f"{_V0_12}/envs.py"),
+    option_setting(
         "guesses",
         "--speculative-config num_speculative_tokens",
         f"{_V0_12}/config/speculative.py",
-        "guesses",
         checked=False,
     ),
 )
@@ -283,7 +302,10 @@ V0_12: Final = engine(
     read(
         f"{_V0_12}/platforms/cuda.py",
         attention_kernel="",
-        attention_choices=(Choice(name="cutlass_mla", generation=10, latent=True), *_ATTENTION),
+        attention_choices=(
+            BackendChoice(name="cutlass_mla", generation=10, latent=True),
+            *_ATTENTION,
+        ),
         note=(
             "_get_backend_priorities; a model with attention sinks, or a cache in fp8, may be"
             " refused by the first"
@@ -292,7 +314,7 @@ V0_12: Final = engine(
     read(
         f"{_V0_12}/model_executor/layers/quantization/mxfp4.py",
         expert_kernel="",
-        expert_choices=(*_MXFP4, Choice(name="triton")),
+        expert_choices=(*_MXFP4, BackendChoice(name="triton")),
         note=(
             "get_mxfp4_backend; other formats are fused_moe's Triton kernels unless an environment"
             " variable says otherwise"
@@ -351,7 +373,10 @@ V0_15: Final = derive(
     ),
     read(
         f"{_V0_15}/platforms/cuda.py",
-        attention_choices=(Choice(name="flashinfer_mla", generation=10, latent=True), *_ATTENTION),
+        attention_choices=(
+            BackendChoice(name="flashinfer_mla", generation=10, latent=True),
+            *_ATTENTION,
+        ),
         note="_get_backend_priorities",
     ),
     read(

@@ -1,6 +1,4 @@
-"""Number formats in which a model is served where the request names none:
-those of its checkpoint.
-"""
+"""Number formats of a model's checkpoint, for requests that name no format."""
 
 from __future__ import annotations
 
@@ -14,20 +12,18 @@ from shardwright.model.ir.stored_format import StoredFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFormats:
-    """Number formats of a checkpoint, and a sentence that says where they come from; empty for 16
-    bits.
-    """
+    """Number formats of a checkpoint, with a sentence on their source (empty for 16 bits)."""
 
     precision: Precision
     note: str = ""
 
 
 def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
-    """The number formats that a model's checkpoint is stored in.
+    """Number formats in which a model's checkpoint is stored.
 
-    They come from the configuration's `quantization_config`, or else from the published checkpoint
-    of the catalog's model. Weights in four bits are multiplied in the format that the device has
-    units for.
+    The formats come from the configuration's `quantization_config`, or else from the published
+    checkpoint of the catalog's model. Weights in four bits are multiplied in the format that the
+    device has units for.
 
     Args:
         fp4_units: the device multiplies in four bits.
@@ -47,13 +43,11 @@ def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
     published = published_checkpoint(model.name)
     if published is None:
         return CheckpointFormats(precision=Precision())
-    own = (name for name in published.names if name.endswith(f"/{model.name}"))
+    same_name = (name for name in published.names if name.endswith(f"/{model.name}"))
+    checkpoint = next(same_name, published.names[0])
     return CheckpointFormats(
         precision=published.formats(fp4_units=fp4_units),
-        note=(
-            f"weights are served as {next(own, published.names[0])} stores them; --precision says"
-            " another format"
-        ),
+        note=(f"weights are served as {checkpoint} stores them; --precision says another format"),
     )
 
 
@@ -71,14 +65,14 @@ def _precision_of(stored: StoredFormat, *, model: Model, fp4_units: bool) -> Pre
         inputs = NumberFormat.BF16
     quantised, plain = OperatorPrecision(weights=weights, activations=inputs), OperatorPrecision()
 
-    def of(is_quantised: bool) -> OperatorPrecision:
+    def precision_if_quantised(is_quantised: bool) -> OperatorPrecision:
         return quantised if is_quantised else plain
 
     return Precision(
-        attention=of(stored.attention),
-        output=None if stored.output == stored.attention else of(stored.output),
-        mlp=of(stored.mlp),
-        experts=of(stored.experts),
-        head=of(stored.head),
+        attention=precision_if_quantised(stored.attention),
+        output=None if stored.output == stored.attention else precision_if_quantised(stored.output),
+        mlp=precision_if_quantised(stored.mlp),
+        experts=precision_if_quantised(stored.experts),
+        head=precision_if_quantised(stored.head),
         kv=NumberFormat(stored.cache) if stored.cache in set(NumberFormat) else NumberFormat.BF16,
     )

@@ -1,7 +1,7 @@
-"""Deployments as text, both ways: ``agg 4x(tp2 seqs256 chunk8192)``, ``prefill 3x(tp4) decode
-2x(dpa8 ep8 seqs64 mtp3)``.
+"""Notation of deployments, read and printed: ``agg 4x(tp2 seqs256 chunk8192)``, ``prefill 3x(tp4)
+decode 2x(dpa8 ep8 seqs64 mtp3)``.
 
-A pool is its role, how many workers it has, and a worker's words in brackets: ``tp2`` and ``tp=2``
+A pool is its role, its number of workers, and a worker's words in brackets: ``tp2`` and ``tp=2``
 are the same. One worker needs neither number nor brackets: ``tp8``, ``agg tp8``. Options of the
 engine stand behind the degrees as ``kv=fp8``. The printer is canonical.
 """
@@ -16,7 +16,7 @@ from shardwright.errors import StrategyError, nearest
 from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
 
 _MAX_TEXT: Final = 1000
-_MOST: Final = 2**20
+_MAX_NUMBER: Final = 2**20
 # word -> (field, smallest value); printed in this order
 _NUMBERS: Final[dict[str, tuple[str, int]]] = {
     "tp": ("tp", 1),
@@ -26,7 +26,7 @@ _NUMBERS: Final[dict[str, tuple[str, int]]] = {
     "pp": ("pp", 1),
     "seqs": ("sequences", 0),
     "chunk": ("chunk", 0),
-    "mtp": ("guesses", 0),
+    "mtp": ("draft_tokens", 0),
 }
 _ROLES: Final = tuple(role.value for role in Role)
 _WORD: Final = re.compile(
@@ -37,14 +37,14 @@ _HINT: Final = "such as 'agg 4x(tp2 seqs256)' or 'prefill 3x(tp4) decode 2x(dpa8
 
 
 def print_deployment(deployment: Deployment) -> str:
-    """The canonical text: it parses to the same deployment, and equal ones print alike."""
+    """Canonical text of a deployment; it parses to the same deployment."""
     return " ".join(
         f"{pool.role.value} {pool.count}x({print_worker(pool.worker)})" for pool in deployment.pools
     )
 
 
 def print_worker(worker: Worker) -> str:
-    """Its words; those at their defaults are left out, but for a worker of one device: ``tp1``."""
+    """Words of a worker without those at their defaults; ``tp1`` for a worker of one device."""
     words = []
     for word, (field, smallest) in _NUMBERS.items():
         value = getattr(worker, field)
@@ -55,11 +55,12 @@ def print_worker(worker: Worker) -> str:
 
 
 def parse_deployment(text: str) -> Deployment:
-    """The deployment that a text says.
+    """The deployment written in a text.
 
     Raises:
-        StrategyError: a word or number that has no meaning, a degree that does not fit the others,
-        or roles that do not go together.
+        StrategyError: an unknown word or number, a degree that does not fit the others, or roles
+            that
+            do not go together.
     """
     if not text.strip() or len(text) > _MAX_TEXT:
         raise StrategyError(
@@ -68,15 +69,18 @@ def parse_deployment(text: str) -> Deployment:
     pools = tuple(_pools(text))
     roles = [pool.role for pool in pools]
     if roles not in ([Role.AGGREGATED], [Role.PREFILL, Role.DECODE]):
-        said = " and ".join(role.value for role in roles)
+        given_roles = " and ".join(role.value for role in roles)
         raise StrategyError(
-            f"a deployment has a pool 'agg', or 'prefill' and then 'decode', not {said}", hint=_HINT
+            f"a deployment has a pool 'agg', or 'prefill' and then 'decode', not {given_roles}",
+            hint=_HINT,
         )
     return Deployment(pools=pools)
 
 
 def _pools(text: str) -> Iterator[Pool]:
-    """Each role with its words; words before any role are those of aggregated workers."""
+    """Pools of a text: each role with its words; words before any role belong to aggregated
+    workers.
+    """
     parts = re.split(rf"(?<![^\s)])({'|'.join(_ROLES)})(?![^\s])", text.strip())
     if parts[0].strip():
         parts = ["", Role.AGGREGATED.value, *parts]
@@ -85,9 +89,13 @@ def _pools(text: str) -> Iterator[Pool]:
 
 
 def _pool(role: Role, text: str) -> Pool:
-    count, found = 1, _COUNT.match(text)
-    if found:
-        count, text = _number(found[1], word=found[0], smallest=1), text[found.end() :].strip()
+    """The pool of one role, from its count and its worker's words."""
+    count, count_match = 1, _COUNT.match(text)
+    if count_match:
+        count, text = (
+            _number(count_match[1], word=count_match[0], smallest=1),
+            text[count_match.end() :].strip(),
+        )
     if text.startswith("(") != text.endswith(")") or text.count("(") > 1:
         raise StrategyError(f"{role.value}: brackets in {text[:40]!r} do not close", hint=_HINT)
     return Pool(
@@ -98,15 +106,15 @@ def _pool(role: Role, text: str) -> Pool:
 
 
 def parse_worker(text: str, *, role: Role = Role.AGGREGATED) -> Worker:
-    """A worker of a pool; see `parse_deployment`."""
+    """The worker of a pool, from its words; see `parse_deployment`."""
     fields: dict[str, Any] = {}
     options: dict[str, str] = {}
     if not text.split():
         raise StrategyError(f"{role.value} says no worker", hint=_HINT)
     for word in text.split():
-        found = _WORD.fullmatch(word)
-        name = found["name"] if found else word
-        if found is None or (name not in _NUMBERS and found["number"]):
+        match = _WORD.fullmatch(word)
+        name = match["name"] if match else word
+        if match is None or (name not in _NUMBERS and match["number"]):
             raise StrategyError(
                 f"unknown word {word[:40]!r} in a deployment",
                 hint=nearest(word[:40], [f"{n}N" for n in _NUMBERS]),
@@ -115,21 +123,22 @@ def parse_worker(text: str, *, role: Role = Role.AGGREGATED) -> Worker:
             raise StrategyError(f"{name!r} is said twice in {role.value}", hint="keep one of them")
         if name in _NUMBERS:
             field, smallest = _NUMBERS[name]
-            fields[field] = _number(found["number"] or found["value"], word=word, smallest=smallest)
+            fields[field] = _number(match["number"] or match["value"], word=word, smallest=smallest)
         else:
-            options[name] = found["value"]
+            options[name] = match["value"]
     worker = Worker(**fields, options=tuple(sorted(options.items())))
     _require_legal(worker, role)
     return worker
 
 
 def _number(text: str, *, word: str, smallest: int) -> int:
+    """The whole number that `text` writes; StrategyError below `smallest`."""
     digits = text.replace(",", "")
     if (
         not digits.isascii()
         or not digits.isdigit()
         or len(digits) > 10
-        or not smallest <= int(digits) <= _MOST
+        or not smallest <= int(digits) <= _MAX_NUMBER
     ):
         raise StrategyError(
             f"{word[:40]!r}: {text[:20]!r} is not a whole number of at least {smallest}",
@@ -139,6 +148,7 @@ def _number(text: str, *, word: str, smallest: int) -> int:
 
 
 def _require_legal(worker: Worker, role: Role) -> None:
+    """Raise StrategyError where a worker's degrees do not fit each other or its role."""
     if worker.stage_devices % worker.ep:
         raise StrategyError(
             f"{role.value}: ep {worker.ep} does not divide the {worker.stage_devices} devices of a"

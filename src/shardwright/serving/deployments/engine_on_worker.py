@@ -1,5 +1,5 @@
-"""An engine on the devices of a worker: every number that it sets by itself, and what the
-deployment tells it.
+"""The settings of an engine on the devices of a worker: defaults that follow from devices, degrees
+and model, and options of the deployment.
 """
 
 from __future__ import annotations
@@ -9,41 +9,44 @@ from dataclasses import replace
 from shardwright.hardware.catalog.generation import generation_of
 from shardwright.job.serving import NumberFormat
 from shardwright.model.absorbed import latent_of
-from shardwright.runtime.engines.devices import Site, on_device
+from shardwright.runtime.engines.devices import EngineSite, engine_on_device
 from shardwright.runtime.engines.options import with_options
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.deployments.tensorrt_tuning import tuned
+from shardwright.serving.deployments.tensorrt_tuning import with_benchmark_sizes
 from shardwright.serving.deployments.workers import Worker
 
 
-def on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
-    """The problem with its engine as it runs on `worker`: the worker's own options, then what
-    follows from devices, degrees and model.
+def problem_on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
+    """`problem` with the engine's settings on `worker`: the worker's options, then the engine's
+    defaults for its devices, degrees and model.
 
-    Keys and values are in the format that the engine's option says, where the job leaves them in 16
-    bits.
+    Keys and values are in the format of the engine's option, where the job leaves them in 16 bits.
 
     Raises:
         RuntimeModelError: the engine has no such option.
     """
     device, precision = problem.cluster.node.accelerator, problem.job.precision
     weights = {precision.experts.weights, precision.mlp.weights} - {NumberFormat.BF16}
-    site = Site(
+    site = EngineSite(
         memory_bytes=device.memory_bytes,
         generation=generation_of(device),
         tp=worker.tp,
         pp=worker.pp,
         dpa=worker.dpa,
-        guesses=worker.guesses,
+        draft_tokens=worker.draft_tokens,
         latent=any(latent_of(block) is not None for block in problem.model.blocks),
         architecture=problem.model.architecture,
         weights=min(weights, default=NumberFormat.BF16).value,
     )
-    told = with_options(problem.engine, worker.options)
-    if precision.kv is NumberFormat.BF16 and told.kv_format in {one.value for one in NumberFormat}:
-        precision = replace(precision, kv=NumberFormat(told.kv_format))
+    engine_with_options = with_options(problem.engine, worker.options)
+    if precision.kv is NumberFormat.BF16 and engine_with_options.kv_format in {
+        number_format.value for number_format in NumberFormat
+    }:
+        precision = replace(precision, kv=NumberFormat(engine_with_options.kv_format))
     job = replace(problem.job, precision=precision)
-    engine = on_device(tuned(replace(problem, engine=told, job=job), worker), site)
+    engine = engine_on_device(
+        with_benchmark_sizes(replace(problem, engine=engine_with_options, job=job), worker), site
+    )
     engine = replace(
         engine,
         token_budget=worker.chunk or engine.token_budget,

@@ -1,6 +1,4 @@
-"""What a scheduler of a rank is told: the numbers of an engine's version and of a worker that its
-policy depends on.
-"""
+"""Settings of a rank's scheduler, from an engine's version and a worker."""
 
 from __future__ import annotations
 
@@ -16,27 +14,29 @@ from shardwright.serving.deployments.workers import Role, Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduler:
+class SchedulerSettings:
     """Settings of a rank's scheduler.
 
     Args:
         batching, admission, eviction, estimate, knows_ends: see `Engine`.
-        token_budget: most tokens of an iteration (of prompts, where they run alone).
-        max_sequences: that run at once.
-        prompt_tokens: most tokens of prompts that are admitted together beyond a first one; 0 = no
-            other limit than the budget.
-        block_tokens, blocks: of the rank's cache, those that can be used.
+        token_budget: most tokens of an iteration (of prompts, where prompts run alone).
+        max_sequences: most requests that run at once.
+        prompt_tokens: most tokens of prompts admitted together after the first prompt; 0 = no limit
+            but the budget.
+        block_tokens, blocks: tokens of a block, and usable blocks of the rank's cache.
         chunked_prefill, mixes_decode, prefix_cache, polling: see `Engine`.
-        watermark: blocks that are free behind an admission, where others run.
-        guesses: checked in each iteration beside the token.
-        lookahead: tokens for which blocks are taken beyond those.
-        asynchronous: an iteration is planned while the one before it runs.
-        only_prompts: a request is done with its first token (a worker that prefills).
-        only_answers: its prompt's cache comes from elsewhere, and needs blocks but no time.
-        wait_iterations, wait_tokens: prompts wait until the iteration has so many tokens, answers'
-            among them, at most so many iterations.
-        balance_iterations: prompts wait until all ranks of the worker have one, at most so many
-            iterations. Both only of batches in flight, 0 = they do not; not both.
+        watermark: blocks that stay free after an admission, while others run.
+        draft_tokens: draft tokens checked in each iteration.
+        lookahead: tokens for which blocks are taken in advance.
+        asynchronous: an iteration is planned while the previous iteration runs.
+        only_prompts: a request is done with its first token (a prefill worker).
+        only_answers: the prompt's cache comes from a prefill worker: it needs blocks but no time.
+        wait_iterations, wait_tokens: prompts wait until the iteration has `wait_tokens` tokens,
+            with
+            the decode tokens, for at most `wait_iterations` iterations.
+        balance_iterations: prompts wait until all ranks of the worker have one, for at most this
+            many
+            iterations. Both waits are for batches in flight only, 0 = no wait; not both.
     """
 
     batching: Batching
@@ -53,7 +53,7 @@ class Scheduler:
     mixes_decode: bool = False
     prefix_cache: bool = False
     watermark: int = 0
-    guesses: int = 0
+    draft_tokens: int = 0
     lookahead: int = 0
     polling: int = 1
     asynchronous: bool = False
@@ -77,8 +77,12 @@ class Scheduler:
             raise ValueError("nothing to estimate answers with")
 
     def settings(self, *, key_tokens: int, seed: int = 0) -> IntArray:
-        """As the columns of `policy.state` name them; `key_tokens`: of a hashed block of the
-        prompts.
+        """(NUM_SETTINGS,) settings as the integers that compiled policies read (columns of
+        `policy.state`).
+
+        Args:
+            key_tokens: tokens of a hashed block of the prompts.
+            seed: random seed of the accepted draft tokens.
         """
         if key_tokens % self.block_tokens:
             raise ValueError(f"hashes of {key_tokens} tokens for blocks of {self.block_tokens}")
@@ -94,7 +98,7 @@ class Scheduler:
                 ADMISSIONS.index(self.admission),
                 self.prefix_cache,
                 key_tokens,
-                self.guesses,
+                self.draft_tokens,
                 self.lookahead,
                 self.polling,
                 self.watermark,
@@ -112,24 +116,38 @@ class Scheduler:
         )
 
     def _answers_alone(self) -> int:
-        """0 = it does prompts too. vLLM's worker that decodes computes a prompt's last token, and
-        so the first of the answer, itself (`COMPUTES_FIRST`); with the others' the first token
-        comes along (`BRINGS_FIRST`).
+        """Decode-only mode: NEVER for workers that compute prompts too, else by who computes the
+        first token.
+
+        vLLM's decode worker computes a prompt's last token, and so the first of the answer, itself
+        (`COMPUTES_FIRST`); with the other engines the first token comes with the cache
+        (`BRINGS_FIRST`).
         """
         if not self.only_answers:
             return 0
         return 2 if self.batching is Batching.MIXED else 1
 
     def shares(self) -> FloatArray:
-        """Of answers that are expected: at first, at least, less in each iteration; tokens granted
-        to each where some were sent back, longest answer, tokens kept free.
+        """(6,) constants of the estimate of answer lengths.
+
+        Expected share of the longest answer at first, the least share, its fall in each iteration;
+        tokens granted to each request after a retraction, longest answer in tokens, tokens kept
+        free.
         """
         if self.estimate is None:
             return np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
-        of = self.estimate
-        fall = (of.first - of.least) / of.steps
+        estimate = self.estimate
+        fall = (estimate.first - estimate.least) / estimate.steps
         return np.array(
-            [of.first, of.least, fall, of.retract_steps, of.clip, of.kept_tokens], dtype=np.float64
+            [
+                estimate.first,
+                estimate.least,
+                fall,
+                estimate.retract_steps,
+                estimate.clip,
+                estimate.kept_tokens,
+            ],
+            dtype=np.float64,
         )
 
 
@@ -138,24 +156,28 @@ ADMISSIONS = (Admission.CHUNK, Admission.PROMPT, Admission.WHOLE, Admission.ESTI
 
 
 def running_at_once(engine: Engine, worker: Worker) -> int:
-    """Requests of a rank that may run at once, in all its iterations under way together."""
+    """Most requests of a rank that run at once, in all its iterations under way together."""
     return (worker.sequences or engine.max_sequences) * (worker.pp if engine.stage_sequences else 1)
 
 
-def scheduler_of(
+def scheduler_settings(
     engine: Engine, worker: Worker, *, blocks: int, role: Role = Role.AGGREGATED
-) -> Scheduler:
-    """Of each rank of `worker`, with `blocks` blocks of cache that can be used; `engine` as it is
-    on the worker, where its budget and its sequences are those of one rank (`on_worker`).
+) -> SchedulerSettings:
+    """Scheduler settings of each rank of `worker`.
 
-    Blocks are taken ahead for guesses where they have a cache of their own (vLLM:
+    Blocks are taken ahead for draft tokens where these have a cache of their own (vLLM:
     num_lookahead_tokens).
+
+    Args:
+        engine: the engine on the worker, with budget and sequences of one rank
+            (`problem_on_worker`).
+        blocks: blocks of the rank's cache that can be used.
     """
     # The executor balances ranks where they have attention of their own, and fills batches where
     # not.
-    flying = engine.batching is Batching.IN_FLIGHT and role is not Role.DECODE
-    alone = worker.dpa == 1
-    return Scheduler(
+    in_flight = engine.batching is Batching.IN_FLIGHT and role is not Role.DECODE
+    single_rank = worker.dpa == 1
+    return SchedulerSettings(
         batching=engine.batching,
         admission=engine.admission,
         eviction=engine.eviction,
@@ -169,13 +191,15 @@ def scheduler_of(
         chunked_prefill=engine.chunked_prefill,
         mixes_decode=engine.mixes_decode,
         prefix_cache=engine.prefix_cache,
-        guesses=0 if role is Role.PREFILL else worker.guesses,
-        lookahead=worker.guesses if engine.batching is Batching.MIXED else 0,
+        draft_tokens=0 if role is Role.PREFILL else worker.draft_tokens,
+        lookahead=worker.draft_tokens if engine.batching is Batching.MIXED else 0,
         polling=engine.polling,
         asynchronous=engine.asynchronous,
         only_prompts=role is Role.PREFILL,
         only_answers=role is Role.DECODE,
-        wait_iterations=engine.wait_iterations if flying and alone else 0,
-        wait_tokens=ceil(engine.wait_share * engine.token_budget) if flying and alone else 0,
-        balance_iterations=engine.balance_iterations if flying and not alone else 0,
+        wait_iterations=engine.wait_iterations if in_flight and single_rank else 0,
+        wait_tokens=ceil(engine.wait_share * engine.token_budget)
+        if in_flight and single_rank
+        else 0,
+        balance_iterations=engine.balance_iterations if in_flight and not single_rank else 0,
     )

@@ -1,4 +1,4 @@
-"""What is to be served, on what and by what."""
+"""A serving problem: model, cluster, traffic and engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from shardwright.runtime.engines.engine import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingProblem:
-    """A model to serve on a cluster, under a job's traffic, by an engine. `constants`: others than
-    the shipped are for fits.
+    """A model to serve on a cluster, under a job's traffic, by an engine.
+
+    `constants` other than the shipped ones are for fits.
     """
 
     model: Model

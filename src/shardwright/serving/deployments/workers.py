@@ -1,4 +1,4 @@
-"""Workers of a deployment: how each is cut over devices, and what its engine is told."""
+"""Workers of a deployment: parallelism degrees, and limits set for their engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwright.runtime.runtime import Options
 
 
 class Role(StrEnum):
-    """What a worker does: whole requests, or their prompts or answers alone."""
+    """Work of a worker: whole requests, prompts alone or answers alone."""
 
     AGGREGATED = "agg"
     PREFILL = "prefill"
@@ -22,16 +22,16 @@ class Worker:
 
     Args:
         tp: tensor parallel degree of attention (and of dense layers).
-        dpa: ranks that each have attention, and a cache, for requests of their own; they run in
-            lockstep.
-        ep: experts are spread over as many of a stage's tp x dpa x cp devices; etp, each expert's
-            own tensor parallel degree, is what is left of them.
-        pp: stages.
+        dpa: data parallel degree of attention: ranks that each have attention, and a cache, for
+            requests of their own; they run in lockstep.
+        ep: expert parallel degree over a stage's tp x dpa x cp devices; etp, an expert's tensor
+            parallel degree, is the number of those devices over ep.
+        pp: pipeline stages.
         cp: devices that share the positions of a prompt.
         sequences, chunk: most requests of a rank, and most tokens of an iteration; 0 = the engine's
-            own.
-        options: of the engine.
-        guesses: tokens guessed ahead in each iteration (mtp).
+            default.
+        options: options of the engine.
+        draft_tokens: draft tokens of each iteration (mtp).
     """
 
     tp: int = 1
@@ -41,17 +41,17 @@ class Worker:
     cp: int = 1
     sequences: int = 0
     chunk: int = 0
-    guesses: int = 0
+    draft_tokens: int = 0
     options: Options = ()
 
     @property
     def stage_devices(self) -> int:
-        """Devices of a stage."""
+        """Number of devices of a pipeline stage."""
         return self.tp * self.dpa * self.cp
 
     @property
     def devices(self) -> int:
-        """Of the worker."""
+        """Number of devices of the worker."""
         return self.stage_devices * self.pp
 
     @property
@@ -70,13 +70,13 @@ class Pool:
 
     @property
     def devices(self) -> int:
-        """Of all its workers."""
+        """Number of devices of all the pool's workers."""
         return self.count * self.worker.devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Pools of workers: one of aggregated ones, or one that prefills and one that decodes.
+    """Pools of workers: one of aggregated workers, or a prefill pool and a decode pool.
 
     Its text is ``agg 4x(tp2 seqs256 chunk8192)`` or ``prefill 3x(tp4) decode 2x(dpa8 ep8 seqs64
     mtp3)``.
@@ -86,5 +86,5 @@ class Deployment:
 
     @property
     def devices(self) -> int:
-        """Of all its workers."""
+        """Number of devices of all pools."""
         return sum(pool.devices for pool in self.pools)

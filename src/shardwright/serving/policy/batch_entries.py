@@ -1,9 +1,16 @@
-"""Entries of the iteration that is being planned: what every policy fills it with."""
+"""Entries of the iteration that is being planned, and requests that start, run or lose their
+cache.
+"""
 
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.cache_blocks import adopt, done_tokens, hold, release
+from shardwright.serving.policy.cache_blocks import (
+    adopt_cached,
+    hold_blocks,
+    release_blocks,
+    skipped_tokens,
+)
 from shardwright.serving.policy.request_queue import pop_first, prepend
 from shardwright.serving.policy.scheduler_state import (
     AHEAD,
@@ -11,9 +18,9 @@ from shardwright.serving.policy.scheduler_state import (
     CACHED,
     COMPUTED,
     DECODES,
+    DRAFT_TOKENS,
     ENTRY,
     GENERATED,
-    GUESSES,
     INPUTS,
     LIFE,
     NUM_RUNNING,
@@ -32,77 +39,100 @@ from shardwright.serving.policy.scheduler_state import (
     SLOT,
     STATUS,
     TOKENS,
-    State,
+    SchedulerState,
 )
 
 
 @inner
-def known_tokens(state: State, request: int) -> int:
-    """Tokens of its prompt and its answer; where iterations are planned ahead, those that are under
-    way count.
+def known_tokens(state: SchedulerState, request: int) -> int:
+    """Number of tokens of a request's prompt and of its answer so far.
+
+    Where iterations are planned ahead, the tokens of iterations under way count.
     """
-    placed = state.requests[request, PLACED] if state.settings[AHEAD] else 0
-    return int(state.requests[request, INPUTS] + state.requests[request, GENERATED] + placed)
+    under_way = state.requests[request, PLACED] if state.settings[AHEAD] else 0
+    return int(state.requests[request, INPUTS] + state.requests[request, GENERATED] + under_way)
 
 
 @inner
-def wanted_tokens(state: State, request: int) -> int:
-    """Tokens of its answer; a worker that only prefills gives one."""
+def answer_tokens(state: SchedulerState, request: int) -> int:
+    """Number of tokens of a request's answer; 1 on a prefill worker."""
     return 1 if state.settings[ONLY_PROMPTS] else int(state.requests[request, OUTPUTS])
 
 
 @inner
-def lacking(state: State, request: int) -> int:
-    """Tokens of a running request that are to be computed, the guesses behind its answer among
-    them. 0 = its last is under way.
-    """
-    new = known_tokens(state, request) - state.requests[request, COMPUTED]
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
-    if new <= 0 or answered >= wanted_tokens(state, request):
-        return 0
-    return int(new + state.settings[GUESSES]) if new == 1 and answered > 0 else int(new)
+def answered_tokens(state: SchedulerState, request: int) -> int:
+    """Number of tokens of a request's answer, with those of iterations under way."""
+    return int(state.requests[request, GENERATED] + state.requests[request, PLACED])
 
 
 @inner
-def schedule(state: State, rank: int, request: int, tokens: int) -> None:
-    """An entry of the next iteration: `tokens` of the request behind those that are computed, which
-    they then are too.
+def decodes(state: SchedulerState, request: int, new: int) -> bool:
+    """True if the next `new` tokens of a running request are one token of decode, with its draft
+    tokens.
+    """
+    return bool(
+        new > 0
+        and new == 1 + state.settings[DRAFT_TOKENS]
+        and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
+    )
+
+
+@inner
+def tokens_to_compute(state: SchedulerState, request: int) -> int:
+    """Number of tokens of a running request that the next iteration has to compute, draft tokens
+    included.
+
+    0 = the last token is under way.
+    """
+    new = known_tokens(state, request) - state.requests[request, COMPUTED]
+    answered = answered_tokens(state, request)
+    if new <= 0 or answered >= answer_tokens(state, request):
+        return 0
+    return int(new + state.settings[DRAFT_TOKENS]) if new == 1 and answered > 0 else int(new)
+
+
+@inner
+def add_entry(state: SchedulerState, rank: int, request: int, tokens: int) -> None:
+    """Add the request's next `tokens` tokens to the iteration being planned, and count them as
+    computed.
     """
     slot = state.ranks[rank, SLOT]
     entry = state.batch_size[rank, slot]
     state.batch_size[rank, slot] += 1
-    before = state.requests[request, COMPUTED]
+    computed = state.requests[request, COMPUTED]
     known = known_tokens(state, request)
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
-    sampled = before + tokens >= known
+    answered = answered_tokens(state, request)
+    sampled = computed + tokens >= known
     state.batch[rank, slot, entry, ENTRY] = request
     state.batch[rank, slot, entry, TOKENS] = tokens
-    state.batch[rank, slot, entry, BEFORE] = before
+    state.batch[rank, slot, entry, BEFORE] = computed
     state.batch[rank, slot, entry, SAMPLED] = 1 if sampled else 0
-    came = state.settings[ONLY_ANSWERS] > 0 and before > 0
+    from_prefill_worker = state.settings[ONLY_ANSWERS] > 0 and computed > 0
     state.batch[rank, slot, entry, DECODES] = (
-        1 if (answered > 0 or came) and known - before == 1 else 0
+        1 if (answered > 0 or from_prefill_worker) and known - computed == 1 else 0
     )
     state.batch[rank, slot, entry, LIFE] = state.requests[request, PREEMPTED]
-    state.requests[request, COMPUTED] = min(before + tokens, known)
+    state.requests[request, COMPUTED] = min(computed + tokens, known)
     if sampled:
         state.requests[request, PLACED] += 1
 
 
 @inner
-def start(state: State, rank: int, request: int) -> None:
-    """The first one in the queue runs, with what of it is cached."""
+def start_first(state: SchedulerState, rank: int, request: int) -> None:
+    """Take the first request off the queue and mark it running, with the cached part of its
+    text.
+    """
     pop_first(state, rank)
-    cached = adopt(state, rank, request)
-    state.requests[request, COMPUTED] = done_tokens(state, request, cached)
+    cached = adopt_cached(state, rank, request)
+    state.requests[request, COMPUTED] = skipped_tokens(state, request, cached)
     state.requests[request, STATUS] = RUNNING
     if state.requests[request, PREEMPTED] == 0:
         state.requests[request, CACHED] = cached
 
 
 @inner
-def run(state: State, rank: int, request: int) -> None:
-    """It is the last of the running ones."""
+def append_running(state: SchedulerState, rank: int, request: int) -> None:
+    """Append the request to the rank's running requests."""
     state.running[rank, state.ranks[rank, NUM_RUNNING]] = request
     state.requests[request, PLACE] = state.ranks[rank, NUM_RUNNING]
     state.requests[request, ORDER] = state.ranks[rank, NUM_STARTED]
@@ -111,11 +141,23 @@ def run(state: State, rank: int, request: int) -> None:
 
 
 @inner
-def lose(state: State, rank: int, request: int, wanted: int) -> None:
-    """A running request loses its blocks, and a token that is under way; it may come back for those
-    of its first `wanted` tokens.
+def admit_first(state: SchedulerState, rank: int, request: int, tokens: int, new: int) -> None:
+    """Run the first request of the queue: blocks for `tokens` tokens, `new` of them in the next
+    iteration.
     """
-    release(state, rank, request, wanted)
+    start_first(state, rank, request)
+    hold_blocks(state, rank, request, tokens)
+    append_running(state, rank, request)
+    add_entry(state, rank, request, new)
+
+
+@inner
+def drop_cache(state: SchedulerState, rank: int, request: int, wanted: int) -> None:
+    """Free a running request's blocks and forget its token under way.
+
+    The blocks of its first `wanted` tokens can be reclaimed until others use them.
+    """
+    release_blocks(state, rank, request, wanted)
     state.requests[request, COMPUTED] = 0
     state.requests[request, PLACED] = 0
     state.requests[request, PREEMPTED] += 1
@@ -124,22 +166,26 @@ def lose(state: State, rank: int, request: int, wanted: int) -> None:
 
 
 @inner
-def preempt_last(state: State, rank: int) -> int:
-    """The running request that came last waits in front of all others; which one it is."""
+def preempt_last(state: SchedulerState, rank: int) -> int:
+    """Preempt the running request that came last and put it in front of the queue; returns the
+    request.
+    """
     state.ranks[rank, NUM_RUNNING] -= 1
-    last = state.running[rank, state.ranks[rank, NUM_RUNNING]]
-    lose(state, rank, last, state.requests[last, COMPUTED])
-    prepend(state, rank, last)
-    return int(last)
+    request = state.running[rank, state.ranks[rank, NUM_RUNNING]]
+    drop_cache(state, rank, request, state.requests[request, COMPUTED])
+    prepend(state, rank, request)
+    return int(request)
 
 
 @inner
-def hold_or_preempt(state: State, rank: int, request: int, tokens: int) -> int:
-    """Blocks for `tokens` tokens of a running request, at the cost of those that came last. How
-    many were preempted; -1 = it was itself.
+def hold_blocks_or_preempt(state: SchedulerState, rank: int, request: int, tokens: int) -> int:
+    """Reserve blocks for `tokens` tokens of a running request, preempting the requests that came
+    last.
+
+    Returns the number of preempted requests; -1 = the request itself was preempted.
     """
     preempted = 0
-    while not hold(state, rank, request, tokens):
+    while not hold_blocks(state, rank, request, tokens):
         preempted += 1
         if preempt_last(state, rank) == request:
             return -1

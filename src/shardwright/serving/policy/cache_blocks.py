@@ -1,4 +1,4 @@
-"""Blocks of a rank's cache: taken, kept for others with the same prefix, and let go."""
+"""Blocks of a rank's KV cache: reserved, shared with requests of the same prefix, and freed."""
 
 from __future__ import annotations
 
@@ -36,149 +36,153 @@ from shardwright.serving.policy.scheduler_state import (
     PRIVATE,
     SHARED,
     USERS,
-    State,
+    SchedulerState,
 )
 
 
 @inner
-def blocks_of(state: State, tokens: int) -> int:
-    """Blocks that hold as many tokens."""
+def blocks_of(state: SchedulerState, tokens: int) -> int:
+    """Number of cache blocks that hold `tokens` tokens."""
     size = state.settings[BLOCK_TOKENS]
     return int((tokens + size - 1) // size)
 
 
 @inner
-def take(state: State, rank: int, count: int) -> None:
-    """`count` free blocks are in use; there are as many."""
+def use_free_blocks(state: SchedulerState, rank: int, count: int) -> None:
+    """Take `count` free blocks of a rank's cache into use; at least `count` are free."""
     if state.settings[PREFIX_CACHE]:
         take_oldest(state, rank, count)
-    state.ranks[rank, FREE] -= count
-    used = state.settings[BLOCKS] - state.ranks[rank, FREE]
-    if used > state.ranks[rank, MOST_BLOCKS]:
-        state.ranks[rank, MOST_BLOCKS] = used
+    count_used(state, rank, count)
 
 
 @inner
-def hold(state: State, rank: int, request: int, tokens: int) -> bool:
-    """The request has blocks for `tokens` tokens; False = there are not enough, and nothing
+def missing_blocks(state: SchedulerState, request: int, tokens: int) -> int:
+    """Number of blocks that a request needs beyond its own to hold `tokens` tokens."""
+    return int(max(0, blocks_of(state, tokens) - state.requests[request, HELD]))
+
+
+@inner
+def hold_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> bool:
+    """Reserve blocks for `tokens` tokens of a request; False = too few are free, and nothing
     changed.
     """
-    need = blocks_of(state, tokens) - state.requests[request, HELD]
-    if need <= 0:
+    need = missing_blocks(state, request, tokens)
+    if need == 0:
         return True
     if need > state.ranks[rank, FREE]:
         return False
-    take(state, rank, need)
+    use_free_blocks(state, rank, need)
     state.requests[request, HELD] += need
     return True
 
 
 @inner
-def cached_keys(state: State, rank: int, request: int) -> int:
-    """How many of the request's first keys are cached.
-    One token at least is left to be computed.
+def cached_keys(state: SchedulerState, rank: int, request: int) -> int:
+    """Number of the request's first prompt keys (hashed blocks) that are in the prefix cache.
+
+    At least one token is left to be computed.
     """
     if not state.settings[PREFIX_CACHE]:
         return 0
-    first = state.key_offsets[request]
-    num_keys = state.key_offsets[request + 1] - first
-    known = state.requests[request, INPUTS] + state.requests[request, GENERATED]
+    first_key = state.key_offsets[request]
+    num_keys = state.key_offsets[request + 1] - first_key
+    num_tokens = state.requests[request, INPUTS] + state.requests[request, GENERATED]
     if num_keys == 0:
         return 0
-    most = min(num_keys, (known - 1) // state.settings[KEY_TOKENS])
+    max_keys = min(num_keys, (num_tokens - 1) // state.settings[KEY_TOKENS])
     keys = 0
-    while keys < most and find_node(state, rank, state.keys[first + keys]) != NONE:
+    while keys < max_keys and find_node(state, rank, state.keys[first_key + keys]) != NONE:
         keys += 1
     return keys
 
 
 @inner
-def own_blocks(state: State, rank: int, request: int, keys: int) -> int:
-    """How many blocks behind its first `keys` keys the request can take back, that it lost when it
-    was preempted.
+def reclaimable_blocks(state: SchedulerState, rank: int, request: int, keys: int) -> int:
+    """Number of blocks behind the request's first `keys` keys that it lost by preemption and can
+    reclaim.
     """
     node = state.requests[request, OWN_RUN]
     if node == NONE:
         return 0
     size = state.settings[BLOCK_TOKENS]
-    first = state.nodes[rank, node, FIRST]
-    if first * size != keys * state.settings[KEY_TOKENS]:
+    first_block = state.nodes[rank, node, FIRST]
+    if first_block * size != keys * state.settings[KEY_TOKENS]:
         return 0
-    known = state.requests[request, INPUTS] + state.requests[request, GENERATED]
-    return int(max(0, min(state.nodes[rank, node, COUNT], (known - 1) // size - first)))
+    num_tokens = state.requests[request, INPUTS] + state.requests[request, GENERATED]
+    return int(max(0, min(state.nodes[rank, node, COUNT], (num_tokens - 1) // size - first_block)))
 
 
 @inner
-def cached_tokens(state: State, rank: int, request: int) -> int:
-    """Tokens of a waiting request that need not be computed."""
+def cached_tokens(state: SchedulerState, rank: int, request: int) -> int:
+    """Number of tokens of a waiting request that are in the cache."""
     keys = cached_keys(state, rank, request)
     return int(
         keys * state.settings[KEY_TOKENS]
-        + own_blocks(state, rank, request, keys) * state.settings[BLOCK_TOKENS]
+        + reclaimable_blocks(state, rank, request, keys) * state.settings[BLOCK_TOKENS]
     )
 
 
 @inner
-def done_tokens(state: State, request: int, cached: int) -> int:
-    """Tokens that need not be computed: those that are `cached`, or that came with a request whose
-    prompt was computed elsewhere.
+def skipped_tokens(state: SchedulerState, request: int, cached: int) -> int:
+    """Number of tokens that need not be computed: `cached` ones, or those of a prompt computed by a
+    prefill worker.
     """
     if state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0:
-        own = 1 if state.settings[ONLY_ANSWERS] == COMPUTES_FIRST else 0
-        return int(state.requests[request, INPUTS] - own)
+        computed_here = 1 if state.settings[ONLY_ANSWERS] == COMPUTES_FIRST else 0
+        return int(state.requests[request, INPUTS] - computed_here)
     return cached
 
 
 @inner
-def revived_blocks(state: State, rank: int, request: int) -> int:
-    """Of those, the blocks that are free (nobody uses them): they are taken from the free ones,
-    though they are not computed.
+def revived_blocks(state: SchedulerState, rank: int, request: int) -> int:
+    """Number of a request's cached blocks that no running request uses: they are among the free
+    blocks.
     """
     if not state.settings[PREFIX_CACHE]:
         return 0
     keys = cached_keys(state, rank, request)
-    result = own_blocks(state, rank, request, keys)
-    first = state.key_offsets[request]
+    num_revived = reclaimable_blocks(state, rank, request, keys)
+    first_key = state.key_offsets[request]
     for i in range(keys):
-        node = find_node(state, rank, state.keys[first + i])
+        node = find_node(state, rank, state.keys[first_key + i])
         if state.nodes[rank, node, USERS] == 0:
-            result += state.nodes[rank, node, COUNT]
-    return result
+            num_revived += state.nodes[rank, node, COUNT]
+    return num_revived
 
 
 @inner
-def adopt(state: State, rank: int, request: int) -> int:
-    """The request holds what of its text is cached; its tokens."""
+def adopt_cached(state: SchedulerState, rank: int, request: int) -> int:
+    """Give the request the cached blocks of its text; returns their number of tokens."""
     if not state.settings[PREFIX_CACHE]:
         return 0
     keys = cached_keys(state, rank, request)
-    own = own_blocks(state, rank, request, keys)
-    first = state.key_offsets[request]
+    reclaimed = reclaimable_blocks(state, rank, request, keys)
+    first_key = state.key_offsets[request]
     for i in range(keys):
-        node = find_node(state, rank, state.keys[first + i])
+        node = find_node(state, rank, state.keys[first_key + i])
         if state.nodes[rank, node, USERS] == 0:
             unlink_node(state, rank, node)
-            take_known(state, rank, state.nodes[rank, node, COUNT])
+            count_used(state, rank, state.nodes[rank, node, COUNT])
         state.nodes[rank, node, USERS] += 1
     node = state.requests[request, OWN_RUN]
     if node != NONE:
-        take_known(state, rank, own)
+        count_used(state, rank, reclaimed)
         state.requests[request, OWN_RUN] = NONE
-        state.nodes[rank, node, COUNT] -= own
+        state.nodes[rank, node, COUNT] -= reclaimed
         state.nodes[rank, node, KEY] = NOBODY
         if state.nodes[rank, node, COUNT] == 0:
             unlink_node(state, rank, node)
             drop_node(state, rank, node)
     per_key = state.settings[KEY_TOKENS] // state.settings[BLOCK_TOKENS]
     state.requests[request, SHARED] = keys
-    state.requests[request, PRIVATE] = 1 if own > 0 else 0
-    state.requests[request, HELD] = keys * per_key + own
-    return int(keys * state.settings[KEY_TOKENS] + own * state.settings[BLOCK_TOKENS])
+    state.requests[request, PRIVATE] = 1 if reclaimed > 0 else 0
+    state.requests[request, HELD] = keys * per_key + reclaimed
+    return int(keys * state.settings[KEY_TOKENS] + reclaimed * state.settings[BLOCK_TOKENS])
 
 
 @inner
-def take_known(state: State, rank: int, count: int) -> None:
-    """Blocks that have left the list of free ones are in use."""
+def count_used(state: SchedulerState, rank: int, count: int) -> None:
+    """Count `count` blocks that left the list of free blocks as used."""
     state.ranks[rank, FREE] -= count
     used = state.settings[BLOCKS] - state.ranks[rank, FREE]
     if used > state.ranks[rank, MOST_BLOCKS]:
@@ -186,23 +190,23 @@ def take_known(state: State, rank: int, count: int) -> None:
 
 
 @inner
-def remember(state: State, rank: int, request: int, tokens: int) -> None:
-    """Full blocks of the request's first `tokens` tokens are found by others with the same text.
+def publish_blocks(state: SchedulerState, rank: int, request: int, tokens: int) -> None:
+    """Enter the full blocks of the request's first `tokens` tokens in the prefix cache.
 
-    Where somebody else computes the same text at the same time, his are found, and this request's
-    are its own.
+    Where another request computed the same text first, its blocks stay in the cache, and this
+    request's blocks are private.
     """
     if not state.settings[PREFIX_CACHE] or state.requests[request, PRIVATE]:
         return
-    first = state.key_offsets[request]
-    num_keys = state.key_offsets[request + 1] - first
+    first_key = state.key_offsets[request]
+    num_keys = state.key_offsets[request + 1] - first_key
     if num_keys == 0:
         return
     size = state.settings[KEY_TOKENS]
     per_key = size // state.settings[BLOCK_TOKENS]
-    full = min(num_keys, tokens // size)
-    while state.requests[request, SHARED] < full:
-        key = state.keys[first + state.requests[request, SHARED]]
+    full_keys = min(num_keys, tokens // size)
+    while state.requests[request, SHARED] < full_keys:
+        key = state.keys[first_key + state.requests[request, SHARED]]
         if find_node(state, rank, key) != NONE:
             state.requests[request, PRIVATE] = 1
             return
@@ -213,14 +217,15 @@ def remember(state: State, rank: int, request: int, tokens: int) -> None:
 
 
 @inner
-def release(state: State, rank: int, request: int, wanted: int) -> None:
-    """The request's blocks are free, its last ones first; it may come back for those of its first
-    `wanted` tokens.
+def release_blocks(state: SchedulerState, rank: int, request: int, wanted: int) -> None:
+    """Free the request's blocks, the last first.
+
+    The blocks of its first `wanted` tokens can be reclaimed until others use them.
     """
-    held = state.requests[request, HELD]
+    num_held = state.requests[request, HELD]
     state.requests[request, HELD] = 0
     if not state.settings[PREFIX_CACHE]:
-        state.ranks[rank, FREE] += held
+        state.ranks[rank, FREE] += num_held
         return
     per_key = (
         state.settings[KEY_TOKENS] // state.settings[BLOCK_TOKENS]
@@ -228,14 +233,14 @@ def release(state: State, rank: int, request: int, wanted: int) -> None:
         else 0
     )
     keys = state.requests[request, SHARED]
-    kept = keys * per_key
-    own = max(0, min(held, wanted // state.settings[BLOCK_TOKENS]) - kept)
-    append_run(state, rank, held - kept - own)
-    append_own(state, rank, request, kept, own)
-    state.ranks[rank, FREE] += held - kept
-    first = state.key_offsets[request]
+    shared = keys * per_key
+    reclaimable = max(0, min(num_held, wanted // state.settings[BLOCK_TOKENS]) - shared)
+    append_run(state, rank, num_held - shared - reclaimable)
+    append_own(state, rank, request, shared, reclaimable)
+    state.ranks[rank, FREE] += num_held - shared
+    first_key = state.key_offsets[request]
     for i in range(keys - 1, -1, -1):
-        node = find_node(state, rank, state.keys[first + i])
+        node = find_node(state, rank, state.keys[first_key + i])
         state.nodes[rank, node, USERS] -= 1
         if state.nodes[rank, node, USERS] == 0:
             append_node(state, rank, node)

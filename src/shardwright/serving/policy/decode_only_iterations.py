@@ -1,10 +1,11 @@
-"""Requests that do nothing but decode, as counts: an iteration of all of them takes the time of
-one.
+"""Counts of decoding requests, so that a decode step of all of them costs as much as one
+request.
 
-While nobody is preempted each of them gets a token in each iteration that decodes, a step. So it is
-enough to know how many there are, the sum of their contexts, how many begin a block in each step,
-and who ends in which step. `leave_steady` writes what each of them has become to the state, for a
-policy that has to look at them one by one, and `enter_steady` takes those that decode in again.
+While no request is preempted each of them gets a token in each iteration that decodes, a step. So
+the loop needs only the number of requests, the sum of their contexts, the number that begin a block
+in each step, and the requests that end in each step. `leave_steady` writes the progress of each
+request to the state, for a policy that has to read requests one by one; `enter_steady` counts the
+decoding requests again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,11 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import by_reference, inner
-from shardwright.serving.policy.batch_entries import lacking, wanted_tokens
+from shardwright.serving.policy.batch_entries import (
+    answer_tokens,
+    answered_tokens,
+    tokens_to_compute,
+)
 from shardwright.serving.policy.cache_blocks import blocks_of
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
@@ -42,31 +47,31 @@ from shardwright.serving.policy.scheduler_state import (
     PROMISE,
     SAMPLED,
     TOKENS,
-    State,
+    SchedulerState,
 )
-from shardwright.serving.policy.tensorrt_batches import whole_blocks
+from shardwright.serving.policy.tensorrt_batches import longest_blocks
 
 # Columns of a rank: whether it counts at all, the last step that was planned, requests in the next
 # one, their contexts' sum and that of their last steps, and a request whose prompt goes on.
-ON, STEP, MEMBERS, CONTEXT, LAST_STEPS, PARTIAL, NUM_STEADY_COLUMNS = range(7)
+COUNTED, STEP, MEMBERS, CONTEXT, LAST_STEPS, PARTIAL, NUM_STEADY_COLUMNS = range(7)
 # Columns of a slot: its step (NONE = none), members, contexts.
 SLOT_STEP, SLOT_MEMBERS, SLOT_CONTEXT, NUM_SLOT_COLUMNS = range(4)
 
 
 @by_reference
-class Steady(NamedTuple):
-    """Counts of each rank.
+class SteadyDecode(NamedTuple):
+    """Counts of each rank's decoding requests ("members").
 
     Args:
         ranks: (r, NUM_STEADY_COLUMNS).
-        begins: (r, block tokens) requests that begin a block in steps of that remainder.
-        ends: (r, c) first of the requests that end in a step, by its remainder, linked by NEXT.
+        begins: (r, block tokens) members that begin a block in steps of that remainder.
+        ends: (r, c) first of the members that end in a step, by its remainder, linked by NEXT.
         slots: (r, slots, NUM_SLOT_COLUMNS).
-        windows: (w,) tokens.
-        inside: (r, w) requests whose whole context lies in the window;
-        seen: (r, w) sum of what of the contexts does;
-        fills: (r, w, c) requests that fill it in a step.
-        slot_seen: (r, slots, w).
+        windows: (w,) tokens of each attention window.
+        inside: (r, w) members whose whole context lies in the window.
+        seen: (r, w) sum over members of the context tokens in the window.
+        fills: (r, w, c) members whose context fills the window in a step.
+        slot_seen: (r, slots, w) `seen` when the slot's iteration was planned.
     """
 
     ranks: IntArray
@@ -80,19 +85,25 @@ class Steady(NamedTuple):
     slot_seen: IntArray
 
 
-def new_steady(state: State, windows: IntArray, *, longest_answer: int) -> Steady:
-    """Nobody decodes. `longest_answer`: tokens."""
+def new_steady_decode(
+    state: SchedulerState, windows: IntArray, *, longest_answer: int
+) -> SteadyDecode:
+    """Counts without members.
+
+    Args:
+        longest_answer: tokens.
+    """
     ranks, slots = state.batch_size.shape
     num_steps = longest_answer + 2
-    numbers = np.zeros((ranks, NUM_STEADY_COLUMNS), dtype=np.int64)
-    numbers[:, PARTIAL] = NONE
-    of_slots = np.zeros((ranks, slots, NUM_SLOT_COLUMNS), dtype=np.int64)
-    of_slots[:, :, SLOT_STEP] = NONE
-    return Steady(
-        ranks=numbers,
+    rank_columns = np.zeros((ranks, NUM_STEADY_COLUMNS), dtype=np.int64)
+    rank_columns[:, PARTIAL] = NONE
+    slot_columns = np.zeros((ranks, slots, NUM_SLOT_COLUMNS), dtype=np.int64)
+    slot_columns[:, :, SLOT_STEP] = NONE
+    return SteadyDecode(
+        ranks=rank_columns,
         begins=np.zeros((ranks, int(state.settings[BLOCK_TOKENS])), dtype=np.int64),
         ends=np.full((ranks, num_steps), NONE, dtype=np.int64),
-        slots=of_slots,
+        slots=slot_columns,
         windows=windows,
         inside=np.zeros((ranks, len(windows)), dtype=np.int64),
         seen=np.zeros((ranks, len(windows)), dtype=np.int64),
@@ -102,58 +113,58 @@ def new_steady(state: State, windows: IntArray, *, longest_answer: int) -> Stead
 
 
 @inner
-def join(state: State, steady: Steady, rank: int, request: int) -> None:
-    """From the next step on the request decodes until its last token."""
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
-    first = steady.ranks[rank, STEP] + 1
-    last = first + wanted_tokens(state, request) - answered - 1
+def join_steady(state: SchedulerState, steady: SteadyDecode, rank: int, request: int) -> None:
+    """Count a request as a member from the next step to its last token."""
+    answered = answered_tokens(state, request)
+    first_step = steady.ranks[rank, STEP] + 1
+    last_step = first_step + answer_tokens(state, request) - answered - 1
     context = state.requests[request, INPUTS] + answered - 1
-    state.requests[request, JOINED] = first
-    state.requests[request, ENDS] = last
+    state.requests[request, JOINED] = first_step
+    state.requests[request, ENDS] = last_step
     num_steps = steady.ends.shape[1]
-    state.requests[request, NEXT] = steady.ends[rank, last % num_steps]
-    steady.ends[rank, last % num_steps] = request
+    state.requests[request, NEXT] = steady.ends[rank, last_step % num_steps]
+    steady.ends[rank, last_step % num_steps] = request
     steady.ranks[rank, MEMBERS] += 1
     steady.ranks[rank, CONTEXT] += context
-    steady.ranks[rank, LAST_STEPS] += last
-    steady.begins[rank, (first - context) % steady.begins.shape[1]] += 1
+    steady.ranks[rank, LAST_STEPS] += last_step
+    steady.begins[rank, (first_step - context) % steady.begins.shape[1]] += 1
     for w in range(len(steady.windows)):
         steady.seen[rank, w] += min(context, steady.windows[w])
         if context < steady.windows[w]:
             steady.inside[rank, w] += 1
             # The step whose token still makes more of it seen is the last before it is full.
-            full = first + steady.windows[w] - context
-            if full <= last:
-                steady.fills[rank, w, full % num_steps] += 1
+            filling_step = first_step + steady.windows[w] - context
+            if filling_step <= last_step:
+                steady.fills[rank, w, filling_step % num_steps] += 1
 
 
 @inner
-def growth(state: State, steady: Steady, rank: int) -> int:
-    """Blocks that the next step begins."""
+def next_step_blocks(state: SchedulerState, steady: SteadyDecode, rank: int) -> int:
+    """Number of blocks that the next step begins."""
     return int(steady.begins[rank, (steady.ranks[rank, STEP] + 1) % steady.begins.shape[1]])
 
 
 @inner
-def lacking_tokens(steady: Steady, rank: int) -> int:
-    """Tokens that members lack, behind those under way."""
+def remaining_tokens(steady: SteadyDecode, rank: int) -> int:
+    """Number of tokens that all members still need, behind those under way."""
     return int(
         steady.ranks[rank, LAST_STEPS] - steady.ranks[rank, MEMBERS] * steady.ranks[rank, STEP]
     )
 
 
 @inner
-def order_ends(state: State, steady: Steady, rank: int) -> None:
-    """`ends.sort_ends`, by the steps in which members end."""
+def order_ends(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
+    """Fill `state.ends` with the members in the order of their ends, as `ends.sort_ends` does."""
     num_steps, count = steady.ends.shape[1], 0
     step, members = steady.ranks[rank, STEP], steady.ranks[rank, MEMBERS]
-    left = 0
+    steps_left = 0
     while count < members:
-        left += 1
-        request = steady.ends[rank, (step + left) % num_steps]
+        steps_left += 1
+        request = steady.ends[rank, (step + steps_left) % num_steps]
         while request != NONE:
-            state.ends[rank, count, 0] = left
+            state.ends[rank, count, 0] = steps_left
             state.ends[rank, count, 1] = (
-                state.requests[request, INPUTS] + wanted_tokens(state, request) - left
+                state.requests[request, INPUTS] + answer_tokens(state, request) - steps_left
             )
             count += 1
             request = state.requests[request, NEXT]
@@ -161,9 +172,9 @@ def order_ends(state: State, steady: Steady, rank: int) -> None:
 
 
 @inner
-def plan_step(state: State, steady: Steady, rank: int, slot: int) -> None:
-    """All members decode in the slot's iteration;
-    those whose last token it is are members no more.
+def plan_step(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> None:
+    """Plan a step of all members in the slot's iteration; members whose last token it is are
+    removed.
     """
     step = steady.ranks[rank, STEP] + 1
     num_steps = steady.ends.shape[1]
@@ -179,7 +190,7 @@ def plan_step(state: State, steady: Steady, rank: int, slot: int) -> None:
     steady.ranks[rank, CONTEXT] += steady.ranks[rank, MEMBERS]
     request = steady.ends[rank, step % num_steps]
     while request != NONE:
-        context = state.requests[request, INPUTS] + wanted_tokens(state, request) - 1
+        context = state.requests[request, INPUTS] + answer_tokens(state, request) - 1
         steady.ranks[rank, MEMBERS] -= 1
         steady.ranks[rank, CONTEXT] -= context
         steady.ranks[rank, LAST_STEPS] -= step
@@ -192,8 +203,8 @@ def plan_step(state: State, steady: Steady, rank: int, slot: int) -> None:
 
 
 @inner
-def no_step(steady: Steady, rank: int, slot: int) -> None:
-    """Nobody is counted in the slot's iteration."""
+def clear_step(steady: SteadyDecode, rank: int, slot: int) -> None:
+    """Mark the slot's iteration as one without members."""
     steady.slots[rank, slot, SLOT_STEP] = NONE
     steady.slots[rank, slot, SLOT_MEMBERS] = 0
     steady.slots[rank, slot, SLOT_CONTEXT] = 0
@@ -202,82 +213,81 @@ def no_step(steady: Steady, rank: int, slot: int) -> None:
 
 
 @inner
-def enter_steady(state: State, steady: Steady, rank: int) -> None:
-    """Running requests that decode are counted from the next step on, unless several prompts go on
-    at once.
+def enter_steady(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
+    """Count the running requests that decode from the next step on, unless several prompts are
+    partly computed.
     """
     partial = NONE
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
         state.requests[request, PLACE] = at
-        if lacking(state, request) > 0 and not decodes_next(state, request):
+        if tokens_to_compute(state, request) > 0 and not decodes_next(state, request):
             if partial != NONE:
                 return
             partial = request
-    steady.ranks[rank, ON] = 1
+    steady.ranks[rank, COUNTED] = 1
     steady.ranks[rank, PARTIAL] = partial
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
         if request != partial and decodes_next(state, request):
-            join(state, steady, rank, request)
+            join_steady(state, steady, rank, request)
 
 
 @inner
-def decodes_next(state: State, request: int) -> bool:
-    """Its prompt is computed, or will be behind the iterations under way, and it lacks further
-    tokens of its answer.
+def decodes_next(state: SchedulerState, request: int) -> bool:
+    """True if the request's prompt is computed, or will be by iterations under way, and its answer
+    needs further tokens.
     """
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
+    answered = answered_tokens(state, request)
     prompt = state.requests[request, INPUTS] + answered - 1
     return bool(
-        0 < answered < wanted_tokens(state, request) and state.requests[request, COMPUTED] >= prompt
+        0 < answered < answer_tokens(state, request) and state.requests[request, COMPUTED] >= prompt
     )
 
 
 @inner
-def leave_steady(state: State, steady: Steady, rank: int, under_way: int) -> None:
-    """Each request is what it has become; members of the step that is `under_way` in a slot (NONE =
-    none) have an entry there.
+def leave_steady(state: SchedulerState, steady: SteadyDecode, rank: int, under_way: int) -> None:
+    """Write the progress of each member to the state and stop counting.
+
+    Args:
+        under_way: slot whose iteration has not ended; members of its step get an entry there. NONE
+            =
+            none.
     """
-    steady.ranks[rank, ON] = 0
+    steady.ranks[rank, COUNTED] = 0
     step = steady.slots[rank, under_way, SLOT_STEP] if under_way != NONE else NONE
     restore_order(state, rank)
     count = 0
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
         state.requests[request, PLACE] = at
-        last, first = state.requests[request, ENDS], state.requests[request, JOINED]
-        if last == NONE:
+        last_step, first_step = state.requests[request, ENDS], state.requests[request, JOINED]
+        if last_step == NONE:
             continue
-        planned = min(steady.ranks[rank, STEP], last) - first + 1
-        there = 1 if step != NONE and first <= step <= last else 0
-        state.requests[request, GENERATED] += planned - there
-        state.requests[request, PLACED] += there
-        tokens = (
-            state.requests[request, INPUTS]
-            + state.requests[request, GENERATED]
-            + state.requests[request, PLACED]
-            - 1
-        )
+        planned = min(steady.ranks[rank, STEP], last_step) - first_step + 1
+        in_slot = 1 if step != NONE and first_step <= step <= last_step else 0
+        state.requests[request, GENERATED] += planned - in_slot
+        state.requests[request, PLACED] += in_slot
+        tokens = int(state.requests[request, INPUTS] + answered_tokens(state, request) - 1)
         state.requests[request, COMPUTED] = tokens
         state.requests[request, HELD] = max(state.requests[request, HELD], blocks_of(state, tokens))
         if state.settings[ADMISSION] == OF_WHOLE:
             state.requests[request, PROMISE] = max(
-                0, whole_blocks(state, request) - state.requests[request, HELD]
+                0, longest_blocks(state, request) - state.requests[request, HELD]
             )
         state.requests[request, ENDS] = NONE
-        steady.ends[rank, last % steady.ends.shape[1]] = NONE
-        if there:
+        steady.ends[rank, last_step % steady.ends.shape[1]] = NONE
+        if in_slot:
             insert_entry(state, rank, under_way, count, request, tokens - 1)
             count += 1
-    forget_members(steady, rank)
+    clear_members(steady, rank)
     if under_way != NONE:
-        no_step(steady, rank, under_way)
+        clear_step(steady, rank, under_way)
 
 
 @inner
-def forget_members(steady: Steady, rank: int) -> None:
-    """Nobody is counted."""
+def clear_members(steady: SteadyDecode, rank: int) -> None:
+    """Set all counts of a rank to zero."""
     steady.ranks[rank, MEMBERS] = 0
     steady.ranks[rank, CONTEXT] = 0
     steady.ranks[rank, LAST_STEPS] = 0
@@ -290,8 +300,10 @@ def forget_members(steady: Steady, rank: int) -> None:
 
 
 @inner
-def insert_entry(state: State, rank: int, slot: int, at: int, request: int, before: int) -> None:
-    """A token of the request is the `at`-th entry of the slot, before those that were there."""
+def insert_entry(
+    state: SchedulerState, rank: int, slot: int, at: int, request: int, before: int
+) -> None:
+    """Insert a one-token entry of the request at index `at` of the slot's entries."""
     for entry in range(state.batch_size[rank, slot], at, -1):
         for column in range(NUM_ENTRY_COLUMNS):
             state.batch[rank, slot, entry, column] = state.batch[rank, slot, entry - 1, column]
@@ -305,10 +317,8 @@ def insert_entry(state: State, rank: int, slot: int, at: int, request: int, befo
 
 
 @inner
-def restore_order(state: State, rank: int) -> None:
-    """Running requests in the order in which they came, which counting does not keep (Shell's
-    sort).
-    """
+def restore_order(state: SchedulerState, rank: int) -> None:
+    """Sort the running requests by arrival, which counting does not keep (Shell's sort)."""
     count = state.ranks[rank, NUM_RUNNING]
     gap = count // 2
     while gap > 0:
@@ -324,10 +334,10 @@ def restore_order(state: State, rank: int) -> None:
 
 
 @inner
-def take_off(state: State, rank: int, request: int) -> None:
-    """A request runs no more; the last one takes its place."""
+def remove_running(state: SchedulerState, rank: int, request: int) -> None:
+    """Remove a request from the running requests; the last one takes its place."""
     state.ranks[rank, NUM_RUNNING] -= 1
-    last = state.running[rank, state.ranks[rank, NUM_RUNNING]]
+    last_request = state.running[rank, state.ranks[rank, NUM_RUNNING]]
     place = state.requests[request, PLACE]
-    state.running[rank, place] = last
-    state.requests[last, PLACE] = place
+    state.running[rank, place] = last_request
+    state.requests[last_request, PLACE] = place

@@ -1,32 +1,42 @@
-"""Iterations of a rank whose decoding requests are counts: planned and finished as `iteration` does
-one by one.
-"""
+"""Iterations of a rank whose decoding requests are counts, with the results of `next_iteration`."""
 
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.batch_entries import known_tokens, schedule, wanted_tokens
-from shardwright.serving.policy.cache_blocks import blocks_of, hold, release, remember, take
+from shardwright.serving.policy.batch_entries import (
+    add_entry,
+    answer_tokens,
+    answered_tokens,
+    known_tokens,
+)
+from shardwright.serving.policy.cache_blocks import (
+    blocks_of,
+    hold_blocks,
+    missing_blocks,
+    publish_blocks,
+    release_blocks,
+    use_free_blocks,
+)
 from shardwright.serving.policy.decode_only_iterations import (
+    COUNTED,
     MEMBERS,
-    ON,
     PARTIAL,
     SLOT_MEMBERS,
     SLOT_STEP,
-    Steady,
+    SteadyDecode,
+    clear_step,
     enter_steady,
-    growth,
-    join,
-    lacking_tokens,
+    join_steady,
     leave_steady,
-    no_step,
+    next_step_blocks,
     order_ends,
     plan_step,
-    take_off,
+    remaining_tokens,
+    remove_running,
 )
-from shardwright.serving.policy.next_iteration import begin_plan, end_plan, plan
-from shardwright.serving.policy.prompt_delay import decoding, going_on, note_rank
-from shardwright.serving.policy.request_queue import first_waiting, look
+from shardwright.serving.policy.next_iteration import begin_plan, end_plan, plan_iteration
+from shardwright.serving.policy.prompt_delay import note_prompts, num_decoding, partial_prompt
+from shardwright.serving.policy.request_queue import first_waiting, refresh_visible
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
     BATCHING,
@@ -37,7 +47,6 @@ from shardwright.serving.policy.scheduler_state import (
     ENDS,
     ENTRY,
     FREE,
-    FULL,
     GENERATED,
     HELD,
     HELD_BACK,
@@ -49,7 +58,6 @@ from shardwright.serving.policy.scheduler_state import (
     MIXES_DECODE,
     NEXT,
     NONE,
-    NUM_RUNNING,
     OF_WHOLE,
     ONLY_ANSWERS,
     ORDER,
@@ -58,121 +66,127 @@ from shardwright.serving.policy.scheduler_state import (
     PROMISE,
     PROMISED,
     SAMPLED,
-    SHARE_FALL,
-    SHARE_FIRST,
-    SHARE_LEAST,
     STATUS,
     TOKEN_BUDGET,
-    State,
+    SchedulerState,
 )
-from shardwright.serving.policy.sglang_batches import add_prompts, wants_prompts
-from shardwright.serving.policy.tensorrt_batches import admit_in_flight, cut, promise, whole_blocks
+from shardwright.serving.policy.sglang_batches import (
+    add_prompts,
+    may_add_prompts,
+    update_decode_share,
+)
+from shardwright.serving.policy.tensorrt_batches import (
+    admit_in_flight,
+    longest_blocks,
+    prompt_chunk,
+    reserve_promised,
+)
 from shardwright.serving.policy.vllm_batches import admit_mixed
 
 
 @inner
 def plan_folded(
-    state: State, steady: Steady, rank: int, slot: int, under_way: int, counted: bool
+    state: SchedulerState, steady: SteadyDecode, rank: int, slot: int, under_way: int, counted: bool
 ) -> int:
-    """Fill the rank's next iteration; how many requests are in it.
+    """Fill the rank's next iteration; returns the number of its requests.
 
     Args:
         under_way: a slot whose iteration has not ended; NONE = none.
-        counted: requests that decode may be counted: they get one token each time, and are in one
+        counted: decoding requests may be counts: each gets one token an iteration, and is in one
             iteration at a time, or in the next one too.
     """
-    if steady.ranks[rank, ON]:
-        look(state, rank)
-        if can_fold(state, steady, rank):
+    if steady.ranks[rank, COUNTED]:
+        refresh_visible(state, rank)
+        if can_plan_counted(state, steady, rank):
             begin_plan(state, rank, slot)
-            fold(state, steady, rank, slot)
+            plan_counted(state, steady, rank, slot)
             size = state.batch_size[rank, slot] + steady.slots[rank, slot, SLOT_MEMBERS]
             end_plan(state, rank, steady.slots[rank, slot, SLOT_MEMBERS] > 0)
             return int(size)
         leave_steady(state, steady, rank, under_way)
-    no_step(steady, rank, slot)
-    size = plan(state, rank, slot)
+    clear_step(steady, rank, slot)
+    size = plan_iteration(state, rank, slot)
     if counted:
         enter_steady(state, steady, rank)
     return int(size)
 
 
 @inner
-def note_folded(state: State, steady: Steady, rank: int) -> None:
-    """`waits.note_rank` of a rank, whether its requests are counts or not."""
-    if steady.ranks[rank, ON]:
-        note_rank(state, rank, steady.ranks[rank, MEMBERS], steady.ranks[rank, PARTIAL])
+def note_prompts_of_rank(state: SchedulerState, steady: SteadyDecode, rank: int) -> None:
+    """Call `prompt_delay.note_prompts` for a rank, with its decoding requests from the counts if
+    there are any.
+    """
+    if steady.ranks[rank, COUNTED]:
+        note_prompts(state, rank, steady.ranks[rank, MEMBERS], steady.ranks[rank, PARTIAL])
     else:
-        note_rank(state, rank, decoding(state, rank), going_on(state, rank))
+        note_prompts(state, rank, num_decoding(state, rank), partial_prompt(state, rank))
 
 
 @inner
-def can_fold(state: State, steady: Steady, rank: int) -> bool:
-    """All members get a token, and a prompt that goes on its part, without anybody's loss; and
-    nothing has to look at them one by one.
+def can_plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int) -> bool:
+    """True if all members get a token, and a partly computed prompt its next part, without a
+    preemption, and no rule has to read requests one by one.
     """
-    need = growth(state, steady, rank) if steady.ranks[rank, MEMBERS] > 0 else 0
-    if need > state.ranks[rank, FREE]:
+    new_blocks = next_step_blocks(state, steady, rank) if steady.ranks[rank, MEMBERS] > 0 else 0
+    if new_blocks > state.ranks[rank, FREE]:
         return False
     if state.settings[BATCHING] == PREFILL_FIRST:
-        beside = state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]
+        decodes_with_prompts = state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]
         clipped = state.shares[CLIP] < steady.ends.shape[1]
-        waits = state.ranks[rank, CHUNKED] != NONE or first_waiting(state, rank) != NONE
-        return not (waits and (beside or clipped))
+        prompts_wait = state.ranks[rank, CHUNKED] != NONE or first_waiting(state, rank) != NONE
+        return not (prompts_wait and (decodes_with_prompts or clipped))
     budget = state.settings[TOKEN_BUDGET] - steady.ranks[rank, MEMBERS]
     if budget < 0:
         return False
     request = steady.ranks[rank, PARTIAL]
     if request == NONE:
         return True
-    new = part_of(state, request, budget)
-    blocks = (
-        blocks_of(state, state.requests[request, COMPUTED] + new) - state.requests[request, HELD]
-    )
-    return bool(need + max(0, blocks) <= state.ranks[rank, FREE])
+    new = next_prompt_part(state, request, budget)
+    blocks = missing_blocks(state, request, state.requests[request, COMPUTED] + new)
+    return bool(new_blocks + blocks <= state.ranks[rank, FREE])
 
 
 @inner
-def part_of(state: State, request: int, budget: int) -> int:
-    """Tokens of the prompt that goes on."""
-    left = known_tokens(state, request) - state.requests[request, COMPUTED]
+def next_prompt_part(state: SchedulerState, request: int, budget: int) -> int:
+    """Number of tokens of the partly computed prompt in the next iteration."""
+    uncomputed = known_tokens(state, request) - state.requests[request, COMPUTED]
     return (
-        cut(state, left, budget)
+        prompt_chunk(state, uncomputed, budget)
         if state.settings[BATCHING] == IN_FLIGHT
-        else int(min(left, budget))
+        else int(min(uncomputed, budget))
     )
 
 
 @inner
-def fold(state: State, steady: Steady, rank: int, slot: int) -> None:
-    """Plan what `can_fold` says can be."""
+def plan_counted(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> None:
+    """Plan the iteration that `can_plan_counted` allows."""
     if state.settings[BATCHING] == PREFILL_FIRST:
-        if fold_prompts(state, steady, rank):
-            no_step(steady, rank, slot)
-            take_in(state, steady, rank, slot)
+        if plan_counted_prompts(state, steady, rank):
+            clear_step(steady, rank, slot)
+            join_finished_prompts(state, steady, rank, slot)
             return
-        settle_decode(state, rank)
+        update_decode_share(state, rank)
     budget = state.settings[TOKEN_BUDGET] - steady.ranks[rank, MEMBERS]
     if steady.ranks[rank, MEMBERS] > 0:
-        blocks = growth(state, steady, rank)
-        take(state, rank, blocks)
+        blocks = next_step_blocks(state, steady, rank)
+        use_free_blocks(state, rank, blocks)
         if state.settings[ADMISSION] == OF_WHOLE:
             state.ranks[rank, PROMISED] -= blocks
         plan_step(state, steady, rank, slot)
     else:
-        no_step(steady, rank, slot)
+        clear_step(steady, rank, slot)
     if state.settings[BATCHING] == PREFILL_FIRST or state.ranks[rank, HELD_BACK]:
         return
     request = steady.ranks[rank, PARTIAL]
     if request != NONE:
-        new = part_of(state, request, budget)
+        new = next_prompt_part(state, request, budget)
         if new == 0:
             return
-        hold(state, rank, request, state.requests[request, COMPUTED] + new)
+        hold_blocks(state, rank, request, state.requests[request, COMPUTED] + new)
         if state.settings[BATCHING] == MIXED:
-            remember(state, rank, request, state.requests[request, COMPUTED] + new)
-        schedule(state, rank, request, new)
-        promise(state, rank, request)
+            publish_blocks(state, rank, request, state.requests[request, COMPUTED] + new)
+        add_entry(state, rank, request, new)
+        reserve_promised(state, rank, request)
         budget -= new
     steady.ranks[rank, PARTIAL] = NONE
     if budget > 0:
@@ -180,98 +194,87 @@ def fold(state: State, steady: Steady, rank: int, slot: int) -> None:
             admit_mixed(state, rank, budget)
         else:
             admit_in_flight(state, rank, budget)
-    take_in(state, steady, rank, slot)
+    join_finished_prompts(state, steady, rank, slot)
 
 
 @inner
-def fold_prompts(state: State, steady: Steady, rank: int) -> bool:
-    """Prompts alone fill the iteration, if any are let in."""
-    if not wants_prompts(state, rank):
+def plan_counted_prompts(state: SchedulerState, steady: SteadyDecode, rank: int) -> bool:
+    """Fill the iteration with prompts alone; True if any were added."""
+    if not may_add_prompts(state, rank):
         return False
     if state.settings[KNOWS_ENDS]:
         order_ends(state, steady, rank)
-    return bool(add_prompts(state, rank, float(lacking_tokens(steady, rank))) > 0)
+    return bool(add_prompts(state, rank, float(remaining_tokens(steady, rank))) > 0)
 
 
 @inner
-def take_in(state: State, steady: Steady, rank: int, slot: int) -> None:
-    """Requests whose prompt ends in the slot's iteration are members from the next step on."""
+def join_finished_prompts(
+    state: SchedulerState, steady: SteadyDecode, rank: int, slot: int
+) -> None:
+    """Count the requests whose prompt ends in the slot's iteration as members from the next step
+    on.
+    """
     for entry in range(state.batch_size[rank, slot]):
         request = state.batch[rank, slot, entry, ENTRY]
         if not state.batch[rank, slot, entry, SAMPLED]:
             if state.settings[BATCHING] != PREFILL_FIRST:
                 steady.ranks[rank, PARTIAL] = request
-        elif state.requests[request, GENERATED] + state.requests[request, PLACED] < wanted_tokens(
-            state, request
-        ):
-            join(state, steady, rank, request)
+        elif answered_tokens(state, request) < answer_tokens(state, request):
+            join_steady(state, steady, rank, request)
 
 
 @inner
-def settle_decode(state: State, rank: int) -> None:
-    """What `prefill_first` keeps in mind from one iteration of decode to the next."""
-    if state.ranks[rank, LEFT]:
-        state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
-    if state.ranks[rank, NUM_RUNNING] == 0:
-        state.ranks[rank, FULL] = 0
-        state.share[rank] = state.shares[SHARE_FIRST]
-    else:
-        state.share[rank] = max(
-            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
-        )
-
-
-@inner
-def ending(state: State, steady: Steady, rank: int, slot: int) -> int:
-    """First of the members whose last token the slot's iteration was, in their order, linked by
-    NEXT; they are members of no list then.
+def pop_ended_members(state: SchedulerState, steady: SteadyDecode, rank: int, slot: int) -> int:
+    """First of the members whose last token was in the slot's iteration, in order, linked by NEXT;
+    removes them from the lists.
     """
     step = steady.slots[rank, slot, SLOT_STEP]
     if step == NONE:
         return NONE
-    place = step % steady.ends.shape[1]
-    request = steady.ends[rank, place]
-    steady.ends[rank, place] = NONE
+    end_index = step % steady.ends.shape[1]
+    request = steady.ends[rank, end_index]
+    steady.ends[rank, end_index] = NONE
     ordered = NONE
     while request != NONE:
-        after = state.requests[request, NEXT]
+        next_request = state.requests[request, NEXT]
         ordered = insert_ordered(state, ordered, request)
-        request = after
+        request = next_request
     return int(ordered)
 
 
 @inner
-def insert_ordered(state: State, first: int, request: int) -> int:
-    """A list by ORDER with one more; its first."""
+def insert_ordered(state: SchedulerState, head: int, request: int) -> int:
+    """Insert a request into a linked list sorted by ORDER; returns the list's first request."""
     order = state.requests[request, ORDER]
-    if first == NONE or state.requests[first, ORDER] > order:
-        state.requests[request, NEXT] = first
+    if head == NONE or state.requests[head, ORDER] > order:
+        state.requests[request, NEXT] = head
         return request
-    at = first
+    previous = head
     while (
-        state.requests[at, NEXT] != NONE and state.requests[state.requests[at, NEXT], ORDER] < order
+        state.requests[previous, NEXT] != NONE
+        and state.requests[state.requests[previous, NEXT], ORDER] < order
     ):
-        at = state.requests[at, NEXT]
-    state.requests[request, NEXT] = state.requests[at, NEXT]
-    state.requests[at, NEXT] = request
-    return first
+        previous = state.requests[previous, NEXT]
+    state.requests[request, NEXT] = state.requests[previous, NEXT]
+    state.requests[previous, NEXT] = request
+    return head
 
 
 @inner
-def end_member(state: State, rank: int, request: int) -> None:
-    """A member has its last token: its blocks are free."""
-    wanted = wanted_tokens(state, request)
-    state.requests[request, GENERATED] = wanted
+def end_member(state: SchedulerState, rank: int, request: int) -> None:
+    """Mark a member as done and free its blocks."""
+    answer = answer_tokens(state, request)
+    state.requests[request, GENERATED] = answer
     state.requests[request, PLACED] = 0
     state.requests[request, ENDS] = NONE
-    tokens = state.requests[request, INPUTS] + wanted - 1
+    tokens = state.requests[request, INPUTS] + answer - 1
     state.requests[request, HELD] = max(state.requests[request, HELD], blocks_of(state, tokens))
     if state.settings[ADMISSION] == OF_WHOLE:
         state.ranks[rank, PROMISED] -= max(
-            0, whole_blocks(state, request) - state.requests[request, HELD]
+            0, longest_blocks(state, request) - state.requests[request, HELD]
         )
         state.requests[request, PROMISE] = 0
     state.requests[request, STATUS] = DONE
-    release(state, rank, request, 0)
-    take_off(state, rank, request)
+    release_blocks(state, rank, request, 0)
+    remove_running(state, rank, request)
     state.ranks[rank, LEFT] = 1

@@ -1,30 +1,28 @@
-"""Admission where the ends of all answers are known: at each of them the free tokens have to last
+"""Admission where the ends of all answers are known: the free tokens have to last until each end
 (SGLang, `add_one_req_ignore_eos`).
 
 Requests in the order of their ends: until the i-th ends, all from the i-th on take a token an
-iteration, and what ended before gave back its prompt and what it had generated when it was counted.
+iteration; each request that ended before gave back the tokens that it held when it was counted.
 """
 
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.batch_entries import wanted_tokens
+from shardwright.serving.policy.batch_entries import answer_tokens, answered_tokens
 from shardwright.serving.policy.scheduler_state import (
-    GENERATED,
     INPUTS,
     KEPT,
     NUM_RUNNING,
-    PLACED,
-    State,
+    SchedulerState,
 )
 
 _LEFT, _HELD = range(2)
 
 
 @inner
-def sort_ends(state: State, rank: int) -> None:
-    """Tokens that running requests lack, and those they hold, the next to end first; how many is in
-    the last row.
+def sort_ends(state: SchedulerState, rank: int) -> None:
+    """Fill `state.ends` with (tokens to the end, tokens held) of the running requests, next to end
+    first; their number is in the last row.
     """
     ends = state.ends
     count = 0
@@ -34,36 +32,39 @@ def sort_ends(state: State, rank: int) -> None:
 
 
 @inner
-def insert_end(state: State, rank: int, request: int, count: int) -> int:
-    """One more of `count`; how many they are then."""
+def insert_end(state: SchedulerState, rank: int, request: int, count: int) -> int:
+    """Insert a request into `count` sorted ends; returns the new count."""
     ends = state.ends
-    answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
-    left = wanted_tokens(state, request) - answered
-    if left <= 0:
+    answered = answered_tokens(state, request)
+    tokens_left = answer_tokens(state, request) - answered
+    if tokens_left <= 0:
         return count
-    at = count
-    while at > 0 and ends[rank, at - 1, _LEFT] > left:
-        ends[rank, at, _LEFT] = ends[rank, at - 1, _LEFT]
-        ends[rank, at, _HELD] = ends[rank, at - 1, _HELD]
-        at -= 1
-    ends[rank, at, _LEFT] = left
-    ends[rank, at, _HELD] = state.requests[request, INPUTS] + answered
+    index = count
+    while index > 0 and ends[rank, index - 1, _LEFT] > tokens_left:
+        ends[rank, index, _LEFT] = ends[rank, index - 1, _LEFT]
+        ends[rank, index, _HELD] = ends[rank, index - 1, _HELD]
+        index -= 1
+    ends[rank, index, _LEFT] = tokens_left
+    ends[rank, index, _HELD] = state.requests[request, INPUTS] + answered
     return count + 1
 
 
 @inner
-def ends_allow(state: State, rank: int, request: int, free: float) -> bool:
-    """Whether `free` tokens, behind the request's prompt, last until every end; it is counted from
-    now on.
+def ends_allow(state: SchedulerState, rank: int, request: int, free: float) -> bool:
+    """True if `free` tokens, after the request's prompt, last until every end; counts the request
+    as admitted.
     """
     ends = state.ends
-    last = ends.shape[1] - 1
-    count = insert_end(state, rank, request, ends[rank, last, _LEFT])
-    ends[rank, last, _LEFT] = count
-    given = 0.0
-    for at in range(count):
-        together = count - at
-        if free + given - float(ends[rank, at, _LEFT] * together) <= state.shares[KEPT] * together:
+    count_row = ends.shape[1] - 1
+    count = insert_end(state, rank, request, ends[rank, count_row, _LEFT])
+    ends[rank, count_row, _LEFT] = count
+    returned = 0.0
+    for index in range(count):
+        still_running = count - index
+        if (
+            free + returned - float(ends[rank, index, _LEFT] * still_running)
+            <= state.shares[KEPT] * still_running
+        ):
             return False
-        given += ends[rank, at, _HELD]
+        returned += ends[rank, index, _HELD]
     return True

@@ -1,17 +1,18 @@
-"""The next iteration of a rank and what it leaves behind: the calls of every user of a policy.
+"""The interface of all scheduling policies: the next iteration of a rank, and the tokens it
+gives.
 
-`arrive` brings a request, `plan` fills ``state.batch[rank, slot]``, and when that iteration has
-run, `give` hands a token (or more) to the requests of its entries, one by one, and `leave` takes
-those that are done off the running ones.
+`arrive` adds a request, `plan_iteration` fills ``state.batch[rank, slot]``, and when that iteration
+has run, `give_tokens` gives a token (or more) to the request of each entry, and `remove_done`
+removes finished requests from the running ones.
 """
 
 from __future__ import annotations
 
 from shardwright.arrays import BoolArray
 from shardwright.compiled import allocation_free, inner
-from shardwright.serving.policy.batch_entries import wanted_tokens
-from shardwright.serving.policy.cache_blocks import blocks_of, release, remember
-from shardwright.serving.policy.request_queue import append, look
+from shardwright.serving.policy.batch_entries import answer_tokens
+from shardwright.serving.policy.cache_blocks import blocks_of, publish_blocks, release_blocks
+from shardwright.serving.policy.request_queue import append, refresh_visible
 from shardwright.serving.policy.scheduler_state import (
     ADMISSION,
     BATCHING,
@@ -23,9 +24,9 @@ from shardwright.serving.policy.scheduler_state import (
     COMPUTED,
     DECODES,
     DONE,
+    DRAFT_TOKENS,
     ENTRY,
     GENERATED,
-    GUESSES,
     INPUTS,
     KNOWS_ENDS,
     LEFT,
@@ -49,47 +50,49 @@ from shardwright.serving.policy.scheduler_state import (
     STATUS,
     TOKEN_BUDGET,
     TOKENS,
-    State,
+    SchedulerState,
 )
 from shardwright.serving.policy.sglang_batches import plan_prefill_first
-from shardwright.serving.policy.tensorrt_batches import plan_in_flight, whole_blocks
+from shardwright.serving.policy.tensorrt_batches import longest_blocks, plan_in_flight
 from shardwright.serving.policy.vllm_batches import plan_mixed
 
 
 @allocation_free
-def arrive(state: State, rank: int, request: int) -> None:
-    """The request waits at the rank."""
+def arrive(state: SchedulerState, rank: int, request: int) -> None:
+    """Append the request to the rank's queue."""
     append(state, rank, request)
 
 
 @allocation_free
-def never_fits(state: State, request: int) -> bool:
-    """Its last token but one would need more blocks than there are, even alone."""
-    inputs, answer = state.requests[request, INPUTS], wanted_tokens(state, request)
-    ahead = state.settings[LOOKAHEAD] + state.settings[GUESSES] if answer > 1 else 0
-    whole = not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST
+def never_fits(state: SchedulerState, request: int) -> bool:
+    """True if the request needs more cache blocks, or a longer iteration, than there can be, even
+    alone.
+    """
+    inputs, answer = state.requests[request, INPUTS], answer_tokens(state, request)
+    extra_tokens = state.settings[LOOKAHEAD] + state.settings[DRAFT_TOKENS] if answer > 1 else 0
+    single_chunk = not state.settings[CHUNKED_PREFILL] and state.settings[BATCHING] != PREFILL_FIRST
     # A prompt whose cache comes from elsewhere takes none of the budget.
-    if whole and not state.settings[ONLY_ANSWERS] and inputs > state.settings[TOKEN_BUDGET]:
+    if single_chunk and not state.settings[ONLY_ANSWERS] and inputs > state.settings[TOKEN_BUDGET]:
         return True
     if state.settings[ADMISSION] == OF_WHOLE:
-        return bool(whole_blocks(state, request) > state.settings[BLOCKS])
+        return bool(longest_blocks(state, request) > state.settings[BLOCKS])
     if state.settings[ADMISSION] == OF_ESTIMATE and not state.settings[KNOWS_ENDS]:
         spare = (state.settings[BLOCKS] - 1) * state.settings[BLOCK_TOKENS]
         if inputs + min(float(answer), state.shares[CLIP]) >= spare:
             return True
-    return bool(blocks_of(state, inputs + answer - 1 + ahead) > state.settings[BLOCKS])
+    return bool(blocks_of(state, inputs + answer - 1 + extra_tokens) > state.settings[BLOCKS])
 
 
 @allocation_free
-def refusals(state: State, found: BoolArray) -> None:
-    """(n,) of all requests, which never fit."""
-    for request in range(len(found)):
-        found[request] = never_fits(state, request)
+def find_refusals(state: SchedulerState, refused: BoolArray) -> None:
+    """Write to `refused` (n,) which of all requests never fit."""
+    for request in range(len(refused)):
+        refused[request] = never_fits(state, request)
 
 
 @allocation_free
-def plan(state: State, rank: int, slot: int) -> int:
-    """Fill the rank's next iteration as the engine would; how many requests are in it. 0 = it has
+def plan_iteration(state: SchedulerState, rank: int, slot: int) -> int:
+    """Fill the rank's next iteration as the engine would; returns the number of its requests, 0 =
     nothing to do.
     """
     begin_plan(state, rank, slot)
@@ -105,32 +108,31 @@ def plan(state: State, rank: int, slot: int) -> int:
 
 
 @inner
-def begin_plan(state: State, rank: int, slot: int) -> None:
-    """Nothing is in the slot yet, and who came is looked at, if it is time to."""
+def begin_plan(state: SchedulerState, rank: int, slot: int) -> None:
+    """Empty the slot and refresh the visible part of the queue."""
     state.batch_size[rank, slot] = 0
     state.ranks[rank, SLOT] = slot
-    look(state, rank)
+    refresh_visible(state, rank)
 
 
 @inner
-def end_plan(state: State, rank: int, decodes: bool) -> None:
-    """An iteration of prompts alone, or none, is followed by a look at who came."""
+def end_plan(state: SchedulerState, rank: int, decodes: bool) -> None:
+    """Count the iteration towards the next look at the queue; one without decode makes it due."""
     state.ranks[rank, SINCE_LOOK] += 1 if decodes else state.settings[POLLING]
 
 
 @allocation_free
-def give(state: State, rank: int, slot: int, entry: int, tokens: int) -> int:
-    """The request of an entry whose iteration has run gets `tokens` tokens (1, and guesses that
-    were right), or as many as it lacks.
+def give_tokens(state: SchedulerState, rank: int, slot: int, entry: int, tokens: int) -> int:
+    """Give the request of a finished entry up to `tokens` tokens (1 plus accepted draft tokens).
 
-    Returns how many it got. Its blocks are free if those were the last.
+    Returns the number given. With its last token the request's blocks are freed.
     """
     request = state.batch[rank, slot, entry, ENTRY]
     if state.batch[rank, slot, entry, LIFE] != state.requests[request, PREEMPTED]:
         return 0
     if state.settings[BATCHING] != MIXED:
         # Other engines' caches know a prompt when it has been computed, vLLM's when it is planned.
-        remember(
+        publish_blocks(
             state,
             rank,
             request,
@@ -138,29 +140,29 @@ def give(state: State, rank: int, slot: int, entry: int, tokens: int) -> int:
         )
     if not state.batch[rank, slot, entry, SAMPLED]:
         return 0
-    wanted = wanted_tokens(state, request)
-    got = min(tokens, wanted - state.requests[request, GENERATED])
+    answer = answer_tokens(state, request)
+    given = min(tokens, answer - state.requests[request, GENERATED])
     state.requests[request, PLACED] -= 1
-    state.requests[request, GENERATED] += got
-    if state.requests[request, GENERATED] < wanted:
-        known = state.requests[request, INPUTS] + state.requests[request, GENERATED]
-        state.requests[request, COMPUTED] = known + state.requests[request, PLACED] - 1
+    state.requests[request, GENERATED] += given
+    if state.requests[request, GENERATED] < answer:
+        num_tokens = state.requests[request, INPUTS] + state.requests[request, GENERATED]
+        state.requests[request, COMPUTED] = num_tokens + state.requests[request, PLACED] - 1
     else:
         state.requests[request, STATUS] = DONE
-        release(state, rank, request, 0)
+        release_blocks(state, rank, request, 0)
         state.ranks[rank, PROMISED] -= state.requests[request, PROMISE]
         state.requests[request, PROMISE] = 0
-    return int(got)
+    return int(given)
 
 
 @allocation_free
-def leave(state: State, rank: int) -> None:
-    """Those that are done run no more; the others keep their order."""
-    kept = 0
-    for at in range(state.ranks[rank, NUM_RUNNING]):
-        request = state.running[rank, at]
+def remove_done(state: SchedulerState, rank: int) -> None:
+    """Remove finished requests from the running ones; the others keep their order."""
+    num_kept = 0
+    for index in range(state.ranks[rank, NUM_RUNNING]):
+        request = state.running[rank, index]
         if state.requests[request, STATUS] == RUNNING:
-            state.running[rank, kept] = request
-            kept += 1
+            state.running[rank, num_kept] = request
+            num_kept += 1
     state.ranks[rank, LEFT] = 1
-    state.ranks[rank, NUM_RUNNING] = kept
+    state.ranks[rank, NUM_RUNNING] = num_kept

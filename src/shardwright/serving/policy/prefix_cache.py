@@ -1,9 +1,9 @@
-"""Nodes of a prefix cache: the list of free blocks, oldest first, and the table of those whose text
-is known.
+"""Nodes of a prefix cache: the list of free blocks, oldest first, and the hash table of cached
+text.
 
-A node is a key's blocks (a hash of all the text up to there), or a run of blocks without one.
-Blocks that are taken come from the head of the list: what was let go first is forgotten first. Runs
-make it short, and without shared prefixes it is one run.
+A node is a key's blocks (a hash of all the text up to there), or a run of blocks without a key.
+Blocks are taken from the head of the list: the blocks freed first are forgotten first. Runs make
+the list short; without shared prefixes it is one run.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from shardwright.serving.policy.scheduler_state import (
     OWN,
     OWN_RUN,
     USERS,
-    State,
+    SchedulerState,
 )
 
 
 @inner
-def new_node(state: State, rank: int, key: int, count: int) -> int:
-    """A node that is in neither the list nor the table yet."""
+def new_node(state: SchedulerState, rank: int, key: int, count: int) -> int:
+    """A new node of `count` blocks, neither in the list nor in the table."""
     node = state.ranks[rank, NODE_FREE]
     state.ranks[rank, NODE_FREE] = state.nodes[rank, node, AFTER_NODE]
     state.nodes[rank, node, KEY] = key
@@ -43,15 +43,15 @@ def new_node(state: State, rank: int, key: int, count: int) -> int:
 
 
 @inner
-def drop_node(state: State, rank: int, node: int) -> None:
-    """It may be used for something else."""
+def drop_node(state: SchedulerState, rank: int, node: int) -> None:
+    """Return a node to the list of unused nodes."""
     state.nodes[rank, node, AFTER_NODE] = state.ranks[rank, NODE_FREE]
     state.ranks[rank, NODE_FREE] = node
 
 
 @inner
-def append_node(state: State, rank: int, node: int) -> None:
-    """Its blocks are free: the last to be taken."""
+def append_node(state: SchedulerState, rank: int, node: int) -> None:
+    """Append a node's blocks to the list of free blocks, to be taken last."""
     tail = state.ranks[rank, LRU_TAIL]
     state.nodes[rank, node, BEFORE_NODE] = tail
     state.nodes[rank, node, AFTER_NODE] = NONE
@@ -63,23 +63,23 @@ def append_node(state: State, rank: int, node: int) -> None:
 
 
 @inner
-def unlink_node(state: State, rank: int, node: int) -> None:
-    """It leaves the list of free ones."""
-    before = state.nodes[rank, node, BEFORE_NODE]
-    after = state.nodes[rank, node, AFTER_NODE]
-    if before == NONE:
-        state.ranks[rank, LRU_HEAD] = after
+def unlink_node(state: SchedulerState, rank: int, node: int) -> None:
+    """Remove a node from the list of free blocks."""
+    previous = state.nodes[rank, node, BEFORE_NODE]
+    next_node = state.nodes[rank, node, AFTER_NODE]
+    if previous == NONE:
+        state.ranks[rank, LRU_HEAD] = next_node
     else:
-        state.nodes[rank, before, AFTER_NODE] = after
-    if after == NONE:
-        state.ranks[rank, LRU_TAIL] = before
+        state.nodes[rank, previous, AFTER_NODE] = next_node
+    if next_node == NONE:
+        state.ranks[rank, LRU_TAIL] = previous
     else:
-        state.nodes[rank, after, BEFORE_NODE] = before
+        state.nodes[rank, next_node, BEFORE_NODE] = previous
 
 
 @inner
-def append_run(state: State, rank: int, count: int) -> None:
-    """`count` blocks are free that nobody will ask for."""
+def append_run(state: SchedulerState, rank: int, count: int) -> None:
+    """Append `count` blocks without reusable text to the list of free blocks."""
     if count == 0:
         return
     tail = state.ranks[rank, LRU_TAIL]
@@ -90,8 +90,8 @@ def append_run(state: State, rank: int, count: int) -> None:
 
 
 @inner
-def find_node(state: State, rank: int, key: int) -> int:
-    """The node of a key; NONE = it is not cached."""
+def find_node(state: SchedulerState, rank: int, key: int) -> int:
+    """The node of a key in the hash table; NONE = the key is not cached."""
     node = state.buckets[rank, key % state.buckets.shape[1]]
     while node != NONE and state.nodes[rank, node, KEY] != key:
         node = state.nodes[rank, node, CHAIN]
@@ -99,57 +99,61 @@ def find_node(state: State, rank: int, key: int) -> int:
 
 
 @inner
-def enter_node(state: State, rank: int, node: int) -> None:
-    """The table finds it by its key."""
+def enter_node(state: SchedulerState, rank: int, node: int) -> None:
+    """Enter a node in the hash table under its key."""
     bucket = state.nodes[rank, node, KEY] % state.buckets.shape[1]
     state.nodes[rank, node, CHAIN] = state.buckets[rank, bucket]
     state.buckets[rank, bucket] = node
 
 
 @inner
-def forget_node(state: State, rank: int, node: int) -> None:
-    """The table finds it no more."""
+def forget_node(state: SchedulerState, rank: int, node: int) -> None:
+    """Remove a node from the hash table."""
     bucket = state.nodes[rank, node, KEY] % state.buckets.shape[1]
-    at = state.buckets[rank, bucket]
-    if at == node:
+    previous = state.buckets[rank, bucket]
+    if previous == node:
         state.buckets[rank, bucket] = state.nodes[rank, node, CHAIN]
         return
-    while state.nodes[rank, at, CHAIN] != node:
-        at = state.nodes[rank, at, CHAIN]
-    state.nodes[rank, at, CHAIN] = state.nodes[rank, node, CHAIN]
+    while state.nodes[rank, previous, CHAIN] != node:
+        previous = state.nodes[rank, previous, CHAIN]
+    state.nodes[rank, previous, CHAIN] = state.nodes[rank, node, CHAIN]
 
 
 @inner
-def take_oldest(state: State, rank: int, count: int) -> None:
-    """`count` blocks leave the list, the oldest first; what they held is forgotten. There are as
-    many.
+def take_oldest(state: SchedulerState, rank: int, count: int) -> None:
+    """Take `count` blocks from the head of the list of free blocks and forget their text; at least
+    `count` are free.
     """
     while count > 0:
         node = state.ranks[rank, LRU_HEAD]
-        there = state.nodes[rank, node, COUNT]
+        num_blocks = state.nodes[rank, node, COUNT]
         key = state.nodes[rank, node, KEY]
         if key >= 0:
             # A key whose last block goes is no prefix any more; its other blocks are the next to
             # go.
             forget_node(state, rank, node)
             state.nodes[rank, node, KEY] = NOBODY
-        if there > count:
-            state.nodes[rank, node, COUNT] = there - count
+        if num_blocks > count:
+            state.nodes[rank, node, COUNT] = num_blocks - count
             return
         if key == OWN:
             state.requests[state.nodes[rank, node, USERS], OWN_RUN] = NONE
         unlink_node(state, rank, node)
         drop_node(state, rank, node)
-        count -= there
+        count -= num_blocks
 
 
 @inner
-def append_own(state: State, rank: int, request: int, first: int, count: int) -> None:
-    """`count` blocks of one request from its `first` on are free: it may want them back."""
+def append_own(
+    state: SchedulerState, rank: int, request: int, first_block: int, count: int
+) -> None:
+    """Append `count` blocks of one request, from its block `first_block` on, to the free blocks;
+    the request can reclaim them.
+    """
     if count == 0:
         return
     node = new_node(state, rank, OWN, count)
     state.nodes[rank, node, USERS] = request
-    state.nodes[rank, node, FIRST] = first
+    state.nodes[rank, node, FIRST] = first_block
     state.requests[request, OWN_RUN] = node
     append_node(state, rank, node)

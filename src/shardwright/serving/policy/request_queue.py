@@ -1,5 +1,5 @@
-"""Queues of requests: lists that are linked through the requests, so that both ends take and give
-in one step.
+"""Queues of waiting requests: lists linked through the requests, with constant-time appends at both
+ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from shardwright.serving.policy.scheduler_state import (
     WAITING,
     WAITING_HEAD,
     WAITING_TAIL,
-    State,
+    SchedulerState,
 )
 
 
 @inner
-def look(state: State, rank: int) -> None:
-    """All that wait are seen, if it is time to look: every so many iterations, and whenever prompts
-    or nothing ran.
+def refresh_visible(state: SchedulerState, rank: int) -> None:
+    """Make all waiting requests visible to the scheduler, if it is time.
+
+    It is time every `POLLING` iterations, and after an iteration of prompts or none.
     """
     if (
         state.ranks[rank, SINCE_LOOK] >= state.settings[POLLING]
@@ -35,32 +36,32 @@ def look(state: State, rank: int) -> None:
 
 
 @inner
-def first_waiting(state: State, rank: int) -> int:
-    """The next one in the queue; NONE = nobody has been seen."""
+def first_waiting(state: SchedulerState, rank: int) -> int:
+    """The next visible request of the queue; NONE = there is none."""
     return int(state.ranks[rank, WAITING_HEAD]) if state.ranks[rank, VISIBLE] > 0 else NONE
 
 
 @inner
-def append(state: State, rank: int, request: int) -> None:
-    """It waits behind all others."""
+def append(state: SchedulerState, rank: int, request: int) -> None:
+    """Add the request at the back of the rank's queue."""
     state.requests[request, NEXT] = NONE
     state.requests[request, STATUS] = WAITING
-    last = state.ranks[rank, WAITING_TAIL]
-    if last == NONE:
+    tail = state.ranks[rank, WAITING_TAIL]
+    if tail == NONE:
         state.ranks[rank, WAITING_HEAD] = request
     else:
-        state.requests[last, NEXT] = request
+        state.requests[tail, NEXT] = request
     state.ranks[rank, WAITING_TAIL] = request
     state.ranks[rank, NUM_WAITING] += 1
 
 
 @inner
-def prepend(state: State, rank: int, request: int) -> None:
-    """It is the next one."""
-    first = state.ranks[rank, WAITING_HEAD]
-    state.requests[request, NEXT] = first
+def prepend(state: SchedulerState, rank: int, request: int) -> None:
+    """Put the request at the front of the rank's queue."""
+    head = state.ranks[rank, WAITING_HEAD]
+    state.requests[request, NEXT] = head
     state.requests[request, STATUS] = WAITING
-    if first == NONE:
+    if head == NONE:
         state.ranks[rank, WAITING_TAIL] = request
     state.ranks[rank, WAITING_HEAD] = request
     state.ranks[rank, NUM_WAITING] += 1
@@ -68,13 +69,13 @@ def prepend(state: State, rank: int, request: int) -> None:
 
 
 @inner
-def pop_first(state: State, rank: int) -> None:
-    """The first one leaves the queue."""
-    first = state.ranks[rank, WAITING_HEAD]
-    after = state.requests[first, NEXT]
-    state.ranks[rank, WAITING_HEAD] = after
-    if after == NONE:
+def pop_first(state: SchedulerState, rank: int) -> None:
+    """Remove the first request from the rank's queue."""
+    head = state.ranks[rank, WAITING_HEAD]
+    new_head = state.requests[head, NEXT]
+    state.ranks[rank, WAITING_HEAD] = new_head
+    if new_head == NONE:
         state.ranks[rank, WAITING_TAIL] = NONE
-    state.requests[first, NEXT] = NONE
+    state.requests[head, NEXT] = NONE
     state.ranks[rank, NUM_WAITING] -= 1
     state.ranks[rank, VISIBLE] -= 1

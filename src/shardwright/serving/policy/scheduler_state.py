@@ -1,5 +1,5 @@
-"""State of queues and caches as plain arrays: what policies read and change, compiled, in plain
-Python and in the executed server alike.
+"""State of schedulers, queues and caches as arrays, for compiled and plain policies and the
+executed server.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import by_reference
-from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.traffic.drawn_requests import Requests
 
 # Columns of a request. COMPUTED of its tokens are in the cache, or will be behind the iterations
@@ -70,7 +70,7 @@ from shardwright.serving.traffic.drawn_requests import Requests
     NUM_RANK_COLUMNS,
 ) = range(20)
 
-# Settings, from `Scheduler`.
+# Settings, from `SchedulerSettings`.
 (
     BATCHING,
     TOKEN_BUDGET,
@@ -82,7 +82,7 @@ from shardwright.serving.traffic.drawn_requests import Requests
     ADMISSION,
     PREFIX_CACHE,
     KEY_TOKENS,
-    GUESSES,
+    DRAFT_TOKENS,
     LOOKAHEAD,
     POLLING,
     WATERMARK,
@@ -120,7 +120,7 @@ NONE: Final = -1
 
 
 class Status(IntEnum):
-    """Where a request is."""
+    """Progress of a request."""
 
     AWAY = 0
     WAITING = 1
@@ -133,22 +133,23 @@ AWAY, WAITING, RUNNING, DONE, REFUSED = (int(status) for status in Status)
 
 
 @by_reference
-class State(NamedTuple):
-    """Everything that a policy sees.
+class SchedulerState(NamedTuple):
+    """All state that a scheduling policy reads and writes.
 
     Args:
         settings: (NUM_SETTINGS,).
         requests: (n, NUM_REQUEST_COLUMNS).
         ranks: (r, NUM_RANK_COLUMNS).
-        running: (r, sequences) requests in their order.
-        batch: (r, slots, sequences, NUM_ENTRY_COLUMNS) what iterations compute, and batch_size: (r,
-            slots) how many entries of it count; there is a slot for each iteration that is under
-            way.
-        key_offsets, keys: of prompts, see `Requests`.
-        nodes: (r, m, NUM_NODE_COLUMNS), buckets: (r, b) of the prefix caches.
-        shares: see `Scheduler`;
-        share: (r,) of their answers that requests are expected to give.
-        ends: (r, 2 sequences + 1, 2) room to sort.
+        running: (r, sequences) running requests in their order.
+        batch: (r, slots, sequences, NUM_ENTRY_COLUMNS) entries of iterations; there is a slot for
+            each iteration that is under way.
+        batch_size: (r, slots) number of entries of each slot.
+        key_offsets, keys: hashes of prompts, see `Requests`.
+        nodes: (r, m, NUM_NODE_COLUMNS) nodes of the prefix caches.
+        buckets: (r, b) hash tables of the prefix caches.
+        shares: see `SchedulerSettings`.
+        share: (r,) share of their longest answers that requests are expected to give.
+        ends: (r, 2 sequences + 1, 2) workspace to sort ends.
     """
 
     settings: IntArray
@@ -167,15 +168,20 @@ class State(NamedTuple):
 
 
 def new_state(
-    requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots: int = 1, seed: int = 0
-) -> State:
-    """Nothing has arrived and all blocks are free.
+    requests: Requests,
+    scheduler: SchedulerSettings,
+    *,
+    ranks: int = 1,
+    slots: int = 1,
+    seed: int = 0,
+) -> SchedulerState:
+    """State in which nothing has arrived and all blocks are free.
 
     Args:
-        requests: their lengths and blocks; when they arrive is not read.
-        ranks: with a queue and a cache of their own, all equal.
-        slots: iterations under way at once, at most.
-        seed: of guesses.
+        requests: lengths and blocks are read; arrival times are not.
+        ranks: number of equal ranks, each with a queue and a cache.
+        slots: most iterations under way at once.
+        seed: random seed of accepted draft tokens.
     """
     n = len(requests.inputs)
     columns = np.zeros((n, NUM_REQUEST_COLUMNS), dtype=np.int64)
@@ -184,10 +190,10 @@ def new_state(
     settings = scheduler.settings(key_tokens=requests.block_tokens, seed=seed)
     if settings[ONLY_ANSWERS] == BRINGS_FIRST:
         columns[:, GENERATED] = 1
-    of_rank = np.zeros((ranks, NUM_RANK_COLUMNS), dtype=np.int64)
-    of_rank[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED)] = NONE
-    of_rank[:, SINCE_LOOK] = scheduler.polling
-    of_rank[:, FREE] = scheduler.blocks
+    rank_columns = np.zeros((ranks, NUM_RANK_COLUMNS), dtype=np.int64)
+    rank_columns[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED)] = NONE
+    rank_columns[:, SINCE_LOOK] = scheduler.polling
+    rank_columns[:, FREE] = scheduler.blocks
     sequences = scheduler.max_sequences
     num_nodes = scheduler.blocks + 2 if scheduler.prefix_cache else 0
     nodes = np.zeros((ranks, num_nodes, NUM_NODE_COLUMNS), dtype=np.int64)
@@ -200,18 +206,18 @@ def new_state(
         nodes[:, -1, AFTER_NODE] = NONE
         nodes[:, 0, (KEY, BEFORE_NODE, AFTER_NODE, CHAIN)] = NOBODY, NONE, NONE, NONE
         nodes[:, 0, COUNT] = scheduler.blocks
-        of_rank[:, (LRU_HEAD, LRU_TAIL)] = 0
-        of_rank[:, NODE_FREE] = 1
-    shared = scheduler.prefix_cache and len(requests.blocks) > 0
-    return State(
+        rank_columns[:, (LRU_HEAD, LRU_TAIL)] = 0
+        rank_columns[:, NODE_FREE] = 1
+    has_prefixes = scheduler.prefix_cache and len(requests.blocks) > 0
+    return SchedulerState(
         settings=settings,
         requests=columns,
-        ranks=of_rank,
+        ranks=rank_columns,
         running=np.zeros((ranks, sequences), dtype=np.int64),
         batch=np.zeros((ranks, slots, sequences, NUM_ENTRY_COLUMNS), dtype=np.int64),
         batch_size=np.zeros((ranks, slots), dtype=np.int64),
-        key_offsets=requests.block_offsets if shared else np.zeros(n + 1, dtype=np.int64),
-        keys=requests.blocks if shared else np.zeros(0, dtype=np.int64),
+        key_offsets=requests.block_offsets if has_prefixes else np.zeros(n + 1, dtype=np.int64),
+        keys=requests.blocks if has_prefixes else np.zeros(0, dtype=np.int64),
         nodes=nodes,
         buckets=buckets,
         shares=scheduler.shares(),

@@ -1,21 +1,21 @@
-"""Prompts first, as SGLang's scheduler fills batches.
+"""Batches with prompts first, as SGLang's scheduler fills them.
 
 As long as any waiting request can be admitted an iteration is of prompts alone, up to
 `TOKEN_BUDGET` tokens (chunked_prefill_size): whole prompts, and the last one cut where chunks are
-allowed, which goes on first in the next iteration. Otherwise all running requests decode a token.
+allowed, which continues first in the next iteration. Otherwise all running requests decode a token.
 With `MIXES_DECODE` they do so beside prompts too.
 
 Admission: the free tokens, less the share of their answers that running requests are expected to
 need, hold the prompt and its longest answer. The share falls with each iteration of decode; where
-decode finds no block those with the fewest tokens (of them the longest prompts) are sent back
-behind all that wait, and the share is set anew. Once nobody could be admitted, nobody is looked at
-until a running request has left and a decode iteration was planned since. Where ends are known
-(`KNOWS_ENDS`: answers ignore the end and the cache of prefixes is off) the free tokens at each
-coming end are followed instead.
+decode finds no block, the requests with the fewest tokens (of them the longest prompts) are
+retracted to the back of the queue, and the share is set anew. Once no request could be admitted,
+the queue is not looked at until a running request has ended and a decode iteration was planned
+since. Where ends are known (`KNOWS_ENDS`: answers ignore the end and the cache of prefixes is off)
+the free tokens at each coming end are followed instead.
 
-A worker for answers alone lets in whoever brings the cache of his prompt while there are sequences
-and blocks: chunks are of prompts that it computes, which are those of requests that were sent back
-(left out: that their cache comes back from the host's memory instead).
+A decode worker admits each request that brings its prompt's cache while there are sequences and
+blocks: chunks are of prompts that it computes, which are those of retracted requests (left out:
+that their cache comes back from the host's memory instead).
 
 Source: SGLang, python/sglang/srt/disaggregation/decode.py (`get_new_prebuilt_batch`),
 python/sglang/srt/managers/schedule_policy.py (`PrefillAdder`), scheduler.py
@@ -29,20 +29,22 @@ from __future__ import annotations
 
 from shardwright.compiled import inner
 from shardwright.serving.policy.batch_entries import (
+    add_entry,
+    answer_tokens,
+    answered_tokens,
+    append_running,
+    drop_cache,
     known_tokens,
-    lacking,
-    lose,
-    run,
-    schedule,
-    start,
-    wanted_tokens,
+    start_first,
+    tokens_to_compute,
 )
 from shardwright.serving.policy.cache_blocks import (
     blocks_of,
     cached_tokens,
-    done_tokens,
-    hold,
+    hold_blocks,
+    missing_blocks,
     revived_blocks,
+    skipped_tokens,
 )
 from shardwright.serving.policy.known_ends import ends_allow, sort_ends
 from shardwright.serving.policy.request_queue import append, first_waiting
@@ -56,7 +58,6 @@ from shardwright.serving.policy.scheduler_state import (
     FULL,
     GENERATED,
     GRANTED,
-    HELD,
     INPUTS,
     KNOWS_ENDS,
     LEFT,
@@ -65,57 +66,58 @@ from shardwright.serving.policy.scheduler_state import (
     NONE,
     NUM_RUNNING,
     ONLY_ANSWERS,
-    PLACED,
     PREEMPTED,
     PROMPT_TOKENS,
     SHARE_FALL,
     SHARE_FIRST,
     SHARE_LEAST,
     TOKEN_BUDGET,
-    State,
+    SchedulerState,
 )
 
 _CONTINUE, _NO_TOKEN, _OTHER = range(3)
 
 
 @inner
-def expected_tokens(state: State, request: int) -> float:
-    """Tokens that its answer may still have, none beyond the clip counted."""
-    left = (
-        wanted_tokens(state, request)
-        - state.requests[request, GENERATED]
-        - state.requests[request, PLACED]
-    )
-    return float(max(0.0, min(float(left), state.shares[CLIP])))
+def longest_answer(state: SchedulerState, request: int) -> float:
+    """Number of tokens of a request's longest answer, at most the clip."""
+    return float(min(float(answer_tokens(state, request)), state.shares[CLIP]))
 
 
 @inner
-def paged(state: State, tokens: int) -> int:
-    """Tokens of as many whole blocks as hold `tokens`."""
+def expected_tokens(state: SchedulerState, request: int) -> float:
+    """Number of tokens that a request's answer may still have, at most the clip."""
+    tokens_left = answer_tokens(state, request) - answered_tokens(state, request)
+    return float(max(0.0, min(float(tokens_left), state.shares[CLIP])))
+
+
+@inner
+def whole_block_tokens(state: SchedulerState, tokens: int) -> int:
+    """Number of tokens of the whole blocks that hold `tokens`."""
     return int(blocks_of(state, tokens) * state.settings[BLOCK_TOKENS])
 
 
 @inner
-def go_on(state: State, rank: int, chunk: int, total: float) -> int:
-    """The prompt that was cut last goes on, by up to `chunk` tokens; how many they are."""
+def continue_prompt(state: SchedulerState, rank: int, chunk: int, total: float) -> int:
+    """Add up to `chunk` more tokens of the prompt that was cut last; returns their number."""
     request = state.ranks[rank, CHUNKED]
-    left = known_tokens(state, request) - state.requests[request, COMPUTED]
+    uncomputed = known_tokens(state, request) - state.requests[request, COMPUTED]
     room = min(chunk, int(total))
     if room <= 0:
         room = chunk
-    new = min(left, room)
-    if not hold(state, rank, request, state.requests[request, COMPUTED] + new):
+    new = min(uncomputed, room)
+    if not hold_blocks(state, rank, request, state.requests[request, COMPUTED] + new):
         return 0
-    schedule(state, rank, request, new)
-    if new == left:
+    add_entry(state, rank, request, new)
+    if new == uncomputed:
         state.ranks[rank, CHUNKED] = NONE
-        run(state, rank, request)
+        append_running(state, rank, request)
     return int(new)
 
 
 @inner
-def expected_of_all(state: State, rank: int) -> float:
-    """Tokens that all answers may still have."""
+def all_expected_tokens(state: SchedulerState, rank: int) -> float:
+    """Sum of `expected_tokens` over the running requests."""
     expected = 0.0
     for at in range(state.ranks[rank, NUM_RUNNING]):
         expected += expected_tokens(state, state.running[rank, at])
@@ -123,8 +125,8 @@ def expected_of_all(state: State, rank: int) -> float:
 
 
 @inner
-def wants_prompts(state: State, rank: int) -> bool:
-    """Somebody may be let in, or a prompt goes on."""
+def may_add_prompts(state: SchedulerState, rank: int) -> bool:
+    """True if a waiting request may be admitted, or a cut prompt continues."""
     if state.ranks[rank, NUM_RUNNING] == 0:
         state.ranks[rank, FULL] = 0
     if state.ranks[rank, CHUNKED] != NONE:
@@ -137,31 +139,36 @@ def wants_prompts(state: State, rank: int) -> bool:
 
 
 @inner
-def add_prompts(state: State, rank: int, expected: float) -> int:
-    """Prompts of the next iteration; how many requests have a part in it. `expected`: see
-    `expected_of_all`.
+def add_prompts(state: SchedulerState, rank: int, expected: float) -> int:
+    """Add prompts to the next iteration; returns the number of requests added.
+
+    Args:
+        expected: see `all_expected_tokens`.
     """
     block = state.settings[BLOCK_TOKENS]
     running = state.ranks[rank, NUM_RUNNING]
-    aside = running if state.settings[MIXES_DECODE] else 0
-    now = float(state.ranks[rank, FREE] * block - aside)
-    total = now - expected * state.share[rank]
-    inputs = state.settings[PROMPT_TOKENS] - aside
-    chunk = state.settings[TOKEN_BUDGET] - aside
-    chunked = state.ranks[rank, CHUNKED] != NONE
+    decode_tokens = running if state.settings[MIXES_DECODE] else 0
+    free_tokens = float(state.ranks[rank, FREE] * block - decode_tokens)
+    total = free_tokens - expected * state.share[rank]
+    prompt_room = state.settings[PROMPT_TOKENS] - decode_tokens
+    chunk = state.settings[TOKEN_BUDGET] - decode_tokens
+    continues = state.ranks[rank, CHUNKED] != NONE
     count = 0
-    if chunked:
+    if continues:
         request = state.ranks[rank, CHUNKED]
-        new = go_on(state, rank, chunk, total)
-        count += 1 if new > 0 else 0
-        ended = state.ranks[rank, CHUNKED] == NONE
+        new_tokens = continue_prompt(state, rank, chunk, total)
+        count += 1 if new_tokens > 0 else 0
+        is_complete = state.ranks[rank, CHUNKED] == NONE
         total -= (
-            paged(state, new)
+            whole_block_tokens(state, new_tokens)
             + block
-            + (min(float(wanted_tokens(state, request)), state.shares[CLIP]) if ended else 0.0)
+            + (longest_answer(state, request) if is_complete else 0.0)
         )
-        now -= paged(state, new) + block
-        inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
+        free_tokens -= whole_block_tokens(state, new_tokens) + block
+        prompt_room, chunk = (
+            prompt_room - whole_block_tokens(state, new_tokens),
+            chunk - whole_block_tokens(state, new_tokens),
+        )
     while True:
         request = first_waiting(state, rank)
         if request == NONE or state.ranks[rank, CHUNKED] != NONE:
@@ -170,52 +177,57 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
             state.ranks[rank, FULL] = 1
             break
         cached = cached_tokens(state, rank, request)
-        done = done_tokens(state, request, cached)
-        left = known_tokens(state, request) - done
+        skipped = skipped_tokens(state, request, cached)
+        uncomputed = known_tokens(state, request) - skipped
         # What came from elsewhere takes blocks, though no time.
-        room = left + done - cached
-        verdict = fits(state, rank, request, room, total, now)
+        room = uncomputed + skipped - cached
+        verdict = admission_verdict(state, rank, request, room, total, free_tokens)
         # Who brings the cache of his prompt has no part in a chunk.
-        brings = state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0
+        has_cache = state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0
         if (
-            not brings
+            not has_cache
             and verdict == _CONTINUE
             and state.settings[PROMPT_TOKENS] > 0
             and count > 0
-            and paged(state, left) >= inputs
+            and whole_block_tokens(state, uncomputed) >= prompt_room
         ):
             verdict = _OTHER
-        new = left
-        if not brings and state.settings[CHUNKED_PREFILL] and paged(state, left) > chunk:
-            new = chunk // block * block
-            if new <= 0 and verdict == _CONTINUE:
+        new_tokens = uncomputed
+        if (
+            not has_cache
+            and state.settings[CHUNKED_PREFILL]
+            and whole_block_tokens(state, uncomputed) > chunk
+        ):
+            new_tokens = chunk // block * block
+            if new_tokens <= 0 and verdict == _CONTINUE:
                 verdict = _OTHER
         if verdict != _CONTINUE:
             state.ranks[rank, FULL] = 1 if verdict == _NO_TOKEN else state.ranks[rank, FULL]
             break
         # Cached blocks that only the cache held are not free any more.
         revived = revived_blocks(state, rank, request) * block
-        start(state, rank, request)
-        hold(state, rank, request, done + new)
-        schedule(state, rank, request, new)
+        start_first(state, rank, request)
+        hold_blocks(state, rank, request, skipped + new_tokens)
+        add_entry(state, rank, request, new_tokens)
         count += 1
-        if new < left:
+        if new_tokens < uncomputed:
             state.ranks[rank, CHUNKED] = request
         else:
-            run(state, rank, request)
-        answer = (
-            min(float(wanted_tokens(state, request)), state.shares[CLIP]) if new == left else 0.0
-        )
-        taken = paged(state, new + done - cached) + block + revived
-        total -= taken + answer
-        now -= taken
-        if total <= 0 or now <= 0:
+            append_running(state, rank, request)
+        expected_answer = longest_answer(state, request) if new_tokens == uncomputed else 0.0
+        block_tokens = whole_block_tokens(state, new_tokens + skipped - cached) + block + revived
+        total -= block_tokens + expected_answer
+        free_tokens -= block_tokens
+        if total <= 0 or free_tokens <= 0:
             state.ranks[rank, FULL] = 1
             break
-        if brings:
+        if has_cache:
             continue
-        inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
-        if (state.settings[PROMPT_TOKENS] > 0 and inputs <= 0) or (
+        prompt_room, chunk = (
+            prompt_room - whole_block_tokens(state, new_tokens),
+            chunk - whole_block_tokens(state, new_tokens),
+        )
+        if (state.settings[PROMPT_TOKENS] > 0 and prompt_room <= 0) or (
             state.settings[CHUNKED_PREFILL] and chunk <= 0
         ):
             break
@@ -223,58 +235,63 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
 
 
 @inner
-def fits(state: State, rank: int, request: int, left: int, total: float, now: float) -> int:
-    """Whether the free tokens hold the first one that waits: by the ends of all, or with what is
-    expected of them.
+def admission_verdict(
+    state: SchedulerState,
+    rank: int,
+    request: int,
+    uncomputed: int,
+    total: float,
+    free_tokens: float,
+) -> int:
+    """_CONTINUE if the free tokens admit the first waiting request, by the known ends of all or by
+    expected answers; else _NO_TOKEN.
     """
     block = state.settings[BLOCK_TOKENS]
-    need = paged(state, left) + block
+    need = whole_block_tokens(state, uncomputed) + block
     if state.settings[KNOWS_ENDS]:
         return (
-            _CONTINUE if need <= now and ends_allow(state, rank, request, now - need) else _NO_TOKEN
+            _CONTINUE
+            if need <= free_tokens and ends_allow(state, rank, request, free_tokens - need)
+            else _NO_TOKEN
         )
     revived = revived_blocks(state, rank, request) * block
     return (
         _NO_TOKEN
-        if left + expected_tokens(state, request) + block + revived >= total
+        if uncomputed + expected_tokens(state, request) + block + revived >= total
         else _CONTINUE
     )
 
 
 @inner
-def decode_blocks(state: State, rank: int) -> int:
-    """Blocks that all running requests need for their next token."""
+def decode_blocks(state: SchedulerState, rank: int) -> int:
+    """Number of new blocks that all running requests need for their next token."""
     need = 0
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
-        new = lacking(state, request)
+        new = tokens_to_compute(state, request)
         if new > 0:
-            need += max(
-                0,
-                blocks_of(state, state.requests[request, COMPUTED] + new)
-                - state.requests[request, HELD],
-            )
+            need += missing_blocks(state, request, state.requests[request, COMPUTED] + new)
     return need
 
 
 @inner
-def send_back(state: State, rank: int) -> None:
-    """The running request with the fewest tokens, of several the one with the longest prompt, the
-    last of them, waits behind all others.
+def retract_one(state: SchedulerState, rank: int) -> None:
+    """Retract the running request with the fewest tokens to the back of the queue; of several, the
+    one with the longest prompt, the last of them.
     """
     worst = 0
     for at in range(1, state.ranks[rank, NUM_RUNNING]):
-        request, least = state.running[rank, at], state.running[rank, worst]
-        fewer = state.requests[request, GENERATED] - state.requests[least, GENERATED]
-        if fewer < 0 or (
-            fewer == 0 and state.requests[request, INPUTS] >= state.requests[least, INPUTS]
+        request, candidate = state.running[rank, at], state.running[rank, worst]
+        difference = state.requests[request, GENERATED] - state.requests[candidate, GENERATED]
+        if difference < 0 or (
+            difference == 0 and state.requests[request, INPUTS] >= state.requests[candidate, INPUTS]
         ):
             worst = at
     request = state.running[rank, worst]
     for at in range(worst + 1, state.ranks[rank, NUM_RUNNING]):
         state.running[rank, at - 1] = state.running[rank, at]
     state.ranks[rank, NUM_RUNNING] -= 1
-    lose(
+    drop_cache(
         state,
         rank,
         request,
@@ -284,62 +301,71 @@ def send_back(state: State, rank: int) -> None:
 
 
 @inner
-def expect_anew(state: State, rank: int) -> None:
-    """The share of their answers that those who stay are expected to give: what they gave and some
-    steps more, over all they may give.
+def reset_expected_share(state: SchedulerState, rank: int) -> None:
+    """Set the expected share of answers after a retraction.
+
+    (tokens given + GRANTED steps of each) / (longest answers), over the running requests.
     """
-    given, most = 0.0, 0.0
+    tokens_given, longest_answers = 0.0, 0.0
     running = state.ranks[rank, NUM_RUNNING]
     for at in range(running):
-        given += state.requests[state.running[rank, at], GENERATED]
-        most += wanted_tokens(state, state.running[rank, at])
-    state.share[rank] = min(1.0, (given + state.shares[GRANTED] * running) / (most + 1.0))
+        tokens_given += state.requests[state.running[rank, at], GENERATED]
+        longest_answers += answer_tokens(state, state.running[rank, at])
+    state.share[rank] = min(
+        1.0, (tokens_given + state.shares[GRANTED] * running) / (longest_answers + 1.0)
+    )
 
 
 @inner
-def decode_all(state: State, rank: int) -> None:
-    """A token of each running request, at the cost of the shortest answers where blocks are
-    missing.
-    """
+def update_decode_share(state: SchedulerState, rank: int) -> None:
+    """Update the flags and the expected share of answers for a decode iteration."""
     if state.ranks[rank, LEFT]:
         state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     if state.ranks[rank, NUM_RUNNING] == 0:
         state.ranks[rank, FULL] = 0
         state.share[rank] = state.shares[SHARE_FIRST]
-        return
+    else:
+        state.share[rank] = max(
+            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
+        )
+
+
+@inner
+def decode_all(state: SchedulerState, rank: int) -> None:
+    """Add a token of each running request, retracting the shortest answers where blocks are
+    missing.
+    """
     if decode_blocks(state, rank) > state.ranks[rank, FREE]:
         while (
             state.ranks[rank, NUM_RUNNING] > 1
             and decode_blocks(state, rank) > state.ranks[rank, FREE]
         ):
-            send_back(state, rank)
-        expect_anew(state, rank)
-        state.ranks[rank, FULL] = 0
+            retract_one(state, rank)
+        reset_expected_share(state, rank)
+        state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     else:
-        state.share[rank] = max(
-            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
-        )
+        update_decode_share(state, rank)
     decode_running(state, rank, state.ranks[rank, NUM_RUNNING])
 
 
 @inner
-def decode_running(state: State, rank: int, count: int) -> None:
-    """The first `count` running requests that lack a token get one, if there are blocks for it."""
+def decode_running(state: SchedulerState, rank: int, count: int) -> None:
+    """Add a token of each of the first `count` running requests that need one and have blocks."""
     for at in range(count):
         request = state.running[rank, at]
-        new = lacking(state, request)
-        if new > 0 and hold(state, rank, request, state.requests[request, COMPUTED] + new):
-            schedule(state, rank, request, new)
+        new = tokens_to_compute(state, request)
+        if new > 0 and hold_blocks(state, rank, request, state.requests[request, COMPUTED] + new):
+            add_entry(state, rank, request, new)
 
 
 @inner
-def plan_prefill_first(state: State, rank: int) -> None:
-    """Fill the next iteration of a rank."""
+def plan_prefill_first(state: SchedulerState, rank: int) -> None:
+    """Fill a rank's next iteration in SGLang's order."""
     running = state.ranks[rank, NUM_RUNNING]
-    if wants_prompts(state, rank):
+    if may_add_prompts(state, rank):
         if state.settings[KNOWS_ENDS]:
             sort_ends(state, rank)
-        if add_prompts(state, rank, expected_of_all(state, rank)) > 0:
+        if add_prompts(state, rank, all_expected_tokens(state, rank)) > 0:
             if state.settings[MIXES_DECODE] or state.settings[ONLY_ANSWERS]:
                 decode_running(state, rank, running)
             return

@@ -2,39 +2,40 @@
 micro-batch scheduler.
 
 Capacity: with GUARANTEED_NO_EVICT (`Admission.WHOLE`) a request is admitted if the blocks of its
-prompt and of its longest answer are free beside those that running requests may still need, so
-nobody is ever evicted. With MAX_UTILIZATION a request needs the blocks of its next step; where
-those who run need more than there are, those who were started last are paused, one after the other,
+prompt and of its longest answer are free beside those that running requests may still need, so no
+request is ever evicted. With MAX_UTILIZATION a request needs the blocks of its next step; where
+running requests need more than there are, those that started last are paused, one after the other,
 before the micro batch is chosen: they wait in front and compute their tokens anew.
 
-Micro batch: a token (and the guesses) of each running request, then prompts in their order up to
-the token budget: whole ones, or with chunks as much of each as the budget leaves, down to a
+Micro batch: a token (and the draft tokens) of each running request, then prompts in their order up
+to the token budget: whole ones, or with chunks as much of each as the budget leaves, down to a
 multiple of a block where it is cut.
 
 Source: TensorRT-LLM, tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py
 (`GuaranteedNoEvictPolicy`, `MaxUtilizationPolicy`, `PyMicroBatchScheduler`, `_chunk_fcfs`). Left
 out: skipping of requests whose prefix another one is computing, two-step lookahead, equal progress
-of chunks; after a pause nobody is admitted in the same step.
+of chunks; after a pause no request is admitted in the same step.
 """
 
 from __future__ import annotations
 
 from shardwright.compiled import inner
 from shardwright.serving.policy.batch_entries import (
+    add_entry,
+    admit_first,
+    answer_tokens,
+    decodes,
     known_tokens,
-    lacking,
     preempt_last,
-    run,
-    schedule,
-    start,
-    wanted_tokens,
+    tokens_to_compute,
 )
 from shardwright.serving.policy.cache_blocks import (
     blocks_of,
     cached_tokens,
-    done_tokens,
-    hold,
+    hold_blocks,
+    missing_blocks,
     revived_blocks,
+    skipped_tokens,
 )
 from shardwright.serving.policy.request_queue import first_waiting
 from shardwright.serving.policy.scheduler_state import (
@@ -42,8 +43,8 @@ from shardwright.serving.policy.scheduler_state import (
     BLOCK_TOKENS,
     CHUNKED_PREFILL,
     COMPUTED,
+    DRAFT_TOKENS,
     FREE,
-    GUESSES,
     HELD,
     HELD_BACK,
     INPUTS,
@@ -54,34 +55,38 @@ from shardwright.serving.policy.scheduler_state import (
     PROMISE,
     PROMISED,
     TOKEN_BUDGET,
-    State,
+    SchedulerState,
 )
 
 
 @inner
-def whole_blocks(state: State, request: int) -> int:
-    """Blocks of a request's prompt and longest answer, guesses behind it among them."""
-    answer = wanted_tokens(state, request)
+def longest_blocks(state: SchedulerState, request: int) -> int:
+    """Number of blocks of a request's prompt and longest answer, with the draft tokens behind
+    it.
+    """
+    answer = answer_tokens(state, request)
     return blocks_of(
         state,
-        state.requests[request, INPUTS] + answer + (state.settings[GUESSES] if answer > 1 else 0),
+        state.requests[request, INPUTS]
+        + answer
+        + (state.settings[DRAFT_TOKENS] if answer > 1 else 0),
     )
 
 
 @inner
-def promise(state: State, rank: int, request: int) -> None:
-    """What the request may still need is kept for it."""
+def reserve_promised(state: SchedulerState, rank: int, request: int) -> None:
+    """Reserve the blocks that a request may still need, where admission is by whole answers."""
     if state.settings[ADMISSION] != OF_WHOLE:
         return
-    still = max(0, whole_blocks(state, request) - state.requests[request, HELD])
-    state.ranks[rank, PROMISED] += still - state.requests[request, PROMISE]
-    state.requests[request, PROMISE] = still
+    still_needed = max(0, longest_blocks(state, request) - state.requests[request, HELD])
+    state.ranks[rank, PROMISED] += still_needed - state.requests[request, PROMISE]
+    state.requests[request, PROMISE] = still_needed
 
 
 @inner
-def cut(state: State, new: int, budget: int) -> int:
-    """Tokens of a prompt's next part: all `new` ones, or as many whole blocks as the budget has; 0
-    = it has to wait.
+def prompt_chunk(state: SchedulerState, new: int, budget: int) -> int:
+    """Number of tokens of a prompt's next part: all `new` ones, or the whole blocks in the budget;
+    0 = it has to wait.
     """
     if new <= budget:
         return new
@@ -93,103 +98,91 @@ def cut(state: State, new: int, budget: int) -> int:
 
 
 @inner
-def next_part(state: State, request: int, prompts: bool, budget: int) -> int:
-    """Tokens of a running request's part where those that decode have their turn, or `prompts` that
-    go on; 0 = it is not its turn, NONE = the budget does not hold it, and nobody's behind it.
+def next_request_part(state: SchedulerState, request: int, prompts: bool, budget: int) -> int:
+    """Number of tokens of a running request in one of two passes: decodes, then `prompts`; 0 = not
+    in this pass, NONE = the budget is used up for it and all behind it.
     """
-    new = lacking(state, request)
-    decodes = (
-        new > 0
-        and new == 1 + state.settings[GUESSES]
-        and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
-    )
-    if new == 0 or decodes == prompts:
+    new = tokens_to_compute(state, request)
+    if new == 0 or decodes(state, request, new) == prompts:
         return 0
     if prompts:
-        new = cut(state, new, budget)
+        new = prompt_chunk(state, new, budget)
         return new if new > 0 else NONE
     return new if new <= budget else NONE
 
 
 @inner
-def next_blocks(state: State, rank: int) -> int:
-    """Blocks that the running requests' parts need beyond those that they hold."""
+def next_blocks(state: SchedulerState, rank: int) -> int:
+    """Number of blocks that the running requests' parts need beyond those that they hold."""
     budget, need = state.settings[TOKEN_BUDGET], 0
-    for turn in range(2):
+    for pass_number in range(2):
         for at in range(state.ranks[rank, NUM_RUNNING]):
             request = state.running[rank, at]
-            new = next_part(state, request, turn == 1, budget)
+            new = next_request_part(state, request, pass_number == 1, budget)
             if new == NONE:
                 return need
             if new > 0:
-                need += max(
-                    0,
-                    blocks_of(state, state.requests[request, COMPUTED] + new)
-                    - state.requests[request, HELD],
-                )
+                need += missing_blocks(state, request, state.requests[request, COMPUTED] + new)
                 budget -= new
     return need
 
 
 @inner
-def run_in_flight(state: State, rank: int) -> int:
-    """The running requests' part: those that decode, then prompts that go on. What is left of the
-    budget, -1 where somebody was paused.
+def run_in_flight(state: SchedulerState, rank: int) -> int:
+    """Add the running requests' parts, decodes before prompts; returns the rest of the budget, -1
+    after a pause.
     """
     paused = False
     while next_blocks(state, rank) > state.ranks[rank, FREE]:
         preempt_last(state, rank)
         paused = True
     budget = state.settings[TOKEN_BUDGET]
-    for turn in range(1 if state.ranks[rank, HELD_BACK] else 2):
+    for pass_number in range(1 if state.ranks[rank, HELD_BACK] else 2):
         for at in range(state.ranks[rank, NUM_RUNNING]):
             request = state.running[rank, at]
-            new = next_part(state, request, turn == 1, budget)
+            new = next_request_part(state, request, pass_number == 1, budget)
             if new == NONE:
                 return -1 if paused else 0
             if new > 0:
-                hold(state, rank, request, state.requests[request, COMPUTED] + new)
-                schedule(state, rank, request, new)
-                promise(state, rank, request)
+                hold_blocks(state, rank, request, state.requests[request, COMPUTED] + new)
+                add_entry(state, rank, request, new)
+                reserve_promised(state, rank, request)
                 budget -= new
     return -1 if paused else int(budget)
 
 
 @inner
-def admit_in_flight(state: State, rank: int, budget: int) -> int:
-    """Waiting requests join the next iteration while its budget lasts; how many."""
+def admit_in_flight(state: SchedulerState, rank: int, budget: int) -> int:
+    """Admit waiting requests to the next iteration while its budget lasts; returns their number."""
     admitted = 0
     while budget > 0 and state.ranks[rank, NUM_RUNNING] < state.settings[MAX_SEQUENCES]:
         request = first_waiting(state, rank)
         if request == NONE:
             break
         cached = cached_tokens(state, rank, request)
-        done = done_tokens(state, request, cached)
-        new = cut(state, known_tokens(state, request) - done, budget)
+        skipped = skipped_tokens(state, request, cached)
+        new = prompt_chunk(state, known_tokens(state, request) - skipped, budget)
         if new == 0:
             break
         revived = revived_blocks(state, rank, request)
         if state.settings[ADMISSION] == OF_WHOLE:
-            need = whole_blocks(state, request) - blocks_of(state, cached) + revived
+            need = longest_blocks(state, request) - blocks_of(state, cached) + revived
             spare = state.ranks[rank, FREE] - state.ranks[rank, PROMISED]
         else:
-            need = blocks_of(state, done + new) - blocks_of(state, cached) + revived
+            need = blocks_of(state, skipped + new) - blocks_of(state, cached) + revived
             spare = state.ranks[rank, FREE]
         if need > spare:
             break
-        start(state, rank, request)
-        hold(state, rank, request, done + new)
-        run(state, rank, request)
-        schedule(state, rank, request, new)
-        promise(state, rank, request)
+        admit_first(state, rank, request, skipped + new, new)
+        reserve_promised(state, rank, request)
         budget -= new
         admitted += 1
     return admitted
 
 
 @inner
-def plan_in_flight(state: State, rank: int) -> None:
-    """Fill the next iteration of a rank."""
+def plan_in_flight(state: SchedulerState, rank: int) -> None:
+    """Fill a rank's next iteration in TensorRT-LLM's order."""
     budget = run_in_flight(state, rank)
     if budget > 0 and not state.ranks[rank, HELD_BACK]:
         admit_in_flight(state, rank, budget)

@@ -1,1 +1,3 @@
-"""The simulation of a deployment, iteration by iteration, and what users see of it."""
+"""Simulation of a deployment, iteration by iteration, and the latencies and throughput that users
+see.
+"""

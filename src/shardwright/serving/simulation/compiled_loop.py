@@ -1,6 +1,4 @@
-"""The simulation, compiled: iterations of requests that only decode take the time of one, however
-many they are.
-"""
+"""The compiled simulation loop; a decode step costs the same however many requests only decode."""
 
 from __future__ import annotations
 
@@ -12,28 +10,28 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, by_reference, compiling, inner
 from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.policy.decode_only_iterations import (
-    ON,
+    COUNTED,
     SLOT_CONTEXT,
     SLOT_MEMBERS,
-    Steady,
-    new_steady,
-    take_off,
+    SteadyDecode,
+    new_steady_decode,
+    remove_running,
 )
 from shardwright.serving.policy.draft_tokens import tokens_given
 from shardwright.serving.policy.folded_iterations import (
     end_member,
-    ending,
-    note_folded,
+    note_prompts_of_rank,
     plan_folded,
+    pop_ended_members,
 )
-from shardwright.serving.policy.next_iteration import arrive, give, leave, never_fits
-from shardwright.serving.policy.prompt_delay import settle, waits
+from shardwright.serving.policy.next_iteration import arrive, give_tokens, never_fits, remove_done
+from shardwright.serving.policy.prompt_delay import decide_delay, delays_prompts
 from shardwright.serving.policy.scheduler_state import (
     AHEAD,
     DONE,
+    DRAFT_TOKENS,
     ENTRY,
     GENERATED,
-    GUESSES,
     LEFT,
     LOOKAHEAD,
     NEXT,
@@ -41,7 +39,7 @@ from shardwright.serving.policy.scheduler_state import (
     NUM_WAITING,
     REFUSED,
     STATUS,
-    State,
+    SchedulerState,
     new_state,
 )
 from shardwright.serving.simulation.fleet import Fleet
@@ -54,7 +52,7 @@ from shardwright.serving.simulation.next_worker import (
     soonest_of_others,
 )
 from shardwright.serving.simulation.python_loop import served_of
-from shardwright.serving.simulation.request_router import num_of_router, route
+from shardwright.serving.simulation.request_router import route, router_number
 from shardwright.serving.step_times.iteration_seconds import (
     NUM_COUNTS,
     NUM_PARTS,
@@ -63,7 +61,7 @@ from shardwright.serving.step_times.iteration_seconds import (
     iteration_seconds,
 )
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
 # Columns of `numbers`: requests whose arrival is known, the next to arrive, requests that were
 # routed, iterations, concurrency of a closed loop, the router, workers, ranks of each, stages,
@@ -95,8 +93,8 @@ UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, LOOKED, NUM_WORKER_COLUMNS = rang
 
 
 @by_reference
-class Run(NamedTuple):
-    """Times of a run.
+class RunArrays(NamedTuple):
+    """Arrays of a running simulation.
 
     Args:
         arrival, admitted, first, last: (n,) seconds.
@@ -104,13 +102,13 @@ class Run(NamedTuple):
         ended: (n,) requests in the order of their ends.
         numbers, clock: see above.
         workers: (w, NUM_WORKER_COLUMNS).
-        begins: (w,) when the next iteration may begin;
-        begun: (w,) when it last tried to.
-        soonest: see `soonest`.
-        ends, slot_of: (w, slots) of iterations under way, in a circle.
-        free: (w, slots) slots.
-        parts: (NUM_PARTS,) sums;
-        of_rank, slowest: (NUM_PARTS,) of one iteration.
+        begins: (w,) time at which the next iteration may begin.
+        begun: (w,) time of the last attempt to begin.
+        soonest: tournament of the workers' next times, see `next_worker`.
+        ends, slot_of: (w, slots) ends and slots of iterations under way, in a ring.
+        free: (w, slots) free slots.
+        parts: (NUM_PARTS,) seconds of each part, summed over iterations.
+        of_rank, slowest: (NUM_PARTS,) seconds of one iteration.
         counts: (NUM_COUNTS,).
     """
 
@@ -137,27 +135,30 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation:
-    """A run that goes on as far as `go_on` says. `chances`: of guesses."""
+    """A simulation that `advance_simulation` continues.
 
-    state: State
-    steady: Steady
+    `chances`: acceptance of draft tokens, see `DraftAcceptance.chances`.
+    """
+
+    state: SchedulerState
+    steady: SteadyDecode
     columns: Columns
-    run: Run
+    run: RunArrays
     chances: FloatArray
 
 
-def serve(requests: Requests, table: StepTable, fleet: Fleet) -> Served:
-    """What becomes of requests: `unfolded.serve_unfolded`'s result, compiled and with decoding
-    requests counted.
+def serve(requests: Requests, table: StepTable, fleet: Fleet) -> ServedRequests:
+    """Outcome of requests on a fleet, by the compiled loop with decoding requests counted; equal to
+    `python_loop.serve_unfolded`.
     """
-    simulation = begun(requests, table, fleet)
+    simulation = new_simulation(requests, table, fleet)
     with compiling():
-        go_on(simulation, until=np.inf)
-    return finished(simulation)
+        advance_simulation(simulation, until=np.inf)
+    return served_requests(simulation)
 
 
-def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
-    """Nothing has arrived yet."""
+def new_simulation(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
+    """A simulation in which nothing has arrived."""
     scheduler, n = fleet.scheduler, len(requests.inputs)
     slots = table.stages if table.stages > 1 else 1 + scheduler.asynchronous
     state = new_state(
@@ -165,14 +166,16 @@ def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
         scheduler,
         ranks=fleet.workers * fleet.ranks,
         slots=slots,
-        seed=fleet.guessing.seed,
+        seed=fleet.acceptance.seed,
     )
     longest = int((requests.inputs + requests.outputs).max(initial=1))
     columns = columns_of(table, scheduler, longest=longest)
-    steady = new_steady(state, columns.windows, longest_answer=int(requests.outputs.max(initial=1)))
+    steady = new_steady_decode(
+        state, columns.windows, longest_answer=int(requests.outputs.max(initial=1))
+    )
     numbers = np.zeros(NUM_NUMBERS, dtype=np.int64)
     numbers[KNOWN] = min(n, requests.concurrency) if requests.concurrency else n
-    numbers[CONCURRENCY], numbers[ROUTER] = requests.concurrency, num_of_router(fleet.router)
+    numbers[CONCURRENCY], numbers[ROUTER] = requests.concurrency, router_number(fleet.router)
     numbers[WORKERS], numbers[RANKS], numbers[STAGES] = (
         fleet.workers,
         fleet.ranks,
@@ -183,7 +186,7 @@ def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
     workers[:, PLANNED], workers[:, BLOCKED], workers[:, NUM_FREE] = NONE, 1, slots
     clock = np.zeros(NUM_CLOCKS)
     clock[THINK], clock[NEXT_END], clock[NEXT_BEGIN] = fleet.think_s, np.inf, np.inf
-    run = Run(
+    run = RunArrays(
         arrival=requests.arrival_s.copy(),
         admitted=np.full(n, np.nan),
         first=np.full(n, np.nan),
@@ -209,13 +212,13 @@ def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
         steady=steady,
         columns=columns,
         run=run,
-        chances=fleet.guessing.chances(scheduler.guesses),
+        chances=fleet.acceptance.chances(scheduler.draft_tokens),
     )
 
 
-def go_on(simulation: Simulation, *, until: float) -> None:
-    """All that happens before `until`, and the iterations that end then: who arrives then may still
-    become known.
+def advance_simulation(simulation: Simulation, *, until: float) -> None:
+    """Run all events before `until`, and the iterations that end at `until`; requests that arrive
+    at `until` may still be added.
     """
     simulation.run.clock[UNTIL] = until
     run_all(
@@ -223,8 +226,8 @@ def go_on(simulation: Simulation, *, until: float) -> None:
     )
 
 
-def finished(simulation: Simulation) -> Served:
-    """What became of the requests. Raises InfeasibleError if some wait for ever."""
+def served_requests(simulation: Simulation) -> ServedRequests:
+    """Outcome of a simulation's requests. Raises InfeasibleError if some wait for ever."""
     run = simulation.run
     return served_of(
         simulation.state,
@@ -241,14 +244,20 @@ def finished(simulation: Simulation) -> Served:
 
 
 @allocation_free
-def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: FloatArray) -> None:
-    """Events as far as `go_on` says: iterations end, requests arrive, iterations begin, in this
-    order at one instant.
+def run_all(
+    state: SchedulerState,
+    steady: SteadyDecode,
+    columns: Columns,
+    run: RunArrays,
+    chances: FloatArray,
+) -> None:
+    """Run events up to the time limit; at one instant iterations end, then requests arrive, then
+    iterations begin.
     """
     limit = run.clock[UNTIL]
     while True:
-        end, begin, comes = run.soonest[END, 1], run.soonest[BEGIN, 1], next_arrival(run)
-        at = min(end, begin, comes)
+        end, begin, arrives = run.soonest[END, 1], run.soonest[BEGIN, 1], next_arrival(run)
+        at = min(end, begin, arrives)
         if at == np.inf or at > limit or (at == limit and end > at):
             run.clock[NEXT_END], run.clock[NEXT_BEGIN] = (
                 soonest_end(run) if run.numbers[STAGES] > 1 else end,
@@ -256,28 +265,28 @@ def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: F
             )
             run.numbers[IDLE] = idle_workers(run)
             return
-        if comes <= at and end > at:
-            pass_time(run, comes)
-            come(state, run)
+        if arrives <= at and end > at:
+            pass_time(run, arrives)
+            admit_arrival(state, run)
             continue
         worker = first_worker(run.soonest, END if end <= at else BEGIN)
-        proceed(state, steady, columns, run, chances, worker, at, end <= at)
-        note_times(run, worker)
+        advance_worker(state, steady, columns, run, chances, worker, at, end <= at)
+        update_times(run, worker)
 
 
 @inner
-def proceed(
-    state: State,
-    steady: Steady,
+def advance_worker(
+    state: SchedulerState,
+    steady: SteadyDecode,
     columns: Columns,
-    run: Run,
+    run: RunArrays,
     chances: FloatArray,
     worker: int,
     at: float,
     ends: bool,
 ) -> None:
-    """A worker's oldest iteration `ends`, or its next one begins; it goes on by itself until
-    something happens elsewhere.
+    """End a worker's oldest iteration (`ends`) or begin its next one, and continue with that worker
+    until another event comes first.
     """
     until = min(run.clock[UNTIL], soonest_of_others(run.soonest, worker))
     pass_time(run, at)
@@ -298,11 +307,11 @@ def proceed(
 
 
 @inner
-def note_times(run: Run, worker: int) -> None:
-    """When the worker's oldest iteration ends and when it may begin the next one.
+def update_times(run: RunArrays, worker: int) -> None:
+    """Set the times at which the worker's oldest iteration ends and its next one may begin.
 
-    With stages it looks at one iteration that ended, then begins one, if it can: requests of two
-    that end together stay apart.
+    With stages a worker looks at one iteration that ended, then begins one, if it can: requests of
+    two that end together stay in separate batches.
     """
     begin = may_begin(run, worker)
     set_time(
@@ -315,8 +324,10 @@ def note_times(run: Run, worker: int) -> None:
 
 
 @inner
-def next_end(run: Run, worker: int) -> float:
-    """When a worker looks at the end of its oldest iteration: behind what it begins before."""
+def next_end(run: RunArrays, worker: int) -> float:
+    """Time at which a worker looks at the end of its oldest iteration: after what it begins
+    before.
+    """
     if run.workers[worker, UNDER_WAY] == 0:
         return float(np.inf)
     begin = may_begin(run, worker)
@@ -325,8 +336,10 @@ def next_end(run: Run, worker: int) -> float:
 
 
 @inner
-def soonest_end(run: Run) -> float:
-    """When the first of all workers looks at the end of an iteration, if nothing else happens."""
+def soonest_end(run: RunArrays) -> float:
+    """Earliest time at which a worker looks at the end of an iteration, if no other event comes
+    first.
+    """
     soonest = float(np.inf)
     for worker in range(run.workers.shape[0]):
         soonest = min(soonest, next_end(run, worker))
@@ -334,8 +347,8 @@ def soonest_end(run: Run) -> float:
 
 
 @inner
-def idle_workers(run: Run) -> int:
-    """Workers with nothing under way."""
+def idle_workers(run: RunArrays) -> int:
+    """Number of workers with no iteration under way."""
     idle = 0
     for worker in range(run.workers.shape[0]):
         if run.workers[worker, UNDER_WAY] == 0:
@@ -344,35 +357,35 @@ def idle_workers(run: Run) -> int:
 
 
 @inner
-def may_begin(run: Run, worker: int) -> float:
-    """When a worker may begin its next iteration."""
+def may_begin(run: RunArrays, worker: int) -> float:
+    """Time at which a worker may begin its next iteration; inf if it cannot."""
     if run.workers[worker, BLOCKED] or run.workers[worker, UNDER_WAY] >= run.numbers[STAGES]:
         return float(np.inf)
     return float(max(run.begins[worker], run.clock[NOW]))
 
 
 @inner
-def next_arrival(run: Run) -> float:
-    """When the next request arrives."""
+def next_arrival(run: RunArrays) -> float:
+    """Time at which the next request arrives; inf if none is known."""
     following = run.numbers[FOLLOWING]
     return float(run.arrival[following]) if following < run.numbers[KNOWN] else float(np.inf)
 
 
 @inner
-def pass_time(run: Run, at: float) -> None:
-    """The clock goes on."""
+def pass_time(run: RunArrays, at: float) -> None:
+    """Advance the clock to `at` and add to the integral of the queue length."""
     run.clock[QUEUED] += (at - run.clock[NOW]) * run.numbers[QUEUE]
     run.clock[NOW] = at
 
 
 @inner
-def come(state: State, run: Run) -> None:
-    """The next request arrives at a rank, or is refused."""
+def admit_arrival(state: SchedulerState, run: RunArrays) -> None:
+    """Put the next arriving request in the queue of a rank, or refuse it."""
     request = run.numbers[FOLLOWING]
     run.numbers[FOLLOWING] += 1
     if never_fits(state, request):
         state.requests[request, STATUS] = REFUSED
-        next_of_loop(run)
+        send_next_of_loop(run)
         return
     rank = route(state, run.numbers[ROUTER], request, run.numbers[ROUTED], run.numbers[WORKERS])
     run.numbers[ROUTED] += 1
@@ -381,45 +394,45 @@ def come(state: State, run: Run) -> None:
     arrive(state, rank, request)
     run.numbers[QUEUE] += 1
     run.workers[worker, BLOCKED] = 0
-    note_times(run, worker)
+    update_times(run, worker)
 
 
 @inner
-def finish(run: Run, request: int) -> None:
-    """A request has its last token."""
+def finish_request(run: RunArrays, request: int) -> None:
+    """Record the last token of a request."""
     run.last[request] = run.clock[NOW]
     run.ended[run.numbers[ENDED]] = request
     run.numbers[ENDED] += 1
-    next_of_loop(run)
+    send_next_of_loop(run)
 
 
 @inner
-def next_of_loop(run: Run) -> None:
-    """Somebody is done: in a closed loop the next one sends its request."""
+def send_next_of_loop(run: RunArrays) -> None:
+    """In a closed loop, schedule the next request's arrival after one has ended."""
     if run.numbers[CONCURRENCY] > 0 and run.numbers[KNOWN] < run.arrival.shape[0]:
-        expect(run, run.clock[NOW] + run.clock[THINK])
+        add_arrival(run, run.clock[NOW] + run.clock[THINK])
 
 
 @inner
-def expect(run: Run, at: float) -> None:
-    """One more request is known to arrive, behind those that come before: requests are counted in
-    the order of their arrival.
-    """
-    place = run.numbers[KNOWN]
-    while place > run.numbers[FOLLOWING] and run.arrival[place - 1] > at:
-        run.arrival[place] = run.arrival[place - 1]
-        place -= 1
-    run.arrival[place] = at
+def add_arrival(run: RunArrays, at: float) -> None:
+    """Insert the arrival of one more request at `at`, keeping the order of arrivals."""
+    index = run.numbers[KNOWN]
+    while index > run.numbers[FOLLOWING] and run.arrival[index - 1] > at:
+        run.arrival[index] = run.arrival[index - 1]
+        index -= 1
+    run.arrival[index] = at
     run.numbers[KNOWN] += 1
 
 
 @inner
-def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, worker: int) -> None:
-    """A worker begins what is planned, or what it plans now;
-    one that plans ahead plans the next.
+def begin_iteration(
+    state: SchedulerState, steady: SteadyDecode, columns: Columns, run: RunArrays, worker: int
+) -> None:
+    """Begin the worker's planned iteration, or plan and begin one; an engine that plans ahead then
+    plans the next.
     """
-    now, workers = run.clock[NOW], run.workers
-    run.begun[worker], workers[worker, LOOKED] = now, 0
+    begin_s, workers = run.clock[NOW], run.workers
+    run.begun[worker], workers[worker, LOOKED] = begin_s, 0
     slot = workers[worker, PLANNED]
     if slot == NONE:
         slot = plan_worker(state, steady, run, worker, NONE)
@@ -429,13 +442,13 @@ def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, wo
         return
     seconds = worker_seconds(state, steady, columns, run, worker, slot)
     place = (workers[worker, OLDEST] + workers[worker, UNDER_WAY]) % run.ends.shape[1]
-    before = (
+    previous_end = (
         run.ends[worker, (place - 1) % run.ends.shape[1]] if workers[worker, UNDER_WAY] > 0 else 0.0
     )
-    run.ends[worker, place] = max(before, now + seconds)
+    run.ends[worker, place] = max(previous_end, begin_s + seconds)
     run.slot_of[worker, place] = slot
     workers[worker, UNDER_WAY] += 1
-    run.begins[worker] = now + seconds / run.numbers[STAGES]
+    run.begins[worker] = begin_s + seconds / run.numbers[STAGES]
     run.numbers[ITERATIONS] += 1
     run.clock[BUSY] += seconds
     if state.settings[AHEAD] and run.numbers[STAGES] == 1:
@@ -443,22 +456,26 @@ def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, wo
 
 
 @inner
-def plan_worker(state: State, steady: Steady, run: Run, worker: int, under_way: int) -> int:
-    """A slot with what the worker's ranks do next; NONE = nothing."""
+def plan_worker(
+    state: SchedulerState, steady: SteadyDecode, run: RunArrays, worker: int, under_way: int
+) -> int:
+    """Plan the next iteration of a worker's ranks; returns its slot, NONE = nothing to do."""
     workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.free[worker, workers[worker, NUM_FREE] - 1]
     planned = 0
     counted = (
-        run.numbers[STAGES] == 1 and state.settings[GUESSES] == 0 and state.settings[LOOKAHEAD] == 0
+        run.numbers[STAGES] == 1
+        and state.settings[DRAFT_TOKENS] == 0
+        and state.settings[LOOKAHEAD] == 0
     )
-    if waits(state):
+    if delays_prompts(state):
         for rank in range(worker * ranks, (worker + 1) * ranks):
-            note_folded(state, steady, rank)
-        settle(state, worker * ranks, ranks)
+            note_prompts_of_rank(state, steady, rank)
+        decide_delay(state, worker * ranks, ranks)
     for rank in range(worker * ranks, (worker + 1) * ranks):
-        before = state.ranks[rank, NUM_WAITING]
+        num_waiting = state.ranks[rank, NUM_WAITING]
         planned += plan_folded(state, steady, rank, slot, under_way, counted)
-        run.numbers[QUEUE] += state.ranks[rank, NUM_WAITING] - before
+        run.numbers[QUEUE] += state.ranks[rank, NUM_WAITING] - num_waiting
         for entry in range(state.batch_size[rank, slot]):
             request = state.batch[rank, slot, entry, ENTRY]
             if np.isnan(run.admitted[request]):
@@ -471,9 +488,14 @@ def plan_worker(state: State, steady: Steady, run: Run, worker: int, under_way: 
 
 @inner
 def worker_seconds(
-    state: State, steady: Steady, columns: Columns, run: Run, worker: int, slot: int
+    state: SchedulerState,
+    steady: SteadyDecode,
+    columns: Columns,
+    run: RunArrays,
+    worker: int,
+    slot: int,
 ) -> float:
-    """Of its slowest rank."""
+    """Seconds of a worker's iteration: those of its slowest rank."""
     slowest, ranks = -1.0, run.numbers[RANKS]
     for rank in range(worker * ranks, (worker + 1) * ranks):
         if state.batch_size[rank, slot] + steady.slots[rank, slot, SLOT_MEMBERS] == 0:
@@ -499,45 +521,54 @@ def worker_seconds(
 
 
 @inner
-def end_iteration(state: State, steady: Steady, run: Run, chances: FloatArray, worker: int) -> None:
-    """A worker's oldest iteration has run: tokens are given, and requests that are done leave."""
+def end_iteration(
+    state: SchedulerState, steady: SteadyDecode, run: RunArrays, chances: FloatArray, worker: int
+) -> None:
+    """End a worker's oldest iteration: give tokens and remove finished requests."""
     workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.slot_of[worker, workers[worker, OLDEST]]
     workers[worker, OLDEST] = (workers[worker, OLDEST] + 1) % run.ends.shape[1]
     workers[worker, UNDER_WAY] -= 1
     for rank in range(worker * ranks, (worker + 1) * ranks):
-        request = ending(state, steady, rank, slot)
+        request = pop_ended_members(state, steady, rank, slot)
         while request != NONE:
-            after = state.requests[request, NEXT]
+            next_request = state.requests[request, NEXT]
             end_member(state, rank, request)
-            finish(run, request)
-            request = after
-        give_all(state, steady, run, chances, rank, slot)
+            finish_request(run, request)
+            request = next_request
+        give_batch_tokens(state, steady, run, chances, rank, slot)
     run.free[worker, workers[worker, NUM_FREE]] = slot
     workers[worker, NUM_FREE] += 1
     workers[worker, BLOCKED], workers[worker, LOOKED] = 0, 1
 
 
 @inner
-def give_all(
-    state: State, steady: Steady, run: Run, chances: FloatArray, rank: int, slot: int
+def give_batch_tokens(
+    state: SchedulerState,
+    steady: SteadyDecode,
+    run: RunArrays,
+    chances: FloatArray,
+    rank: int,
+    slot: int,
 ) -> None:
-    """Tokens of the entries of a rank's batch."""
-    gone = 0
+    """Give the tokens of the entries of a rank's batch."""
+    num_done = 0
     for entry in range(state.batch_size[rank, slot]):
         request = state.batch[rank, slot, entry, ENTRY]
-        got = give(state, rank, slot, entry, tokens_given(state, chances, rank, slot, entry))
-        if got == 0:
+        given = give_tokens(
+            state, rank, slot, entry, tokens_given(state, chances, rank, slot, entry)
+        )
+        if given == 0:
             continue
-        if state.requests[request, GENERATED] == got:
+        if state.requests[request, GENERATED] == given:
             run.first[request] = run.clock[NOW]
         if state.requests[request, STATUS] != DONE:
             continue
-        finish(run, request)
-        gone += 1
-        if steady.ranks[rank, ON]:
-            take_off(state, rank, request)
-    if gone and not steady.ranks[rank, ON]:
-        leave(state, rank)
-    elif gone:
+        finish_request(run, request)
+        num_done += 1
+        if steady.ranks[rank, COUNTED]:
+            remove_running(state, rank, request)
+    if num_done and not steady.ranks[rank, COUNTED]:
+        remove_done(state, rank)
+    elif num_done:
         state.ranks[rank, LEFT] = 1

@@ -1,6 +1,4 @@
-"""Workers that serve together, and how: what a simulation needs to know beside requests and the
-step table.
-"""
+"""The workers of a pool that serve together: number, ranks, scheduler and router."""
 
 from __future__ import annotations
 
@@ -9,47 +7,54 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.job.serving import Speculation
 from shardwright.lazy_dataclass import dataclass
-from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.request_router import Router
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guessing:
-    """How many guesses are right. `acceptance`: see `Speculation`; `sampled`: drawn for each
-    iteration of each request from `seed`, else every request gets what is the mean, rounded down in
-    sum.
+class DraftAcceptance:
+    """Acceptance of draft tokens.
+
+    Args:
+        acceptance: see `Speculation`.
+        sampled: drawn for each iteration of each request from `seed`; otherwise every request gets
+            the
+            mean, rounded down in sum.
+        seed: random seed.
     """
 
     acceptance: float = 0.0
     sampled: bool = False
     seed: int = 0
 
-    def chances(self, guesses: int) -> FloatArray:
-        """As `policy.guesses` takes them: acceptance, sampled or not, tokens in the mean."""
-        mean = Speculation(tokens=guesses, acceptance=self.acceptance).mean_tokens
+    def chances(self, draft_tokens: int) -> FloatArray:
+        """(3,) acceptance, sampled or not, and mean tokens an iteration, as `policy.draft_tokens`
+        reads them.
+        """
+        mean = Speculation(tokens=draft_tokens, acceptance=self.acceptance).mean_tokens
         return np.array([self.acceptance, self.sampled, mean], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Equal workers.
+    """Equal workers that serve one stream of requests.
 
     Args:
-        scheduler: of each rank.
-        workers: how many;
-        ranks: of each, in lockstep.
-        router: which one a request goes to.
+        scheduler: settings of each rank's scheduler.
+        workers: number of workers.
+        ranks: ranks of each worker, in lockstep.
+        router: rule that chooses the rank of a request.
         think_s: seconds between the last token of a request and the arrival of the next one of a
             closed loop.
-        guessing: of speculation.
+        acceptance: acceptance of draft tokens.
     """
 
-    scheduler: Scheduler
+    scheduler: SchedulerSettings
     workers: int = 1
     ranks: int = 1
     router: Router = Router.ROUND_ROBIN
     think_s: float = 0.0
-    guessing: Guessing = Guessing()
+    acceptance: DraftAcceptance = DraftAcceptance()
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.ranks < 1:

@@ -1,5 +1,5 @@
-"""Which of many workers is the next: a tournament of their times, so that a change is seen in as
-many steps as the number has digits.
+"""The worker with the next event: a tournament tree of the workers' times, updated in logarithmic
+steps.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ END, BEGIN, NUM_ROWS = range(3)
 
 
 def new_soonest(workers: int) -> FloatArray:
-    """(NUM_ROWS, 2 leaves): node i has the sooner time of nodes 2 i and 2 i + 1, worker w is node
-    leaves + w, and nobody does anything.
+    """(NUM_ROWS, 2 leaves) tournament trees without events: node i has the smaller time of nodes 2
+    i and 2 i + 1, worker w is node leaves + w.
     """
     leaves = 1 << (workers - 1).bit_length()
     return np.full((NUM_ROWS, 2 * leaves), np.inf)
@@ -23,7 +23,7 @@ def new_soonest(workers: int) -> FloatArray:
 
 @inner
 def set_time(soonest: FloatArray, row: int, worker: int, at: float) -> None:
-    """The worker's time."""
+    """Set a worker's time and update the tree."""
     node = soonest.shape[1] // 2 + worker
     soonest[row, node] = at
     while node > 1:
@@ -36,7 +36,7 @@ def set_time(soonest: FloatArray, row: int, worker: int, at: float) -> None:
 
 @inner
 def first_worker(soonest: FloatArray, row: int) -> int:
-    """Whose time is the soonest; the first of several."""
+    """The worker with the smallest time; the first of several."""
     leaves, node = soonest.shape[1] // 2, 1
     while node < leaves:
         node = 2 * node if soonest[row, 2 * node] == soonest[row, node] else 2 * node + 1
@@ -45,10 +45,10 @@ def first_worker(soonest: FloatArray, row: int) -> int:
 
 @inner
 def soonest_of_others(soonest: FloatArray, worker: int) -> float:
-    """The soonest time of all other workers, of either row."""
-    node, result = soonest.shape[1] // 2 + worker, np.inf
+    """The smallest time of all other workers, of either row."""
+    node, soonest_time = soonest.shape[1] // 2 + worker, np.inf
     while node > 1:
-        other = node + 1 - 2 * (node % 2)
-        result = min(result, min(soonest[END, other], soonest[BEGIN, other]))
+        sibling = node + 1 - 2 * (node % 2)
+        soonest_time = min(soonest_time, min(soonest[END, sibling], soonest[BEGIN, sibling]))
         node //= 2
-    return float(result)
+    return float(soonest_time)

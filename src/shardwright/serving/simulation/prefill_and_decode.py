@@ -1,18 +1,18 @@
-"""Prompts and answers on workers of their own: a prompt's cache goes over a link before its answer
-goes on.
+"""Disaggregated serving: prompts on prefill workers, answers on decode workers, and the KV cache
+transferred between.
 
-A prompt runs at a prefill worker, then its bytes go to a decode worker, then the request decodes
-there: with vLLM from the prompt's last token on, so that the first token of the answer is one of
-the decode worker; with the others the first token comes along. The answer's stream is the decode
-worker's (Dynamo routes to it first, SGLang's load balancer passes on what it says), so that a token
-that came along is seen once the request is let in there: who waits for a seat waits for it.
+A prompt runs at a prefill worker, then its cache goes to a decode worker, then the request decodes
+there: with vLLM from the prompt's last token on, so that the first token of the answer comes from
+the decode worker; with other engines the first token comes with the cache. The answer's stream is
+the decode worker's (Dynamo routes to it first, SGLang's load balancer forwards its stream), so that
+a token that came with the cache is seen once the request is admitted there.
 
 Source: https://docs.nvidia.com/dynamo/latest/backends/sglang/sglang-disaggregation.html
 
-Both pools are simulations of their own that go on in turns, each as far as nothing that the other
-one has still to do can reach it. A prompt is at a decode worker no sooner than the link's latency
-behind its end, or than it would be without transfers that are still to begin; in a closed loop who
-is done brings the next request the pause later. So one pass is exact.
+Both pools are simulations that advance in turns, each up to the first time at which the other could
+still affect it. A prompt is at a decode worker no sooner than the link's latency after its end, or
+than it would be without transfers that are still to begin; in a closed loop a finished request
+brings the next one after the pause. So one pass is exact.
 
 Left out: a decode worker that fetches a cache only when it has blocks for it (vLLM), where the
 transfer begins with one of its iterations.
@@ -30,9 +30,9 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import compiling, plain
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.policy.next_iteration import refusals
+from shardwright.serving.policy.next_iteration import find_refusals
 from shardwright.serving.policy.scheduler_state import INPUTS, OUTPUTS
-from shardwright.serving.simulation.cache_transfer import Link, Transfers
+from shardwright.serving.simulation.cache_transfer import CacheLink, Transfers
 from shardwright.serving.simulation.compiled_loop import (
     ENDED,
     FOLLOWING,
@@ -41,32 +41,32 @@ from shardwright.serving.simulation.compiled_loop import (
     NEXT_BEGIN,
     NEXT_END,
     Simulation,
-    begun,
-    expect,
-    finished,
-    go_on,
+    add_arrival,
+    advance_simulation,
+    new_simulation,
+    served_requests,
 )
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
-_expect = plain(expect)
+_expect = plain(add_arrival)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Split:
-    """What became of requests in both pools.
+class DisaggregatedRun:
+    """Outcome of requests in both pools.
 
     Args:
-        served: of a request as a whole; `worker` is the decoding one.
-        prefill: of the prompts alone;
-        decode: of what came behind the transfer, whose arrival is its end.
-        transfer_s: (n,) seconds.
+        served: outcome of whole requests; `worker` is the decode worker.
+        prefill: outcome of the prompts alone.
+        decode: outcome after the transfer, whose end is the arrival.
+        transfer_s: (n,) seconds of each transfer.
     """
 
-    served: Served
-    prefill: Served
-    decode: Served
+    served: ServedRequests
+    prefill: ServedRequests
+    decode: ServedRequests
     transfer_s: FloatArray
 
 
@@ -74,37 +74,37 @@ def serve_split(
     requests: Requests,
     tables: tuple[StepTable, StepTable],
     fleets: tuple[Fleet, Fleet],
-    link: Link,
+    link: CacheLink,
     *,
     think_s: float = 0.0,
-) -> Split:
-    """What becomes of requests, prefilled and decoded apart.
+) -> DisaggregatedRun:
+    """Outcome of requests that are prefilled and decoded by separate workers.
 
     Args:
-        tables, fleets: of prefill and of decode workers; their schedulers are told their roles
+        tables, fleets: of prefill and of decode workers; their schedulers are set to their roles
             here.
         think_s: see `Fleet`.
     """
-    before = replace(
+    prefill_fleet = replace(
         fleets[0],
         scheduler=replace(
-            fleets[0].scheduler, only_prompts=True, only_answers=False, guesses=0, lookahead=0
+            fleets[0].scheduler, only_prompts=True, only_answers=False, draft_tokens=0, lookahead=0
         ),
     )
-    behind = replace(
+    decode_fleet = replace(
         fleets[1], scheduler=replace(fleets[1].scheduler, only_prompts=False, only_answers=True)
     )
-    prefill = begun(replace(requests, concurrency=0), tables[0], before)
+    prefill = new_simulation(replace(requests, concurrency=0), tables[0], prefill_fleet)
     if requests.concurrency:
         prefill.run.numbers[KNOWN] = min(requests.concurrency, len(requests.inputs))
-    own_first = behind.scheduler.batching is Batching.MIXED
+    decodes_first = decode_fleet.scheduler.batching is Batching.MIXED
     refused = refusals_of(prefill)
-    chosen = np.flatnonzero(~refused & ((requests.outputs > 1) | own_first))
-    decode = begun(those_of(requests, chosen), tables[1], behind)
+    decoded = np.flatnonzero(~refused & ((requests.outputs > 1) | decodes_first))
+    decode = new_simulation(chosen_requests(requests, decoded), tables[1], decode_fleet)
     decode.run.numbers[KNOWN] = 0
     goes_on = np.zeros(len(refused), dtype=np.bool_)
-    goes_on[chosen] = True
-    refused[chosen] = refusals_of(decode)
+    goes_on[decoded] = True
+    refused[decoded] = refusals_of(decode)
     alone = (
         (link.bytes_per_sequence + link.bytes_per_token * requests.inputs)
         / link.layers
@@ -114,7 +114,7 @@ def serve_split(
         requests=requests,
         prefill=prefill,
         decode=decode,
-        links=tuple(Transfers() for _ in range(before.workers)),
+        links=tuple(Transfers() for _ in range(prefill_fleet.workers)),
         alone=alone,
         latency_s=link.latency_s,
         think_s=think_s,
@@ -125,18 +125,18 @@ def serve_split(
     )
     with compiling():
         pools.run()
-    return _split(pools, own_first=own_first)
+    return _split(pools, decodes_first=decodes_first)
 
 
 def refusals_of(simulation: Simulation) -> BoolArray:
-    """(n,) which requests never fit."""
-    found = np.zeros(len(simulation.state.requests), dtype=np.bool_)
-    refusals(simulation.state, found)
-    return found
+    """(n,) True for requests of a simulation that never fit."""
+    refused = np.zeros(len(simulation.state.requests), dtype=np.bool_)
+    find_refusals(simulation.state, refused)
+    return refused
 
 
-def those_of(requests: Requests, chosen: IntArray) -> Requests:
-    """Some of the requests, which share no prefixes and whose arrivals are not known yet."""
+def chosen_requests(requests: Requests, chosen: IntArray) -> Requests:
+    """Some of the requests, without shared prefixes and with arrivals not known yet."""
     return Requests(
         arrival_s=np.full(len(chosen), np.nan),
         inputs=requests.inputs[chosen],
@@ -150,18 +150,20 @@ def those_of(requests: Requests, chosen: IntArray) -> Requests:
 
 @dataclass(slots=True, kw_only=True)
 class _Pools:
-    """Both pools and the links between them, at times of their own.
+    """Both pools and the links between them, each at a time of its own.
 
     Args:
-        alone: (n,) seconds of a transfer by itself.
-        goes_on: (n,) to a decode worker.
-        refused: (n,) by either pool.
-        early: some are done with their prompt.
-        came: (n,) when each is at the decode workers; `landed`: in this order.
-        over: heap of transfers that have ended, when and whose, and are still to land.
-        ends: heap of times at which somebody was done and has not brought the next one; of the
-            first `settled` requests those that are refused are there.
-        seen: ends of each pool that were taken note of.
+        alone: (n,) seconds of a transfer without others.
+        goes_on: (n,) the request continues at a decode worker.
+        refused: (n,) refused by either pool.
+        early: some requests are done with their prompt.
+        came: (n,) time of arrival at the decode workers.
+        over: heap of (time, request) of transfers that have ended and are still to be delivered.
+        landed: requests in the order of arrival at the decode workers.
+        ends: heap of times at which a request was done and has not brought the next one; of the
+            first
+            `settled` requests the refused ones are included.
+        seen: number of ends of each pool that were read.
     """
 
     requests: Requests
@@ -182,8 +184,9 @@ class _Pools:
     seen: list[int] = field(default_factory=lambda: [0, 0])
 
     def run(self) -> None:
-        """Until nothing happens any more. Whoever is the first to end of all iterations and
-        transfers does so in each turn.
+        """Advance both pools in turns until no event is left.
+
+        In each turn the earliest end of all iterations and transfers is passed.
         """
         while True:
             prompt, answer = self._soonest()
@@ -191,7 +194,7 @@ class _Pools:
                 return
             until = self._bring(min(answer, prompt) if self.early else answer)
             if _due(self.prefill, until):
-                go_on(self.prefill, until=until)
+                advance_simulation(self.prefill, until=until)
                 self._send()
                 prompt, _ = self._soonest()
             # No transfer begins before the next prompt ends, so those that end before are not
@@ -199,31 +202,30 @@ class _Pools:
             self._land(until=nextafter(prompt, -inf))
             until = prompt + self.latency_s
             if _due(self.decode, until):
-                go_on(self.decode, until=until)
+                advance_simulation(self.decode, until=until)
                 for request in self._new_ends(1):
                     heappush(self.ends, float(self.decode.run.last[request]))
 
     def _soonest(self) -> tuple[float, float]:
-        """Times before which no prompt and no answer ends, whatever is still to come from the other
-        pool.
-        """
+        """Times before which no prompt and no answer ends, whatever the other pool still sends."""
         prompt, answer = _next_end(self.prefill), _next_end(self.decode)
-        more = self.prefill.run.numbers[KNOWN] < len(self.refused)
-        if more and self.ends:
+        more_to_come = self.prefill.run.numbers[KNOWN] < len(self.refused)
+        if more_to_come and self.ends:
             prompt = min(prompt, _end_behind(self.prefill, self.ends[0] + self.think_s))
         answer = min(
             answer, _end_behind(self.decode, min(prompt, self._next_transfer()) + self.latency_s)
         )
-        if more:
+        if more_to_come:
             prompt = min(prompt, _end_behind(self.prefill, answer + self.think_s))
         return prompt, answer
 
     def _next_transfer(self) -> float:
+        """Earliest time at which a transfer ends."""
         return min(self.over[0][0] if self.over else inf, *(link.next_end for link in self.links))
 
     def _bring(self, bound: float) -> float:
-        """Who is done up to a time before which nobody else is brings the next request; when the
-        first arrives that is not known then.
+        """Add the next requests of a closed loop for ends up to `bound`; returns the first possible
+        arrival that is not known then.
         """
         numbers, arrival = self.prefill.run.numbers, self.prefill.run.arrival
         while numbers[KNOWN] < len(arrival):
@@ -242,25 +244,27 @@ class _Pools:
         return inf
 
     def _send(self) -> None:
-        """Prompts that have ended go over their worker's link, in the order of their ends."""
+        """Start the transfers of prompts that have ended, in the order of their ends."""
         run = self.prefill.run
-        for request in sorted(self._new_ends(0), key=lambda one: (run.last[one], one)):
+        for request in sorted(
+            self._new_ends(0), key=lambda transfer: (run.last[transfer], transfer)
+        ):
             at = float(run.last[request])
             link = self.links[run.where[request]]
-            for one in link.ended(until=at):
-                heappush(self.over, one)
-            link.begin(at, alone=float(self.alone[request]), which=request)
+            for transfer in link.ended(until=at):
+                heappush(self.over, transfer)
+            link.begin(at, alone=float(self.alone[request]), transfer=request)
             if not self.goes_on[request]:
                 heappush(self.ends, at)
 
     def _land(self, *, until: float) -> None:
-        """Requests whose transfers end up to then arrive at the decode workers, of several at once
-        in their own order.
+        """Deliver requests whose transfers end by `until` to the decode workers, ties in order of
+        the requests.
         """
         run, columns = self.decode.run, self.decode.state.requests
         for link in self.links:
-            for one in link.ended(until=until):
-                heappush(self.over, one)
+            for transfer in link.ended(until=until):
+                heappush(self.over, transfer)
         ended: list[tuple[float, int]] = []
         while self.over and self.over[0][0] <= until:
             end, request = heappop(self.over)
@@ -279,14 +283,17 @@ class _Pools:
             self.landed.append(request)
 
     def _new_ends(self, pool: int) -> list[int]:
+        """Requests of a pool that ended since the last call."""
         run = (self.prefill, self.decode)[pool].run
-        before, self.seen[pool] = self.seen[pool], int(run.numbers[ENDED])
-        ended: list[int] = run.ended[before : self.seen[pool]].tolist()
+        num_seen, self.seen[pool] = self.seen[pool], int(run.numbers[ENDED])
+        ended: list[int] = run.ended[num_seen : self.seen[pool]].tolist()
         return ended
 
 
 def _next_end(simulation: Simulation) -> float:
-    """A time before which none of its iterations ends, but for requests that are not known yet."""
+    """Time before which none of the simulation's iterations ends, except for requests not known
+    yet.
+    """
     clock = simulation.run.clock
     return min(
         float(clock[NEXT_END]),
@@ -295,16 +302,14 @@ def _next_end(simulation: Simulation) -> float:
 
 
 def _end_behind(simulation: Simulation, begin: float) -> float:
-    """A time before which nothing ends that begins at `begin`: later than that, and than what its
-    worker has under way.
+    """Time before which no iteration ends that begins at `begin`; inf while all workers are
+    busy.
     """
     return nextafter(begin, inf) if simulation.run.numbers[IDLE] else inf
 
 
 def _due(simulation: Simulation, until: float) -> bool:
-    """Whether what happens in it as far as `go_on` goes may matter to the other pool: somebody
-    arrives in vain while all are busy.
-    """
+    """True if the simulation's events up to `until` may affect the other pool."""
     run = simulation.run
     if run.clock[NEXT_END] <= until:
         return True
@@ -312,31 +317,32 @@ def _due(simulation: Simulation, until: float) -> bool:
 
 
 def _next_arrival(simulation: Simulation) -> float:
+    """Time of the next known arrival; inf if there is none."""
     run = simulation.run
     following = run.numbers[FOLLOWING]
     return float(run.arrival[following]) if following < run.numbers[KNOWN] else inf
 
 
-def _split(pools: _Pools, *, own_first: bool) -> Split:
-    """Both pools' results put together, on a clock that begins with the first arrival."""
-    prefill, decode = finished(pools.prefill), finished(pools.decode)
-    chosen, run = np.array(pools.landed, dtype=np.int64), pools.decode.run
+def _split(pools: _Pools, *, decodes_first: bool) -> DisaggregatedRun:
+    """Results of both pools combined, on a clock that begins with the first arrival."""
+    prefill, decode = served_requests(pools.prefill), served_requests(pools.decode)
+    decoded, run = np.array(pools.landed, dtype=np.int64), pools.decode.run
     start = float(pools.prefill.run.arrival[0]) if len(pools.came) else 0.0
-    first, last = prefill.first_s.copy(), prefill.last_s.copy()
+    first_s, last_s = prefill.first_s.copy(), prefill.last_s.copy()
     worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
-    last[chosen], worker[chosen] = run.last - start, decode.worker
-    first[chosen] = (run.first if own_first else run.admitted) - start
-    preempted[chosen] += decode.preempted
-    served = of_both(
+    last_s[decoded], worker[decoded] = run.last - start, decode.worker
+    first_s[decoded] = (run.first if decodes_first else run.admitted) - start
+    preempted[decoded] += decode.preempted
+    served = combined_result(
         prefill,
         decode,
         arrival=prefill.arrival_s,
-        first=first,
-        last=last,
+        first_s=first_s,
+        last_s=last_s,
         worker=worker,
         preempted=preempted,
     )
-    return Split(
+    return DisaggregatedRun(
         served=served,
         prefill=prefill,
         decode=decode,
@@ -344,23 +350,23 @@ def _split(pools: _Pools, *, own_first: bool) -> Split:
     )
 
 
-def of_both(
-    prefill: Served,
-    decode: Served,
+def combined_result(
+    prefill: ServedRequests,
+    decode: ServedRequests,
     *,
     arrival: FloatArray,
-    first: FloatArray,
-    last: FloatArray,
+    first_s: FloatArray,
+    last_s: FloatArray,
     worker: IntArray,
     preempted: IntArray,
-) -> Served:
-    """What became of whole requests: their times, and what both pools did; none has a first token
-    that never had its last.
+) -> ServedRequests:
+    """Outcome of whole requests from the outcomes of both pools; a request without a last token has
+    no first token.
     """
-    return Served(
+    return ServedRequests(
         arrival_s=arrival,
-        first_s=np.where(np.isnan(last), np.nan, first),
-        last_s=last,
+        first_s=np.where(np.isnan(last_s), np.nan, first_s),
+        last_s=last_s,
         worker=worker,
         preempted=preempted,
         cached=prefill.cached,

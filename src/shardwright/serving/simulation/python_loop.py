@@ -1,5 +1,5 @@
-"""The simulation, one iteration after the other, in plain Python: what the folded loop is held
-against.
+"""The simulation in plain Python, one request and iteration after the other: the reference of the
+compiled loop.
 """
 
 from __future__ import annotations
@@ -14,8 +14,14 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.errors import InfeasibleError
 from shardwright.serving.policy.draft_tokens import tokens_given
-from shardwright.serving.policy.next_iteration import arrive, give, leave, never_fits, plan
-from shardwright.serving.policy.prompt_delay import wait_for_company
+from shardwright.serving.policy.next_iteration import (
+    arrive,
+    give_tokens,
+    never_fits,
+    plan_iteration,
+    remove_done,
+)
+from shardwright.serving.policy.prompt_delay import update_prompt_delay
 from shardwright.serving.policy.scheduler_state import (
     CACHED,
     DONE,
@@ -26,11 +32,11 @@ from shardwright.serving.policy.scheduler_state import (
     PREEMPTED,
     REFUSED,
     STATUS,
-    State,
+    SchedulerState,
     new_state,
 )
 from shardwright.serving.simulation.fleet import Fleet
-from shardwright.serving.simulation.request_router import num_of_router, route
+from shardwright.serving.simulation.request_router import route, router_number
 from shardwright.serving.step_times.iteration_seconds import (
     NUM_COUNTS,
     NUM_PARTS,
@@ -39,12 +45,12 @@ from shardwright.serving.step_times.iteration_seconds import (
     iteration_seconds,
 )
 from shardwright.serving.step_times.step_table import StepTable
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
-Timing: TypeAlias = Callable[[State, int, int], float]
+Timing: TypeAlias = Callable[[SchedulerState, int, int], float]
 """Seconds of the iteration that is planned in a rank's slot."""
 
-Watcher: TypeAlias = Callable[[float, State, int, int], None]
+Watcher: TypeAlias = Callable[[float, SchedulerState, int, int], None]
 """Is told of each iteration of each rank as it begins: when, and its slot of the state."""
 
 
@@ -55,8 +61,8 @@ def serve_unfolded(
     *,
     timing: Timing | None = None,
     watcher: Watcher | None = None,
-) -> Served:
-    """What becomes of requests, iteration by iteration.
+) -> ServedRequests:
+    """Outcome of requests on a fleet, iteration by iteration.
 
     At one instant iterations end first, then requests arrive, then iterations begin. A worker with
     pipeline stages begins the next one a stage's share of the last one's seconds later, and ends
@@ -64,8 +70,8 @@ def serve_unfolded(
     begins.
 
     Args:
-        timing: seconds by another law than the table's.
-        watcher: see there.
+        timing: seconds of an iteration, in place of the table's.
+        watcher: called for each iteration of each rank.
     """
     run = _Run(requests=requests, table=table, fleet=fleet, timing=timing, watcher=watcher)
     while run.advance():
@@ -78,10 +84,16 @@ _NOBODY = np.zeros(2, dtype=np.int64)
 
 @dataclass(slots=True, kw_only=True)
 class _Worker:
-    """Iterations under way, the oldest first: when each ends, and its slot. `planned`: a slot that
-    waits for its turn. `begins`: when the next one may begin, `begun`: when it last tried to;
-    `looked`: it has looked at an end since; `blocked`: it could not, and something has to happen
-    first.
+    """A worker's iterations.
+
+    Args:
+        under_way: (end, slot) of iterations under way, the oldest first.
+        slots: free slots.
+        planned: a slot planned in advance; -1 = none.
+        begins: time at which the next iteration may begin.
+        begun: time of the last attempt to begin.
+        looked: an end was seen since that attempt.
+        blocked: nothing could begin, and another event has to come first.
     """
 
     under_way: deque[tuple[float, int]] = field(default_factory=deque)
@@ -100,7 +112,7 @@ class _Run:
     fleet: Fleet
     timing: Timing | None
     watcher: Watcher | None
-    state: State = field(init=False)
+    state: SchedulerState = field(init=False)
     columns: Columns = field(init=False)
     workers: list[_Worker] = field(init=False)
     arrival: FloatArray = field(init=False)
@@ -127,7 +139,7 @@ class _Run:
             scheduler,
             ranks=self.fleet.workers * self.fleet.ranks,
             slots=slots,
-            seed=self.fleet.guessing.seed,
+            seed=self.fleet.acceptance.seed,
         )
         longest = int((self.requests.inputs + self.requests.outputs).max(initial=1))
         self.columns = columns_of(self.table, scheduler, longest=longest)
@@ -137,22 +149,22 @@ class _Run:
         self.admitted, self.first, self.last = np.full((3, n), np.nan)
         self.where = np.full(n, -1, dtype=np.int64)
         self.known = min(n, self.requests.concurrency) if self.requests.concurrency else n
-        self.chances = self.fleet.guessing.chances(scheduler.guesses)
+        self.chances = self.fleet.acceptance.chances(scheduler.draft_tokens)
 
     def advance(self) -> bool:
-        """The next event; whether there was one."""
+        """Run the next event; False if there is none."""
         end = min((self._next_end(w) for w in self.workers), default=np.inf)
         begin = min(
             (max(w.begins, self.now) for w in self.workers if self._may_begin(w)), default=np.inf
         )
-        comes = self.arrival[self.following] if self.following < self.known else np.inf
-        at = min(end, begin, comes)
+        arrives = self.arrival[self.following] if self.following < self.known else np.inf
+        at = min(end, begin, arrives)
         if at == np.inf:
             return False
         self._pass_time(float(at))
         if end <= at:
             self._end(next(i for i, w in enumerate(self.workers) if self._next_end(w) == end))
-        elif comes <= at:
+        elif arrives <= at:
             self._arrive()
         else:
             self._begin(
@@ -168,8 +180,8 @@ class _Run:
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
 
     def _next_end(self, worker: _Worker) -> float:
-        """When it looks at the end of its oldest iteration: behind what it began, and with stages
-        it begins one between two, if it can.
+        """Time at which the worker looks at the end of its oldest iteration: after what it began;
+        with stages it begins one between two ends, if it can.
         """
         if not worker.under_way or (worker.looked and self._may_begin(worker)):
             return float(np.inf)
@@ -187,7 +199,7 @@ class _Run:
             self._next_of_loop()
             return
         rank = route(
-            self.state, num_of_router(self.fleet.router), request, self.routed, self.fleet.workers
+            self.state, router_number(self.fleet.router), request, self.routed, self.fleet.workers
         )
         self.routed += 1
         self.where[request] = rank // self.fleet.ranks
@@ -211,8 +223,8 @@ class _Run:
             worker.blocked = True
             return
         seconds = self._seconds(index, slot)
-        before = worker.under_way[-1][0] if worker.under_way else 0.0
-        worker.under_way.append((max(before, self.now + seconds), slot))
+        previous_end = worker.under_way[-1][0] if worker.under_way else 0.0
+        worker.under_way.append((max(previous_end, self.now + seconds), slot))
         worker.begins = self.now + seconds / max(1, self.table.stages)
         self.iterations += 1
         self.busy += seconds
@@ -220,13 +232,13 @@ class _Run:
             worker.planned = self._plan(index)
 
     def _plan(self, index: int) -> int:
-        """A slot with what the worker's ranks do next; -1 = nothing."""
+        """Plan the next iteration of a worker's ranks; returns its slot, -1 = nothing to do."""
         worker = self.workers[index]
         slot = worker.slots.pop()
         num_planned = 0
-        wait_for_company(self.state, index * self.fleet.ranks, self.fleet.ranks)
+        update_prompt_delay(self.state, index * self.fleet.ranks, self.fleet.ranks)
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
-            num_planned += plan(self.state, rank, slot)
+            num_planned += plan_iteration(self.state, rank, slot)
             self._admit(rank, slot)
         if num_planned:
             return slot
@@ -240,7 +252,7 @@ class _Run:
                 self.admitted[request] = self.now
 
     def _seconds(self, index: int, slot: int) -> float:
-        """Of the slowest rank."""
+        """Seconds of a worker's iteration: those of its slowest rank."""
         slowest, slowest_parts = -1.0, self.parts
         for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
             if self.watcher is not None:
@@ -274,18 +286,18 @@ class _Run:
             for entry in range(self.state.batch_size[rank, slot]):
                 num_done += self._give(rank, slot, entry)
             if num_done:
-                leave(self.state, rank)
+                remove_done(self.state, rank)
         worker.slots.append(slot)
         worker.blocked, worker.looked = False, True
 
     def _give(self, rank: int, slot: int, entry: int) -> bool:
         request = self.state.batch[rank, slot, entry, ENTRY]
-        got = give(
+        given = give_tokens(
             self.state, rank, slot, entry, tokens_given(self.state, self.chances, rank, slot, entry)
         )
-        if not got:
+        if not given:
             return False
-        if self.state.requests[request, GENERATED] == got:
+        if self.state.requests[request, GENERATED] == given:
             self.first[request] = self.now
         if self.state.requests[request, STATUS] != DONE:
             return False
@@ -293,8 +305,8 @@ class _Run:
         self._next_of_loop()
         return True
 
-    def served(self) -> Served:
-        """All of it, on a clock that begins with the first arrival."""
+    def served(self) -> ServedRequests:
+        """Outcome of all requests, on a clock that begins with the first arrival."""
         return served_of(
             self.state,
             arrival=self.arrival,
@@ -310,7 +322,7 @@ class _Run:
 
 
 def served_of(
-    state: State,
+    state: SchedulerState,
     *,
     arrival: FloatArray,
     admitted: FloatArray,
@@ -321,18 +333,22 @@ def served_of(
     busy: float,
     parts: FloatArray,
     queued: float,
-) -> Served:
-    """A run's end as `Served`; `queued`: the integral of the number of waiting requests."""
+) -> ServedRequests:
+    """Outcome of a run's requests from its final state and times.
+
+    Args:
+        queued: integral over time of the number of waiting requests.
+    """
     if (state.requests[:, STATUS] < DONE).any():
-        left = int((state.requests[:, STATUS] < DONE).sum())
+        num_left = int((state.requests[:, STATUS] < DONE).sum())
         raise InfeasibleError(
-            f"{left:,} requests wait for ever: the scheduler never admits the first of them",
+            f"{num_left:,} requests wait for ever: the scheduler never admits the first of them",
             hint="a higher memory fraction, fewer tokens an iteration, or shorter requests",
         )
     start = float(arrival[0]) if len(arrival) else 0.0
     seconds = float(np.nanmax(last, initial=start)) - start if len(arrival) else 0.0
     waited = (admitted - arrival)[state.requests[:, STATUS] == DONE]
-    return Served(
+    return ServedRequests(
         arrival_s=arrival - start,
         first_s=first - start,
         last_s=last - start,

@@ -1,4 +1,4 @@
-"""Which rank a request goes to when it arrives."""
+"""Routing of arriving requests to ranks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import Final
 
 from shardwright.compiled import allocation_free
 from shardwright.serving.policy.cache_blocks import cached_tokens
-from shardwright.serving.policy.scheduler_state import INPUTS, NUM_RUNNING, NUM_WAITING, State
+from shardwright.serving.policy.scheduler_state import (
+    INPUTS,
+    NUM_RUNNING,
+    NUM_WAITING,
+    SchedulerState,
+)
 
 
 class Router(StrEnum):
-    """ROUND_ROBIN: one worker after the other, and one rank of it after the other. SHORTEST: to the
-    rank with the fewest requests, waiting or running. PREFIX: to the one that has the most of the
-    prompt's tokens in its cache, less its requests times the prompt's tokens over the most that run
-    at once; so a long queue outweighs a cache.
+    """Rule that chooses the rank of an arriving request.
+
+    ROUND_ROBIN: the workers in turn, and the ranks of each in turn. SHORTEST: the rank with the
+    fewest requests, waiting or running. PREFIX: the rank with the most tokens of the prompt in its
+    cache, less its requests times the prompt's tokens over the most that run at once; so a long
+    queue outweighs a cache.
     """
 
     ROUND_ROBIN = "round-robin"
@@ -27,12 +34,12 @@ _ROUND_ROBIN, _SHORTEST, _PREFIX = range(3)
 
 
 @allocation_free
-def route(state: State, router: int, request: int, order: int, workers: int) -> int:
+def route(state: SchedulerState, router: int, request: int, order: int, workers: int) -> int:
     """The rank of the `order`-th request of all. Ties go to the lowest rank."""
     ranks = state.ranks.shape[0]
-    each = ranks // workers
+    ranks_per_worker = ranks // workers
     if router == _ROUND_ROBIN:
-        return int((order % workers) * each + (order // workers) % each)
+        return int((order % workers) * ranks_per_worker + (order // workers) % ranks_per_worker)
     best, best_score = 0, 0.0
     for rank in range(ranks):
         score = -float(state.ranks[rank, NUM_WAITING] + state.ranks[rank, NUM_RUNNING])
@@ -44,6 +51,6 @@ def route(state: State, router: int, request: int, order: int, workers: int) -> 
     return best
 
 
-def num_of_router(router: Router) -> int:
-    """As `route` takes it."""
+def router_number(router: Router) -> int:
+    """Number of a router, as the compiled `route` takes it."""
     return ROUTERS.index(router)

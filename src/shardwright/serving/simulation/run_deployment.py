@@ -1,4 +1,4 @@
-"""A deployment's pools under drawn requests: step tables, schedulers and the loop put together."""
+"""Simulation of a deployment's pools under a job's requests: step tables, schedulers and loop."""
 
 from __future__ import annotations
 
@@ -7,55 +7,65 @@ import numpy as np
 from shardwright.errors import StrategyError, UsageError
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving import ClosedLoop, Poisson
-from shardwright.serving.deployments.engine_on_worker import on_worker
-from shardwright.serving.deployments.scheduler_settings import scheduler_of
+from shardwright.serving.deployments.engine_on_worker import problem_on_worker
+from shardwright.serving.deployments.scheduler_settings import scheduler_settings
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
-from shardwright.serving.simulation.cache_transfer import Link
+from shardwright.serving.simulation.cache_transfer import CacheLink
 from shardwright.serving.simulation.compiled_loop import serve
-from shardwright.serving.simulation.fleet import Fleet, Guessing
-from shardwright.serving.simulation.mean_estimate import MeanField, MeanLoad, mean_field, stack
+from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet
+from shardwright.serving.simulation.mean_estimate import (
+    MeanField,
+    MeanLoad,
+    mean_field,
+    stacked_tables,
+)
 from shardwright.serving.simulation.prefill_and_decode import serve_split
 from shardwright.serving.step_times.block_prices import step_table
 from shardwright.serving.step_times.worker_memory import cached_bytes
-from shardwright.serving.traffic.draw_requests import draw
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.draw_requests import draw_requests
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
 
-def served_job(
+def simulate_job(
     problem: ServingProblem, deployment: Deployment, *, blocks: tuple[int, ...]
-) -> tuple[Requests, Served]:
-    """The job's requests, drawn, and what becomes of them. The first of a closed loop without a
-    burst come over the mean time of a request, as a run with a burst has it.
+) -> tuple[Requests, ServedRequests]:
+    """A job's requests, drawn, and their outcome on a deployment.
+
+    The first requests of a closed loop without a burst arrive spread over the mean time of a
+    request in a run with a burst.
 
     Args:
-        blocks: of the cache of each rank, a number for each pool.
+        blocks: cache blocks of each rank, one number for each pool.
     """
-    size = on_worker(problem, deployment.pools[0].worker).engine.block_tokens
-    requests = draw(problem.job, block_tokens=size)
-    served = simulated(problem, deployment, requests, blocks=blocks)
+    size = problem_on_worker(problem, deployment.pools[0].worker).engine.block_tokens
+    requests = draw_requests(problem.job, block_tokens=size)
+    served = simulate_requests(problem, deployment, requests, blocks=blocks)
     if not isinstance(problem.job.arrivals, ClosedLoop) or problem.job.arrivals.burst:
         return requests, served
-    requests = draw(
+    requests = draw_requests(
         problem.job, block_tokens=size, answer_s=float(np.nanmean(served.last_s - served.arrival_s))
     )
-    return requests, simulated(problem, deployment, requests, blocks=blocks)
+    return requests, simulate_requests(problem, deployment, requests, blocks=blocks)
 
 
-def simulated(
+def simulate_requests(
     problem: ServingProblem, deployment: Deployment, requests: Requests, *, blocks: tuple[int, ...]
-) -> Served:
-    """What becomes of the requests: on aggregated workers, or on prefill workers first and, behind
-    a transfer, on decode workers.
+) -> ServedRequests:
+    """Outcome of requests on aggregated workers, or on prefill workers and, after a transfer, on
+    decode workers.
 
     Args:
-        blocks: of the cache of each rank, a number for each pool.
+        blocks: cache blocks of each rank, one number for each pool.
     """
-    own = [on_worker(problem, pool.worker) for pool in deployment.pools]
-    tables = [step_table(one, pool.worker) for one, pool in zip(own, deployment.pools, strict=True)]
+    problems = [problem_on_worker(problem, pool.worker) for pool in deployment.pools]
+    tables = [
+        step_table(pool_problem, pool.worker)
+        for pool_problem, pool in zip(problems, deployment.pools, strict=True)
+    ]
     fleets = [
-        fleet_of(one, pool, blocks=count)
-        for one, pool, count in zip(own, deployment.pools, blocks, strict=True)
+        fleet_of(pool_problem, pool, blocks=count)
+        for pool_problem, pool, count in zip(problems, deployment.pools, blocks, strict=True)
     ]
     if len(fleets) == 1:
         return serve(requests, tables[0], fleets[0])
@@ -69,19 +79,19 @@ def simulated(
     ).served
 
 
-def in_the_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanField:
-    """What aggregated workers do in the mean, in closed form (`mean_field`): no queue is simulated
-    and nothing is drawn.
+def estimate_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int) -> MeanField:
+    """Mean-value estimate of aggregated workers in closed form (`mean_field`), without a
+    simulation.
 
     Args:
-        blocks: of the cache of each rank.
+        blocks: cache blocks of each rank.
 
     Raises:
-        StrategyError: prompts and answers have workers of their own. UsageError: the arrivals are a
-        trace, or swing.
+        StrategyError: prompts and answers have separate workers.
+        UsageError: the arrivals are a trace, or their rate varies.
     """
-    (pool, *others), job = deployment.pools, problem.job
-    if others:
+    (pool, *other_pools), job = deployment.pools, problem.job
+    if other_pools:
         raise StrategyError(
             "an estimate in the mean is of aggregated workers alone",
             hint="leave --estimate out: pools apart are simulated",
@@ -91,11 +101,11 @@ def in_the_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int)
             "an estimate in the mean is of a closed loop or a steady stream",
             hint="--concurrency 256 or --arrivals poisson:12/s",
         )
-    own = on_worker(problem, pool.worker)
+    pool_problem = problem_on_worker(problem, pool.worker)
     inputs, outputs = job.lengths.inputs.mean, job.lengths.outputs.mean
-    stacked = stack(
-        [step_table(own, pool.worker)],
-        [fleet_of(own, pool, blocks=blocks)],
+    stacked = stacked_tables(
+        [step_table(pool_problem, pool.worker)],
+        [fleet_of(pool_problem, pool, blocks=blocks)],
         context=inputs + outputs / 2,
     )
     if isinstance(job.arrivals, ClosedLoop):
@@ -111,45 +121,47 @@ def in_the_mean(problem: ServingProblem, deployment: Deployment, *, blocks: int)
 
 
 def fleet_of(problem: ServingProblem, pool: Pool, *, blocks: int) -> Fleet:
-    """The workers of a pool; the engine of `problem` is that of `on_worker`."""
+    """The fleet of a pool's workers; the engine of `problem` is that of `problem_on_worker`."""
     speculation = problem.job.speculation if pool.role is not Role.PREFILL else None
     return Fleet(
-        scheduler=scheduler_of(problem.engine, pool.worker, blocks=blocks, role=pool.role),
+        scheduler=scheduler_settings(problem.engine, pool.worker, blocks=blocks, role=pool.role),
         workers=pool.count,
         ranks=pool.worker.dpa,
         think_s=problem.constants.request_s,
-        guessing=Guessing(
+        acceptance=DraftAcceptance(
             acceptance=speculation.acceptance if speculation else 0.0, seed=problem.job.seed
         ),
     )
 
 
-def link_between(problem: ServingProblem, deployment: Deployment) -> Link:
-    """What keys and values go over from a prefill worker: the island's links where the whole
-    deployment lies in one, else the cards of its devices.
+def link_between(problem: ServingProblem, deployment: Deployment) -> CacheLink:
+    """Link for KV caches from a prefill worker: the island's links where the whole deployment lies
+    in one, else the network cards of its devices.
 
-    Every device of a rank sends what it holds, side by side with the others; of the two workers the
-    one with fewer devices is the slower end.
+    Every device of a rank sends its part of the cache, all at once; the worker with fewer devices
+    limits the rate.
     """
     cluster, workers = problem.cluster, [pool.worker for pool in deployment.pools]
-    bandwidth, latency_s = _way(cluster, deployment.devices)
-    least = min(_rank_devices(worker) for worker in workers)
+    bandwidth, latency_s = _tier_of_deployment(cluster, deployment.devices)
+    fewest_devices = min(_rank_devices(worker) for worker in workers)
     token, sequence = cached_bytes(problem, workers[0])
-    return Link(
-        bandwidth=bandwidth * least,
+    return CacheLink(
+        bandwidth=bandwidth * fewest_devices,
         latency_s=latency_s,
         bytes_per_token=token * _rank_devices(workers[0]),
         bytes_per_sequence=float(sequence * _rank_devices(workers[0])),
     )
 
 
-def _way(cluster: Cluster, devices: int) -> tuple[float, float]:
-    """Bytes/s of a device and seconds of a message, on the tier that joins so many devices."""
+def _tier_of_deployment(cluster: Cluster, devices: int) -> tuple[float, float]:
+    """Bytes a second of a device and seconds of a message, on the smallest tier that joins
+    `devices` devices.
+    """
     tiers = cluster.tiers()
     tier = next((tier for tier in tiers if tier.num_devices >= devices), tiers[-1])
     return tier.bandwidth, tier.latency_s
 
 
 def _rank_devices(worker: Worker) -> int:
-    """Devices that hold parts of one request's cache."""
+    """Number of devices that hold parts of one request's cache."""
     return worker.tp * worker.cp * worker.pp

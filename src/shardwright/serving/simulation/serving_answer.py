@@ -1,4 +1,4 @@
-"""What a simulation of serving says, with what it rests on."""
+"""The answer of a serving simulation, with its inputs and assumptions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from shardwright.serving.deployments.workers import Deployment, Pool
 from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.user_metrics import Metrics
 from shardwright.serving.step_times.worker_memory import WorkerMemory
-from shardwright.serving.traffic.drawn_requests import Served
+from shardwright.serving.traffic.drawn_requests import ServedRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAnswer:
-    """Of one pool: the memory of its devices,
-    and the share of the cache that was in use at most.
-    """
+    """Memory of a pool's devices, and the largest share of the cache in use."""
 
     pool: Pool
     memory: WorkerMemory
@@ -25,15 +23,15 @@ class PoolAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServingAnswer:
-    """A deployment under a job's traffic.
+    """Outcome of a deployment under a job's traffic.
 
     Args:
-        engine: name and options;
-        settled: as it runs on the first pool's workers.
-        metrics: what users see.
-        served: what became of each request.
+        engine: name and options.
+        settled: the engine's settings on the first pool's workers.
+        metrics: latencies and throughput that users see.
+        served: outcome of each request.
         joules_per_token: at the devices' power limits while the run lasts; None = not known.
-        notes: what was assumed.
+        notes: assumptions.
     """
 
     request: ServingRequest
@@ -43,6 +41,6 @@ class ServingAnswer:
     settled: Engine
     pools: tuple[PoolAnswer, ...]
     metrics: Metrics
-    served: Served
+    served: ServedRequests
     joules_per_token: float | None
     notes: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""What users of a service see: times to tokens, throughput, and the share of requests whose promise
-is kept.
+"""Metrics that users of a service see: times to tokens, throughput, and the share of requests that
+meet the latency targets.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.job.serving import Promise
 from shardwright.lazy_dataclass import dataclass
-from shardwright.serving.traffic.drawn_requests import Requests, Served
+from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Of one number over requests: its mean and its percentiles by nearest rank."""
+class MetricSpread:
+    """Mean of one metric over requests, and its percentiles by nearest rank."""
 
     mean: float
     p50: float
@@ -24,32 +24,31 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Of a run, or of the requests of it that count.
+    """Metrics of a run, or of its requests after the warm-up.
 
     Args:
-        num_requests: that count.
-        num_refused: that could never be served.
+        num_requests: requests counted.
+        num_refused: requests that could never be served.
         ttft: seconds from arrival to the first token.
-        tpot: seconds of each further token, in the mean of a request; requests of one token have
-            none.
+        tpot: mean seconds of each further token of a request; requests of one token have none.
         e2e: seconds from arrival to the last token.
-        seconds: from the first arrival to the last token of those that count.
-        tokens_per_second: of answers.
-        per_device: that over the devices.
-        per_user: the mean of 1 / TPOT.
-        requests_per_second: done.
-        goodput: requests a second whose promise is kept;
-        kept: their share.
-        promised: the share is what was promised, at least.
-        concurrency: mean number in the system.
-        queue: mean number that wait for admission.
+        seconds: from the first arrival to the last token of the requests counted.
+        tokens_per_second: tokens of answers a second.
+        per_device: tokens a second of one device.
+        per_user: mean of 1 / TPOT.
+        requests_per_second: requests done a second.
+        goodput: requests a second that meet the latency targets.
+        kept: share of the requests that meet the latency targets.
+        promised: the share is at least the target share.
+        concurrency: mean number of requests in the system.
+        queue: mean number of requests that wait for admission.
     """
 
     num_requests: int
     num_refused: int
-    ttft: Spread
-    tpot: Spread
-    e2e: Spread
+    ttft: MetricSpread
+    tpot: MetricSpread
+    e2e: MetricSpread
     seconds: float
     tokens_per_second: float
     per_device: float
@@ -62,62 +61,68 @@ class Metrics:
     queue: float
 
 
-def spread(values: FloatArray) -> Spread:
-    """Mean, and the smallest values that 50, 90 and 99 % are not above; nan of none."""
+def metric_spread(values: FloatArray) -> MetricSpread:
+    """Mean, and the smallest values that 50, 90 and 99 % are not above; nan of an empty array."""
     if not len(values):
-        return Spread(mean=np.nan, p50=np.nan, p90=np.nan, p99=np.nan)
+        return MetricSpread(mean=np.nan, p50=np.nan, p90=np.nan, p99=np.nan)
     ordered = np.sort(values)
-    at = [
+    percentiles = [
         float(ordered[max(0, int(np.ceil(share * len(ordered) - 1e-9)) - 1)])
         for share in (0.5, 0.9, 0.99)
     ]
-    return Spread(mean=float(ordered.mean()), p50=at[0], p90=at[1], p99=at[2])
+    return MetricSpread(
+        mean=float(ordered.mean()), p50=percentiles[0], p90=percentiles[1], p99=percentiles[2]
+    )
 
 
 def metrics(
     requests: Requests,
-    served: Served,
+    served: ServedRequests,
     *,
     devices: int = 1,
     promise: Promise | None = None,
     warm_up: int = 0,
     request_s: float = 0.0,
 ) -> Metrics:
-    """What users saw.
+    """Metrics of served requests as users see them.
 
     Args:
-        devices: of all workers.
-        promise: of requests.
+        devices: devices of all workers.
+        promise: latency targets of requests.
         warm_up: the first requests that do not count. InferenceX sends 2 C of them before it starts
             its clock with a burst of its own: draw a loop for those alone, or leave it at 0 and
             count the burst, as it does.
-        request_s: on a request's way to the queue and of its first token's back, which users wait
-            for too.
+        request_s: seconds of a request's way to the queue and of its first token's way back, which
+            users wait for too.
     """
     counts = np.arange(len(requests.inputs)) >= warm_up
-    there = counts & ~np.isnan(served.last_s)
-    arrival, first, last = served.arrival_s[there], served.first_s[there], served.last_s[there]
-    outputs = requests.outputs[there]
-    ttft, e2e = first - arrival + request_s, last - arrival + request_s
-    many = outputs > 1
-    tpot = (last - first)[many] / (outputs[many] - 1)
-    seconds = float(last.max() - arrival.min()) + request_s if len(last) else 0.0
-    kept = _kept(promise, ttft, last - first, outputs, e2e)
-    share = float(kept.sum() / counts.sum()) if counts.any() else 1.0
+    answered = counts & ~np.isnan(served.last_s)
+    arrival_s, first_s, last_s = (
+        served.arrival_s[answered],
+        served.first_s[answered],
+        served.last_s[answered],
+    )
+    outputs = requests.outputs[answered]
+    ttft, e2e = first_s - arrival_s + request_s, last_s - arrival_s + request_s
+    several_tokens = outputs > 1
+    tpot = (last_s - first_s)[several_tokens] / (outputs[several_tokens] - 1)
+    seconds = float(last_s.max() - arrival_s.min()) + request_s if len(last_s) else 0.0
+    on_time = _promise_kept(promise, ttft, last_s - first_s, outputs, e2e)
+    share = float(on_time.sum() / counts.sum()) if counts.any() else 1.0
     rate = 1 / seconds if seconds > 0 else 0.0
     tokens = float(outputs.sum()) * rate
     return Metrics(
-        num_requests=int(there.sum()),
+        num_requests=int(answered.sum()),
         num_refused=int((counts & np.isnan(served.last_s)).sum()),
-        ttft=spread(ttft),
-        tpot=spread(tpot),
-        e2e=spread(e2e),
+        ttft=metric_spread(ttft),
+        tpot=metric_spread(tpot),
+        e2e=metric_spread(e2e),
         seconds=seconds,
         tokens_per_second=tokens,
         per_device=tokens / devices,
         per_user=float((1 / tpot[tpot > 0]).mean()) if (tpot > 0).any() else np.nan,
-        requests_per_second=len(last) * rate,
-        goodput=float(kept.sum()) * rate,
+        requests_per_second=len(last_s) * rate,
+        goodput=float(on_time.sum()) * rate,
         kept=share,
         promised=share >= (promise.share if promise else 0.0),
         concurrency=float(e2e.sum()) * rate,
@@ -125,17 +130,23 @@ def metrics(
     )
 
 
-def _kept(
-    promise: Promise | None, ttft: FloatArray, rest: FloatArray, outputs: IntArray, e2e: FloatArray
+def _promise_kept(
+    promise: Promise | None,
+    ttft: FloatArray,
+    decode_s: FloatArray,
+    outputs: IntArray,
+    e2e: FloatArray,
 ) -> BoolArray:
-    """Whether each request's promise is; one of a single token has no time of further ones."""
-    kept = np.ones(len(ttft), dtype=np.bool_)
+    """(n,) True for requests that meet their latency targets; a request of one token has no
+    TPOT.
+    """
+    on_time = np.ones(len(ttft), dtype=np.bool_)
     if promise is None:
-        return kept
+        return on_time
     if promise.ttft_s is not None:
-        kept &= ttft <= promise.ttft_s
+        on_time &= ttft <= promise.ttft_s
     if promise.tpot_s is not None:
-        kept &= rest <= promise.tpot_s * (outputs - 1)
+        on_time &= decode_s <= promise.tpot_s * (outputs - 1)
     if promise.e2e_s is not None:
-        kept &= e2e <= promise.e2e_s
-    return kept
+        on_time &= e2e <= promise.e2e_s
+    return on_time

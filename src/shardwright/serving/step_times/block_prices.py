@@ -1,5 +1,5 @@
-"""The step table of a worker: every block lowered once,
-priced for all numbers of tokens at once.
+"""Construction of a worker's step table: every block is lowered once and priced for all numbers of
+tokens at once.
 """
 
 from __future__ import annotations
@@ -47,119 +47,124 @@ MULTIPLIES_IN: Final = {
 """Units that multiply a format; devices have as many of them for 8-bit integers as for 8-bit
 floats."""
 STATE_BYTES: Final = 4
-LONGEST: Final = 2**17
+MAX_PROMPT_TOKENS: Final = 2**17
 
 
 def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
-    """What an iteration of one rank of `worker` takes; see `StepTable` for how its columns are
-    added up.
+    """Table of an iteration's seconds on one rank of `worker`; see `StepTable` for the sum of its
+    columns.
 
-    The engine is that of `on_worker`.
-
-    Stages are as long as their sum over their number: layers are cut evenly.
+    The engine is that of `problem_on_worker`. Stages have equal shares of the seconds: layers are
+    cut evenly.
     """
     engine, model, constants = problem.engine, problem.model, problem.constants
     products = products_of(problem)
     machine, networks = products.machine, engine_networks(problem.cluster, engine)
     device = problem.cluster.node.accelerator.name
-    of_prompts, of_answers = (
+    prompt_factor, decode_factor = (
         constants.in_place(kernels, device) for kernels in ("prompts", "answers")
     )
     tokens = _token_points(problem, worker)
-    sequences = _points(worker.sequences or engine.max_sequences)
-    lengths = np.concatenate([[0], _points(LONGEST, least=64)])
-    base, head = _Path.zeros(len(tokens)), _Path.zeros(len(sequences))
+    sequences = _sample_points(worker.sequences or engine.max_sequences)
+    lengths = np.concatenate([[0], _sample_points(MAX_PROMPT_TOKENS, smallest=64)])
+    base, head = _KernelPath.zeros(len(tokens)), _KernelPath.zeros(len(sequences))
     start, slope, prompts = (
         np.zeros(len(sequences)),
         np.zeros(len(sequences)),
         np.zeros(len(lengths)),
     )
     windows: dict[int, FloatArray] = {}
-    for block, count in counted_blocks(model, guesses=worker.guesses):
-        at = sequences * (worker.guesses + 1) if is_head(block) else tokens
-        found = forward_seconds(
+    for block, count in counted_blocks(model, draft_tokens=worker.draft_tokens):
+        token_counts = sequences * (worker.draft_tokens + 1) if is_head(block) else tokens
+        kernel_seconds = forward_seconds(
             block,
-            rows_of(worker, at),
+            rows_of(worker, token_counts),
             products=products,
             networks=networks,
             skew=problem.job.expert_skew,
             gap_s=constants.replayed_launch_s,
         )
-        path = _path(found, block, problem)
+        path = _kernel_path(kernel_seconds, block, problem)
         if is_head(block):
             head += path.times(count)
             continue
         base += path.times(count)
-        core = _Core.of(block, problem, worker, machine)
+        core = _ContextCost.of(block, problem, worker, machine)
         start += count * core.state(sequences)
-        prompts += count * of_prompts * core.prompts(lengths)
-        for window, (fixed, alone) in core.decoding(sequences).items():
-            start += count * of_answers * fixed
-            each = of_answers * alone
+        prompts += count * prompt_factor * core.prompts(lengths)
+        for window, (constant_s, per_token) in core.decoding(sequences).items():
+            start += count * decode_factor * constant_s
+            slope_seconds = decode_factor * per_token
             if window:
-                windows[window] = windows.get(window, np.zeros(len(sequences))) + count * each
+                windows[window] = (
+                    windows.get(window, np.zeros(len(sequences))) + count * slope_seconds
+                )
             else:
-                slope += count * each
-    names = sorted(windows)
+                slope += count * slope_seconds
+    window_sizes = sorted(windows)
     # Between two iterations lies what one stage takes of the first, so the host's work hides behind
     # as much in each of them, or comes on top of it.
-    turns = worker.pp if engine.asynchronous or engine.stages_wait else 1
+    host_rounds = worker.pp if engine.asynchronous or engine.stages_wait else 1
     return StepTable(
         tokens=tokens,
-        replayed=rising(base.replayed),
-        launched=rising(np.maximum(base.launched, base.replayed)),
-        replaying=rising(base.replaying),
-        launching=rising(base.launching),
+        replayed=monotone(base.replayed),
+        launched=monotone(np.maximum(base.launched, base.replayed)),
+        replaying=monotone(base.replaying),
+        launching=monotone(base.launching),
         captured=np.array(engine.captured, dtype=np.int64),
         piecewise=engine.piecewise,
         sequences=sequences,
-        head=rising(head.replayed),
-        decode_start=rising(start),
+        head=monotone(head.replayed),
+        decode_start=monotone(start),
         decode_slope=slope,
-        windows=np.array(names, dtype=np.int64),
-        window_slope=np.array([windows[w] for w in names]).reshape(len(names), len(sequences)),
+        windows=np.array(window_sizes, dtype=np.int64),
+        window_slope=np.array([windows[w] for w in window_sizes]).reshape(
+            len(window_sizes), len(sequences)
+        ),
         prompt_tokens=lengths.astype(np.int64),
-        prompt_seconds=rising(prompts),
-        host_s=constants.host_iteration_s * turns,
-        host_sequence_s=constants.host_sequence_s * turns,
+        prompt_seconds=monotone(prompts),
+        host_s=constants.host_iteration_s * host_rounds,
+        host_sequence_s=constants.host_sequence_s * host_rounds,
         answer_s=0.0,
         asynchronous=engine.asynchronous,
-        guesses=worker.guesses,
+        draft_tokens=worker.draft_tokens,
         stages=worker.pp,
         pads=engine.pads,
     )
 
 
-def rising(values: FloatArray) -> FloatArray:
-    """`values` without the falls that scattered measurements have: the middle of the highest value
-    so far and the lowest that is to come.
+def monotone(values: FloatArray) -> FloatArray:
+    """Non-decreasing version of scattered measurements: the mean of the highest value so far and
+    the lowest still to come.
     """
     return np.asarray(
         (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
     )
 
 
-def counted_blocks(model: Model, *, guesses: int) -> tuple[tuple[Block, int], ...]:
-    """Blocks that text runs through in an iteration, with how often: those that predict further
-    tokens once for each guess.
+def counted_blocks(model: Model, *, draft_tokens: int) -> tuple[tuple[Block, int], ...]:
+    """(block, uses in an iteration) of the text model; a block that predicts further tokens runs
+    once for each draft token.
     """
-    found: dict[int, int] = {}
+    uses: dict[int, int] = {}
     for run in model.runs:
         block = model.blocks[run.block]
-        count = run.count if block.name not in PREDICTORS else guesses
+        count = run.count if block.name not in PREDICTORS else draft_tokens
         if block.sequence == TEXT and count:
-            found[run.block] = found.get(run.block, 0) + count
-    return tuple((model.blocks[number], count) for number, count in found.items())
+            uses[run.block] = uses.get(run.block, 0) + count
+    return tuple((model.blocks[number], count) for number, count in uses.items())
 
 
 def products_of(problem: ServingProblem) -> Products:
-    """Rates of products in all formats of the job, on the cluster's device."""
+    """Matrix multiplication rates in all formats of the job, on the cluster's device."""
     device, precision = problem.cluster.node.accelerator, problem.job.precision
     classes = (precision.attention, precision.mlp, precision.experts, precision.head)
-    formats = {NumberFormat.BF16, *(one.activations for one in classes)}
+    formats = {NumberFormat.BF16, *(number_format.activations for number_format in classes)}
     return Products(
         machine=_machine(device, NumberFormat.BF16),
-        by_format={one: _machine(device, one) for one in sorted(formats)},
+        by_format={
+            number_format: _machine(device, number_format) for number_format in sorted(formats)
+        },
         precision=precision,
         library=library_of(problem.engine),
         expert_library=expert_library(problem.engine),
@@ -202,9 +207,9 @@ def rows_of(worker: Worker, tokens: IntArray) -> Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Path:
-    """Seconds where captured graphs replay kernels, and where the host launches them one by one;
-    and those of the host alone, of both.
+class _KernelPath:
+    """Seconds of work by kernel launch: captured graphs replayed, or kernels launched one by one;
+    and the host's seconds of each.
     """
 
     replayed: FloatArray
@@ -213,21 +218,23 @@ class _Path:
     launching: FloatArray
 
     @staticmethod
-    def zeros(count: int) -> _Path:
-        return _Path(
+    def zeros(count: int) -> _KernelPath:
+        """Zero seconds at `count` points."""
+        return _KernelPath(
             **dict.fromkeys(("replayed", "launched", "replaying", "launching"), np.zeros(count))
         )
 
-    def __add__(self, other: _Path) -> _Path:
-        return _Path(
+    def __add__(self, other: _KernelPath) -> _KernelPath:
+        return _KernelPath(
             replayed=self.replayed + other.replayed,
             launched=self.launched + other.launched,
             replaying=self.replaying + other.replaying,
             launching=self.launching + other.launching,
         )
 
-    def times(self, count: int) -> _Path:
-        return _Path(
+    def times(self, count: int) -> _KernelPath:
+        """The seconds of `count` such blocks."""
+        return _KernelPath(
             replayed=self.replayed * count,
             launched=self.launched * count,
             replaying=self.replaying * count,
@@ -235,24 +242,29 @@ class _Path:
         )
 
 
-def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path:
-    """A block takes no less than its host does: for each kernel where Python launches them; where
-    an engine compiles what lies between two attention cores (it is what it captures in pieces) for
-    each such piece and its kernels, but those of experts, which stay Python's; for each piece alone
-    where captured pieces are replayed.
+def _kernel_path(
+    kernel_seconds: ForwardSeconds, block: Block, problem: ServingProblem
+) -> _KernelPath:
+    """Seconds of a block, at least those of its host.
+
+    The host takes time for each kernel where Python launches it; where an engine compiles the piece
+    between two attention cores (the pieces that it captures), for each piece and its kernels,
+    except experts, which Python launches; for each piece alone where captured pieces are replayed.
     """
     constants, engine = problem.constants, problem.engine
-    total = in_place(found, constants, accelerator=problem.cluster.node.accelerator.name)
+    total = engine_seconds(
+        kernel_seconds, constants, accelerator=problem.cluster.node.accelerator.name
+    )
     pieces = (
         sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators)
         * constants.host_piece_s
     )
-    launches = found.kernels * constants.host_launch_s
+    launches = kernel_seconds.kernels * constants.host_launch_s
     if engine.piecewise:
-        compiled = found.compiled * constants.compiled_launch_s
-        launches = pieces + compiled + found.opaque * constants.host_launch_s
+        compiled = kernel_seconds.compiled * constants.compiled_launch_s
+        launches = pieces + compiled + kernel_seconds.opaque * constants.host_launch_s
     replays = np.full(len(total), 0.0 if engine.full_graphs else pieces)
-    return _Path(
+    return _KernelPath(
         replayed=np.maximum(total, replays),
         launched=np.maximum(total, launches),
         replaying=replays,
@@ -260,17 +272,20 @@ def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path
     )
 
 
-def in_place(found: ForwardSeconds, constants: ServingConstants, *, accelerator: str) -> FloatArray:
-    """(t,) seconds of a block's kernels in a running engine on a catalog's `accelerator`."""
+def engine_seconds(
+    kernel_seconds: ForwardSeconds, constants: ServingConstants, *, accelerator: str
+) -> FloatArray:
+    """(t,) seconds of a block's kernels inside a running engine on a catalog's `accelerator`."""
     return np.asarray(
-        np.array([constants.in_place(part, accelerator) for part in PARTS]) @ found.seconds,
+        np.array([constants.in_place(part, accelerator) for part in PARTS])
+        @ kernel_seconds.seconds,
         dtype=np.float64,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Core:
-    """What of a block depends on contexts."""
+class _ContextCost:
+    """Costs of a block that depend on the contexts: attention, scans and states."""
 
     block: Block
     machine: Machine
@@ -279,8 +294,9 @@ class _Core:
     library: str
 
     @staticmethod
-    def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _Core:
-        return _Core(
+    def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _ContextCost:
+        """The context-dependent costs of a block on a worker."""
+        return _ContextCost(
             block=block,
             machine=machine,
             worker=worker,
@@ -289,16 +305,19 @@ class _Core:
         )
 
     def _cores(self) -> list[Operator]:
+        """The block's self-attention operators."""
         return [
             o for o in self.block.operators if o.attention is not None and not o.attention.cross
         ]
 
     def decoding(self, sequences: IntArray) -> dict[int, tuple[FloatArray, FloatArray]]:
-        """(start, slope) of the cores by their window (0 = none): keys that a scorer chooses are as
-        many as a window has.
+        """By attention window (0 = none), (start, slope) of decode attention: (s,) seconds, and
+        seconds a context token.
+
+        Keys chosen by a scorer count as a window of as many tokens.
         """
         latent = latent_of(self.block)
-        found: dict[int, tuple[FloatArray, FloatArray]] = {}
+        by_window: dict[int, tuple[FloatArray, FloatArray]] = {}
         for operator in self._cores():
             shape = operator.attention
             assert shape is not None
@@ -312,16 +331,16 @@ class _Core:
                 heads=-(-shape.heads // tp),
                 kv_heads=-(-shape.kv_heads // tp),
                 sequences=sequences,
-                queries=self.worker.guesses + 1,
+                queries=self.worker.draft_tokens + 1,
                 library=self.library,
             )
             window = shape.window or shape.selected
-            before = found.get(window, (np.zeros(len(sequences)), np.zeros(len(sequences))))
-            found[window] = (before[0] + start, before[1] + slope)
-        return found
+            previous = by_window.get(window, (np.zeros(len(sequences)), np.zeros(len(sequences))))
+            by_window[window] = (previous[0] + start, previous[1] + slope)
+        return by_window
 
     def prompts(self, lengths: IntArray) -> FloatArray:
-        """(p,) seconds of cores and scans over whole prompts."""
+        """(p,) seconds of attention and scans over whole prompts."""
         total = np.zeros(len(lengths))
         for operator in self._cores():
             assert operator.attention is not None
@@ -336,48 +355,48 @@ class _Core:
             )
         for operator in self.block.operators:
             if operator.scan is not None:
-                each = np.full(len(lengths), -(-operator.scan.heads // self.worker.tp))
+                local_heads = np.full(len(lengths), -(-operator.scan.heads // self.worker.tp))
                 spent = scan_seconds(
                     self.machine,
                     operator.scan,
                     tokens=np.maximum(lengths, 1),
-                    heads=each,
+                    heads=local_heads,
                     backward=False,
                 )
                 total += np.where(lengths > 0, spent - 4 * self.machine.accelerator.launch_s, 0.0)
         return total
 
     def state(self, sequences: IntArray) -> FloatArray:
-        """(s,) seconds to read and write the states of so many sequences."""
+        """(s,) seconds to read and write the states of sequences."""
         device = self.machine.accelerator
         elements = sum(
-            one.elements(self.worker.tp)
-            for one in lives_in(self.block)
-            if one.lifetime is Lifetime.SEQUENCE
+            living.elements(self.worker.tp)
+            for living in lives_in(self.block)
+            if living.lifetime is Lifetime.SEQUENCE
         )
-        moved = 2.0 * elements * STATE_BYTES * sequences * (self.worker.guesses + 1)
+        moved = 2.0 * elements * STATE_BYTES * sequences * (self.worker.draft_tokens + 1)
         return np.asarray(
             moved / (device.element_efficiency * device.memory_bandwidth), dtype=np.float64
         )
 
 
-def _points(most: int, *, least: int = 1) -> IntArray:
-    """Powers of two and half-way points from `least` up to `most`, and `most`."""
-    found, power = {most}, least
-    while power < most:
-        found |= {power, min(power * 3 // 2, most)}
+def _sample_points(largest: int, *, smallest: int = 1) -> IntArray:
+    """Powers of two and their half-way points from `smallest` to `largest`, and `largest`."""
+    points, power = {largest}, smallest
+    while power < largest:
+        points |= {power, min(power * 3 // 2, largest)}
         power *= 2
-    return np.array(sorted(found), dtype=np.int64)
+    return np.array(sorted(points), dtype=np.int64)
 
 
 def _token_points(problem: ServingProblem, worker: Worker) -> IntArray:
-    """Numbers of tokens that are priced: the captured sizes, and others up to the budget or the
-    most that decode.
+    """Numbers of tokens that are priced: the captured sizes, and samples up to the budget or the
+    most decode tokens.
     """
     engine = problem.engine
-    most = max(
+    max_tokens = max(
         worker.chunk or engine.token_budget,
-        (worker.sequences or engine.max_sequences) * (worker.guesses + 1),
+        (worker.sequences or engine.max_sequences) * (worker.draft_tokens + 1),
     )
-    captured = [size for size in engine.captured if size <= most]
-    return np.array(sorted({*_points(most).tolist(), *captured}), dtype=np.int64)
+    captured = [size for size in engine.captured if size <= max_tokens]
+    return np.array(sorted({*_sample_points(max_tokens).tolist(), *captured}), dtype=np.int64)

@@ -1,6 +1,4 @@
-"""Seconds of an iteration from a step table: its law, over columns that are tabulated once for a
-run.
-"""
+"""Seconds of an iteration, computed from a step table that is tabulated once for a run."""
 
 from __future__ import annotations
 
@@ -10,8 +8,14 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free, by_reference, inner
-from shardwright.serving.deployments.scheduler_settings import Scheduler
-from shardwright.serving.policy.scheduler_state import BEFORE, DECODES, SAMPLED, TOKENS, State
+from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
+from shardwright.serving.policy.scheduler_state import (
+    BEFORE,
+    DECODES,
+    SAMPLED,
+    TOKENS,
+    SchedulerState,
+)
 from shardwright.serving.step_times.step_table import StepTable
 
 # What `Served.by_part` counts.
@@ -34,14 +38,15 @@ T, S, D, K, R, PROMPTS, NUM_COUNTS = range(7)
 
 @by_reference
 class Columns(NamedTuple):
-    """A step table at every number of tokens and of sequences that a run can have.
+    """A step table at every number of tokens and of sequences that a run can have, in seconds.
 
     Args:
-        replayed, launched: (tokens + 1,) base;
+        replayed, launched: (tokens + 1,) base.
         replaying, launching: (tokens + 1,) of the host.
         head, start, slope: (sequences + 1,).
-        windows: (w,), window_slope: (w, sequences + 1).
-        prompt_tokens, prompt_seconds: A, between whose points lines are drawn.
+        windows: (w,) tokens.
+        window_slope: (w, sequences + 1).
+        prompt_tokens, prompt_seconds: points of A, attention of a whole prompt.
         scalars: see above.
     """
 
@@ -59,10 +64,14 @@ class Columns(NamedTuple):
     scalars: FloatArray
 
 
-def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Columns:
-    """`table` for iterations of `scheduler`; `longest`: tokens of a request at most."""
+def columns_of(table: StepTable, scheduler: SchedulerSettings, *, longest: int) -> Columns:
+    """`table` at every number of tokens and sequences that `scheduler` can reach.
+
+    Args:
+        longest: most tokens of a request.
+    """
     sequences = np.arange(scheduler.max_sequences + 1, dtype=np.float64)
-    most = (
+    max_prompt_tokens = (
         max(
             scheduler.token_budget,
             scheduler.prompt_tokens,
@@ -71,29 +80,30 @@ def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Colum
         + scheduler.block_tokens
     )
     tokens = np.arange(
-        most + scheduler.max_sequences * (scheduler.guesses + 1) + 1, dtype=np.float64
+        max_prompt_tokens + scheduler.max_sequences * (scheduler.draft_tokens + 1) + 1,
+        dtype=np.float64,
     )
     captured = np.asarray(table.captured, dtype=np.int64)
     padded = tokens.copy()
     if len(captured):
-        within = tokens <= captured[-1]
-        padded[within] = captured[np.searchsorted(captured, tokens[within])]
+        is_captured = tokens <= captured[-1]
+        padded[is_captured] = captured[np.searchsorted(captured, tokens[is_captured])]
     windows = np.asarray(table.windows, dtype=np.int64)
     launched, launching = (
-        line(tokens, table.tokens, one) for one in (table.launched, table.launching)
+        interpolated(tokens, table.tokens, column) for column in (table.launched, table.launching)
     )
     replays = np.ones(len(tokens), dtype=np.bool_) if table.pads else tokens == padded
     return Columns(
-        replayed=np.where(replays, line(padded, table.tokens, table.replayed), launched),
+        replayed=np.where(replays, interpolated(padded, table.tokens, table.replayed), launched),
         launched=launched,
-        replaying=np.where(replays, line(padded, table.tokens, table.replaying), launching),
+        replaying=np.where(replays, interpolated(padded, table.tokens, table.replaying), launching),
         launching=launching,
-        head=line(sequences, table.sequences, table.head),
-        start=line(sequences, table.sequences, table.decode_start),
-        slope=line(sequences, table.sequences, table.decode_slope),
+        head=interpolated(sequences, table.sequences, table.head),
+        start=interpolated(sequences, table.sequences, table.decode_start),
+        slope=interpolated(sequences, table.sequences, table.decode_slope),
         windows=windows,
         window_slope=np.array(
-            [line(sequences, table.sequences, row) for row in table.window_slope]
+            [interpolated(sequences, table.sequences, row) for row in table.window_slope]
         ).reshape(len(windows), len(sequences)),
         prompt_tokens=np.asarray(table.prompt_tokens, dtype=np.float64),
         prompt_seconds=np.asarray(table.prompt_seconds, dtype=np.float64),
@@ -111,27 +121,27 @@ def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Colum
     )
 
 
-def line(at: FloatArray, points: IntArray | FloatArray, values: FloatArray) -> FloatArray:
-    """Values at `at`: linear between points, beyond the last as between the last two, before the
-    first as there.
+def interpolated(at: FloatArray, points: IntArray | FloatArray, values: FloatArray) -> FloatArray:
+    """Values at `at`, linear between points; extrapolated after the last two, constant before the
+    first.
     """
     points = np.asarray(points, dtype=np.float64)
-    result = np.interp(at, points, values)
+    at_points = np.interp(at, points, values)
     if len(points) > 1:
-        beyond = at > points[-1]
+        is_beyond = at > points[-1]
         rise = (values[-1] - values[-2]) / (points[-1] - points[-2])
-        result[beyond] = values[-1] + rise * (at[beyond] - points[-1])
-    return np.asarray(result, dtype=np.float64)
+        at_points[is_beyond] = values[-1] + rise * (at[is_beyond] - points[-1])
+    return np.asarray(at_points, dtype=np.float64)
 
 
 @inner
-def whole_prompt(columns: Columns, tokens: float) -> float:
-    """A: seconds of attention of a prompt of `tokens` tokens."""
+def prompt_attention_seconds(columns: Columns, tokens: float) -> float:
+    """Seconds of attention of a whole prompt of `tokens` tokens."""
     points = columns.prompt_tokens
-    last = len(points) - 1
-    if last == 0:
+    last_index = len(points) - 1
+    if last_index == 0:
         return float(columns.prompt_seconds[0])
-    low, high = 0, last
+    low, high = 0, last_index
     while high - low > 1:
         middle = (low + high) // 2
         if points[middle] <= tokens:
@@ -145,37 +155,37 @@ def whole_prompt(columns: Columns, tokens: float) -> float:
 
 
 @inner
-def at_tokens(values: FloatArray, tokens: int) -> float:
-    """A column of tokens; beyond its end as before it."""
-    last = len(values) - 1
-    if tokens <= last:
+def seconds_at_tokens(values: FloatArray, tokens: int) -> float:
+    """Value of a column at `tokens`, extrapolated after its end."""
+    last_index = len(values) - 1
+    if tokens <= last_index:
         return float(values[tokens])
-    return float(values[last] + (values[last] - values[last - 1]) * (tokens - last))
+    return float(
+        values[last_index] + (values[last_index] - values[last_index - 1]) * (tokens - last_index)
+    )
 
 
 @inner
-def overhang(host: float, device: float) -> float:
-    """Seconds that the host's work ahead of its device, all of it in one thread, takes longer than
-    what the device does meanwhile.
-    """
+def exposed_host_seconds(host: float, device: float) -> float:
+    """Seconds by which the host's work, all in one thread, exceeds the device's work meanwhile."""
     return max(0.0, host - device)
 
 
 @inner
-def parts_of(
+def seconds_by_part(
     columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray
 ) -> float:
-    """Seconds of an iteration, and into `parts` those of its parts.
+    """Seconds of an iteration; its parts are written to `parts`.
 
     Args:
         counts: (NUM_COUNTS,).
-        prompts: attention of parts of prompts.
-        windowed: attention within windows.
+        prompts: seconds of attention of parts of prompts.
+        windowed: seconds of attention within windows.
     """
     tokens, sequences, decoding = int(counts[T]), int(counts[S]), int(counts[D])
     scalars = columns.scalars
     replays = tokens <= scalars[LARGEST] and (counts[PROMPTS] == 0.0 or scalars[PIECEWISE] > 0.0)
-    parts[BASE] = at_tokens(columns.replayed if replays else columns.launched, tokens)
+    parts[BASE] = seconds_at_tokens(columns.replayed if replays else columns.launched, tokens)
     parts[HEAD] = columns.head[sequences] if sequences > 0 else 0.0
     parts[DECODE] = (
         columns.start[decoding] + columns.slope[decoding] * counts[K] + windowed
@@ -186,8 +196,9 @@ def parts_of(
     device = parts[BASE] + parts[HEAD] + parts[DECODE] + parts[PROMPT]
     host = scalars[HOST_SECONDS] + scalars[HOST_SEQUENCE] * counts[R]
     if scalars[OVERLAPPED] > 0.0:
-        host = overhang(
-            host + at_tokens(columns.replaying if replays else columns.launching, tokens), device
+        host = exposed_host_seconds(
+            host + seconds_at_tokens(columns.replaying if replays else columns.launching, tokens),
+            device,
         )
     parts[HOST] = host + scalars[ANSWER]
     return float(device + parts[HOST])
@@ -195,7 +206,7 @@ def parts_of(
 
 @allocation_free
 def iteration_seconds(
-    state: State,
+    state: SchedulerState,
     columns: Columns,
     rank: int,
     slot: int,
@@ -204,19 +215,19 @@ def iteration_seconds(
     counts: FloatArray,
     parts: FloatArray,
 ) -> float:
-    """Seconds of the iteration that is planned in a rank's slot.
+    """Seconds of the iteration planned in a rank's slot.
 
     Args:
         steady: (2,) requests that decode beside the entries of the batch, and the sum of their
-            contexts;
-        windows: (w,) the sum of what of them lies in each window.
-        counts, parts: are written to.
+            contexts.
+        windows: (w,) sum of their context tokens in each window.
+        counts, parts: written to.
     """
     counts[:] = 0.0
     prompts, windowed = 0.0, 0.0
     size = state.batch_size[rank, slot]
     for entry in range(size):
-        tokens, before = (
+        tokens, cached = (
             state.batch[rank, slot, entry, TOKENS],
             state.batch[rank, slot, entry, BEFORE],
         )
@@ -224,21 +235,21 @@ def iteration_seconds(
         counts[S] += state.batch[rank, slot, entry, SAMPLED]
         if state.batch[rank, slot, entry, DECODES]:
             counts[D] += 1
-            counts[K] += before
+            counts[K] += cached
         else:
             counts[PROMPTS] = 1.0
-            prompts += whole_prompt(columns, float(before + tokens)) - whole_prompt(
-                columns, float(before)
-            )
+            prompts += prompt_attention_seconds(
+                columns, float(cached + tokens)
+            ) - prompt_attention_seconds(columns, float(cached))
     counts[R] = size + steady[0]
     counts[T] += steady[0]
     counts[S] += steady[0]
     counts[D] += steady[0]
     counts[K] += steady[1]
     for w in range(len(columns.windows)):
-        seen = float(windows[w])
+        window_tokens = float(windows[w])
         for entry in range(size):
             if state.batch[rank, slot, entry, DECODES]:
-                seen += min(state.batch[rank, slot, entry, BEFORE], columns.windows[w])
-        windowed += columns.window_slope[w, int(counts[D])] * seen
-    return parts_of(columns, counts, prompts, windowed, parts)
+                window_tokens += min(state.batch[rank, slot, entry, BEFORE], columns.windows[w])
+        windowed += columns.window_slope[w, int(counts[D])] * window_tokens
+    return seconds_by_part(columns, counts, prompts, windowed, parts)

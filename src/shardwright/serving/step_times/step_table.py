@@ -1,4 +1,6 @@
-"""Seconds of an iteration of a worker, as columns that a loop over millions of iterations reads."""
+"""The step table: seconds of a worker's iteration as columns, for loops over millions of
+iterations.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTable:
-    """What one iteration of a worker (of one rank of it, where ranks have attention of their own)
-    takes.
+    """Seconds of one iteration of a worker (of one of its ranks under data parallel attention).
 
-    An iteration has D requests that decode, with `guesses` + 1 tokens each, and parts of prompts:
-    part i has q_i tokens behind p_i that are cached already. Its tokens are T = (guesses + 1) D +
-    sum q_i; S requests of it get a token (all that decode, and those whose prompt ends).
+    An iteration has D requests that decode, with `draft_tokens` + 1 tokens each, and parts of
+    prompts: part i has q_i tokens behind p_i that are cached already. Its tokens are T =
+    (draft_tokens + 1) D + sum q_i; S requests of it get a token (all that decode, and those whose
+    prompt ends).
 
         device = base(T) + head(S) + start(D) + slope(D) K
             + sum over windows w of window_slope_w(D) K_w + sum_i (A(p_i + q_i) - A(p_i))
@@ -25,13 +27,13 @@ class StepTable:
     as between the last two. ``base`` is `replayed`, at T padded to the next captured size, where
     graphs replay the iteration: those without prompts up to the largest captured size (of just a
     captured size, unless it `pads`), and with them too if `piecewise`; else `launched` at T.
-    ``handing`` is what the host needs to hand that work to its device, `replaying` or `launching`;
-    it is the same thread that schedules and hands out tokens, which does one after the other.
+    ``handing`` is the host's time to hand that work to its device, `replaying` or `launching`; one
+    thread schedules and hands out tokens, one after the other.
 
     Args:
         tokens: (t,) rising.
-        replayed, launched: (t,) what does not depend on contexts: products, norms, experts, sums
-            over ranks; no less than their host takes.
+        replayed, launched: (t,) seconds that do not depend on contexts: matrix products, norms,
+            experts, all-reduces; at least the host's seconds.
         replaying, launching: (t,) seconds of the host for those.
         captured: (g,) rising sizes in tokens; empty = none.
         piecewise, pads: see `Engine`.
@@ -42,11 +44,12 @@ class StepTable:
         window_slope: (w, s).
         prompt_tokens: (p,) rising from 0.
         prompt_seconds: (p,) A, attention of a whole prompt.
-        host_s: of an iteration, and host_sequence_s of each request in it; as often as there are
-            stages where every stage's host does its own.
-        answer_s: after each iteration, not hidden.
+        host_s, host_sequence_s: host's seconds of an iteration, and of each request in it; times
+            the
+            stages where every stage's host does its own work.
+        answer_s: seconds after each iteration, not hidden.
         asynchronous: see above.
-        guesses: of `Worker`.
+        draft_tokens: see `Worker`.
         stages: pipeline stages; an iteration goes through all of them in its seconds, and the next
             one of the same stage may begin after a `stages`-th of it.
     """
@@ -70,6 +73,6 @@ class StepTable:
     host_sequence_s: float
     answer_s: float
     asynchronous: bool
-    guesses: int = 0
+    draft_tokens: int = 0
     stages: int = 1
     pads: bool = True

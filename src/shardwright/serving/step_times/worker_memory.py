@@ -1,6 +1,4 @@
-"""What a worker's devices keep: weights, what an iteration needs,
-and what is left for the cache.
-"""
+"""Memory of a worker's devices: weights, activations of an iteration, and the KV cache."""
 
 from __future__ import annotations
 
@@ -36,17 +34,18 @@ runs.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerMemory:
-    """Bytes of the device of a worker that has the most.
+    """Bytes on the worker's fullest device.
 
     Args:
-        capacity: of the device.
-        usable: what the engine may take of it. weights;
-        activations: of the largest iteration;
-        others: outside the engine's tensors.
-        cache: left for keys, values and states.
-        token: of a cached token of a rank;
-        sequence: of a sequence's states.
-        blocks: that fit, of `block_tokens` tokens each.
+        capacity: memory of the device.
+        usable: memory that the engine may take.
+        weights: weights.
+        activations: activations of the largest iteration.
+        others: memory outside the engine's tensors.
+        cache: memory left for keys, values and states.
+        token: bytes of a cached token of a rank.
+        sequence: bytes of a sequence's states.
+        blocks: blocks that fit, of `block_tokens` tokens each.
     """
 
     capacity: int
@@ -62,20 +61,20 @@ class WorkerMemory:
 
     @property
     def tokens(self) -> int:
-        """That fit in the cache of a rank."""
+        """Number of tokens that fit in the cache of a rank."""
         return self.blocks * self.block_tokens
 
 
 def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
-    """Memory of one device of `worker`, and how much of the cache it can hold; the engine is that
-    of `on_worker`.
+    """Memory of the fullest device of `worker`, and the size of its cache; the engine is that of
+    `problem_on_worker`.
 
         cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
         cache = (capacity - others) x fraction - weights                    STATIC
         cache = (capacity - weights - activations - others) x fraction      FREE
 
-    With STATIC the rest is left to activations and graphs. States of sequences are taken from the
-    cache for as many as may run at once.
+    With STATIC the rest is left to activations and graphs. States of sequences are reserved for as
+    many sequences as may run at once.
 
     Raises:
         InfeasibleError: nothing is left, or one block does not fit.
@@ -93,10 +92,10 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
     fixed = weights if engine.memory_rule is MemoryRule.STATIC else taken
     token, sequence = cached_bytes(problem, worker)
     running = running_at_once(engine, worker)
-    left = usable - fixed
-    cache = left - sequence * running
+    after_fixed = usable - fixed
+    cache = after_fixed - sequence * running
     blocks = int(cache // (token * engine.block_tokens)) if token else running
-    if left <= 0 or blocks < 1:
+    if after_fixed <= 0 or blocks < 1:
         need = fixed + sequence * running + int(token * engine.block_tokens)
         raise InfeasibleError(
             f"a device needs {format_bytes(need)} for weights, an iteration and one block of the"
@@ -118,11 +117,7 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
 
 
 def require_room(memory: WorkerMemory, *, longest: int) -> None:
-    """Check that the cache holds one sequence of the longest kind.
-
-    Raises:
-        InfeasibleError: it does not, by so many bytes.
-    """
+    """Raise InfeasibleError unless the cache holds one request of `longest` tokens."""
     if memory.tokens < longest:
         missing = int((longest - memory.tokens) * memory.token)
         raise InfeasibleError(
@@ -142,8 +137,8 @@ def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
     rows = rows_of(worker, np.ones(1, dtype=np.int64))
     local = rows.degrees()
     total = 0.0
-    for block, count in counted_blocks(problem.model, guesses=worker.guesses):
-        if worker.guesses and block.name in PREDICTORS:
+    for block, count in counted_blocks(problem.model, draft_tokens=worker.draft_tokens):
+        if worker.draft_tokens and block.name in PREDICTORS:
             count = 1
         program = forward_program(block, routed=worker.dpa > 1)
         owner = {p.name: o for o in block.operators for p in o.parameters}
@@ -151,12 +146,12 @@ def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
             if stored.tied:
                 continue
             operator = owner[stored.parameter]
-            own = (
+            local_degrees = (
                 {**local, "tp": local["etp"]}
                 if operator.klass is OperatorClass.EXPERTS and worker.dpa == 1
                 else local
             )
-            elements = int(evaluate(stored.elements, own)[0])
+            elements = int(evaluate(stored.elements, local_degrees)[0])
             if operator.klass is OperatorClass.EXPERTS and worker.dpa == 1:
                 elements = -(-elements // worker.ep)
             total += count * elements * formats_of(problem.job.precision, operator).weights.bytes
@@ -164,11 +159,11 @@ def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
 
 
 def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
-    """Bytes of a token in the cache of a device, and of a sequence's states. Tokens beyond a window
-    count as if they were kept.
+    """(bytes of a cached token, bytes of a sequence's states) on a device. Tokens beyond a window
+    count as cached.
     """
     token, sequence = 0.0, 0
-    for block, count in counted_blocks(problem.model, guesses=min(worker.guesses, 1)):
+    for block, count in counted_blocks(problem.model, draft_tokens=min(worker.draft_tokens, 1)):
         for living in lives_in(block):
             elements = living.elements(worker.tp)
             if living.lifetime is Lifetime.TOKEN:
@@ -179,22 +174,23 @@ def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
 
 
 def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
-    """Of the largest iteration: the stream between blocks, and the widest products of a layer, in
-    16 bits, or what gathered experts hold, or what is held of logits while a token of each request
-    is chosen, whichever is more.
+    """Bytes of activations of the largest iteration.
+
+    The stream between blocks, and the largest of: the widest matrix products of a layer in 16 bits,
+    the gathered tokens of experts, the logits while a token of each request is sampled.
     """
     engine, model = problem.engine, problem.model
     tokens = worker.chunk or engine.token_budget
     local = rows_of(worker, np.full(1, tokens, dtype=np.int64)).degrees()
     widest = 0
-    for block, _ in counted_blocks(model, guesses=worker.guesses):
+    for block, _ in counted_blocks(model, draft_tokens=worker.draft_tokens):
         program = forward_program(block, routed=worker.dpa > 1)
-        made = [
+        written_bytes = [
             int(sum(int(evaluate(size, local)[0]) for size in w.written))
             for w in program.works
             if w.phase.value == "F" and w.written
         ]
-        widest = max(widest, sum(sorted(made)[-2:]))
+        widest = max(widest, sum(sorted(written_bytes)[-2:]))
     logits = (worker.sequences or engine.max_sequences) * model.vocab * engine.logit_bytes
     return tokens * model.hidden * 2 * 2 + max(
         widest, logits, _gathered_bytes(problem, worker, tokens=tokens)
@@ -202,8 +198,11 @@ def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
 
 
 def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> int:
-    """What experts hold where every rank with attention of its own has the tokens of all, `tokens`
-    of each: those, their sum, and rows for as many experts as a token chooses, wherever these are.
+    """Bytes of experts where every rank with data parallel attention gathers the tokens of all
+    ranks.
+
+    The tokens, `tokens` of each rank, their sum, and rows for as many experts as a token chooses,
+    on whichever rank:
 
         T (2 hidden x 2 + k (max(hidden, width) a + max(2 width, hidden) x 2)) of T tokens that
         choose k experts, with a bytes an activation
@@ -213,8 +212,8 @@ def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> 
     """
     if worker.dpa == 1 or problem.engine.exchange is not ExpertExchange.GATHERED:
         return 0
-    most = 0
-    for block, _ in counted_blocks(problem.model, guesses=worker.guesses):
+    largest = 0
+    for block, _ in counted_blocks(problem.model, draft_tokens=worker.draft_tokens):
         for operator in block.operators:
             if (
                 operator.experts is None
@@ -230,5 +229,5 @@ def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> 
             rows = operator.experts.topk * (
                 max(hidden.size, width.size) * element + max(2 * width.size, hidden.size) * 2
             )
-            most = max(most, int(tokens * worker.dpa * (2 * problem.model.hidden * 2 + rows)))
-    return most
+            largest = max(largest, int(tokens * worker.dpa * (2 * problem.model.hidden * 2 + rows)))
+    return largest

@@ -1,4 +1,4 @@
-"""Requests of a job, drawn once from its seed."""
+"""Drawing of a job's requests from its random seed, or from its trace."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from shardwright.job.serving import (
 )
 from shardwright.serving.traffic.drawn_requests import Requests
 
-THINNED: Final = 4096
+CANDIDATES_AT_ONCE: Final = 4096
 """Candidates that are thinned at once."""
 
 
-def draw(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) -> Requests:
-    """Arrivals, lengths and shared blocks.
+def draw_requests(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) -> Requests:
+    """Arrival times, lengths and shared prefix blocks of a job's requests.
 
-    Lengths, arrivals and prefixes have streams of random numbers of their own, so that a change of
-    one leaves the others: with the same seed a faster stream is the same one with its gaps
-    shortened.
+    Lengths, arrivals and prefixes have separate streams of random numbers, so that a change of one
+    leaves the others: with the same seed a faster stream is the same one with its gaps shortened.
 
     Args:
-        block_tokens: of the engine's cache; a trace with hashes of its own keeps their size, which
-            has to be a multiple.
+        block_tokens: tokens of a block of the engine's cache; a trace with hashes keeps its own
+            block
+            size, which has to be a multiple.
         answer_s: mean seconds of a request, over which a closed loop without a burst spreads its
-            first ones.
+            first requests.
     """
-    of_lengths, of_arrivals, of_prefixes = (
+    length_random, arrival_random, prefix_random = (
         np.random.Generator(np.random.PCG64(s)) for s in np.random.SeedSequence(job.seed).spawn(3)
     )
     if isinstance(job.arrivals, Trace):
         return _from_trace(job.arrivals, block_tokens=block_tokens)
     if job.lengths is None:
         raise ValueError("lengths are needed where the arrivals are not a trace")
-    inputs, outputs = _lengths(job.lengths, job.arrivals.requests, of_lengths)
+    inputs, outputs = _lengths(job.lengths, job.arrivals.requests, length_random)
     if isinstance(job.arrivals, ClosedLoop):
-        arrival = _first_ones(job.arrivals, answer_s)
+        arrival = _closed_loop_arrivals(job.arrivals, answer_s)
         concurrency = job.arrivals.concurrency
     else:
-        arrival, concurrency = _stream(job.arrivals, of_arrivals), 0
-    offsets, blocks = _prefixes(job.prefix, inputs, block_tokens, of_prefixes)
+        arrival, concurrency = _stream_arrivals(job.arrivals, arrival_random), 0
+    offsets, blocks = _prefixes(job.prefix, inputs, block_tokens, prefix_random)
     return Requests(
         arrival_s=arrival,
         inputs=inputs,
@@ -74,23 +74,27 @@ def longest_request(job: ServingJob) -> int:
 def _lengths(
     lengths: Lengths, count: int, random: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    def of(range: TokenRange) -> IntArray:
+    """(n,) tokens of prompts and (n,) tokens of answers, drawn evenly from their ranges."""
+
+    def drawn_from(range: TokenRange) -> IntArray:
         return random.integers(range.low, range.high, size=count, endpoint=True, dtype=np.int64)
 
-    return of(lengths.inputs), of(lengths.outputs)
+    return drawn_from(lengths.inputs), drawn_from(lengths.outputs)
 
 
-def _first_ones(loop: ClosedLoop, answer_s: float) -> FloatArray:
-    """Of the first `concurrency` requests; the others' are set when they arrive."""
+def _closed_loop_arrivals(loop: ClosedLoop, answer_s: float) -> FloatArray:
+    """(n,) arrival times in seconds of a closed loop's first `concurrency` requests; later ones are
+    set when they arrive.
+    """
     arrival = np.zeros(loop.requests)
     if not loop.burst:
-        first = min(loop.concurrency, loop.requests)
-        arrival[:first] = answer_s * np.arange(first) / loop.concurrency
+        num_first = min(loop.concurrency, loop.requests)
+        arrival[:num_first] = answer_s * np.arange(num_first) / loop.concurrency
     return arrival
 
 
-def _stream(arrivals: Poisson | Diurnal, random: np.random.Generator) -> FloatArray:
-    """Times of arrival, the first one's at 0."""
+def _stream_arrivals(arrivals: Poisson | Diurnal, random: np.random.Generator) -> FloatArray:
+    """(n,) arrival times in seconds of an open stream, the first at 0."""
     if isinstance(arrivals, Poisson):
         arrival = np.cumsum(random.exponential(size=arrivals.requests)) / arrivals.per_second
     else:
@@ -99,38 +103,42 @@ def _stream(arrivals: Poisson | Diurnal, random: np.random.Generator) -> FloatAr
 
 
 def _thinned(arrivals: Diurnal, random: np.random.Generator) -> FloatArray:
-    """A stream at the highest rate of the day, of which a share stays that is the rate then over
-    the highest (Lewis and Shedler 1979).
+    """(n,) arrival times in seconds of a stream whose rate follows the time of day.
+
+    Candidates come at the day's highest rate; each is kept with probability rate then / highest
+    rate (Lewis and Shedler 1979).
     """
     highest = arrivals.per_second * (1 + arrivals.swing)
-    kept: list[FloatArray] = []
-    now, count = 0.0, 0
+    kept_times: list[FloatArray] = []
+    time_s, count = 0.0, 0
     while count < arrivals.requests:
-        times = now + np.cumsum(random.exponential(1 / highest, size=THINNED))
+        times = time_s + np.cumsum(random.exponential(1 / highest, size=CANDIDATES_AT_ONCE))
         rate = arrivals.per_second * (
             1 + arrivals.swing * np.sin(2 * np.pi * times / arrivals.period_s)
         )
-        kept.append(times[random.random(THINNED) * highest < rate])
-        now, count = float(times[-1]), count + len(kept[-1])
-    return np.concatenate(kept)[: arrivals.requests] if kept else np.zeros(0)
+        kept_times.append(times[random.random(CANDIDATES_AT_ONCE) * highest < rate])
+        time_s, count = float(times[-1]), count + len(kept_times[-1])
+    return np.concatenate(kept_times)[: arrivals.requests] if kept_times else np.zeros(0)
 
 
 def _prefixes(
     prefix: SharedPrefix | None, inputs: IntArray, block_tokens: int, random: np.random.Generator
 ) -> tuple[IntArray, IntArray]:
-    """Blocks that lie within a shared text, by the group it is drawn from."""
+    """Offsets (n + 1,) and numbers of the blocks of each prompt that lie in its group's shared
+    text.
+    """
     if prefix is None:
         return np.zeros(len(inputs) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
     groups = random.integers(0, prefix.groups, size=len(inputs), dtype=np.int64)
-    each = prefix.tokens // block_tokens
-    counts = np.minimum(inputs // block_tokens, each)
+    blocks_of_text = prefix.tokens // block_tokens
+    counts = np.minimum(inputs // block_tokens, blocks_of_text)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    place = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
-    return offsets, np.repeat(groups, counts) * each + place
+    block_index = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+    return offsets, np.repeat(groups, counts) * blocks_of_text + block_index
 
 
 def _from_trace(trace: Trace, *, block_tokens: int) -> Requests:
-    """As it was logged."""
+    """Requests of a trace, with its times, lengths and block hashes."""
     if trace.blocks and trace.block_tokens % block_tokens == 0:
         counts = np.array([len(row) for row in trace.blocks], dtype=np.int64)
         # A last block that is not full is nobody else's.

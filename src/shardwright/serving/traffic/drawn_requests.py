@@ -1,4 +1,4 @@
-"""Requests of a job, drawn once: what every simulation of it reads."""
+"""Requests of a job and the outcome of their simulation, as columns."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class Requests:
     """n requests in the order of arrival.
 
     Args:
-        arrival_s: (n,) seconds; in a closed loop those of the first `concurrency` only count, the
-            others arrive as others end.
+        arrival_s: (n,) seconds; in a closed loop only those of the first `concurrency` count, later
+            requests arrive as earlier ones end.
         inputs, outputs: (n,) tokens of prompt and answer, at least 1 each.
-        concurrency: of a closed loop; 0 = arrivals are as given.
+        concurrency: requests in flight of a closed loop; 0 = arrivals are as given.
         block_offsets, blocks: hashes of request i's prompt blocks of `block_tokens` tokens are
-            blocks[block_offsets[i]:block_offsets[i + 1]]; equal ones are the same text from the
+            blocks[block_offsets[i]:block_offsets[i + 1]]; equal hashes are the same text from the
             beginning. Empty = nothing is shared.
     """
 
@@ -30,16 +30,16 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Served:
-    """What became of n requests: seconds on the run's clock, which begins with the first arrival.
+class ServedRequests:
+    """Outcome of n requests: seconds on the run's clock, which begins with the first arrival.
 
     Args:
-        arrival_s, first_s, last_s: (n,) when it came, and when its first and its last token were
-            there; nan = refused.
-        worker: (n,) which one answered (the decoding one).
-        preempted: (n,) times that it lost its cache.
-        cached: (n,) tokens of the prompt that were in a prefix cache.
-        iterations, busy_s: of all workers.
+        arrival_s, first_s, last_s: (n,) times of the arrival, the first and the last token; nan =
+            refused.
+        worker: (n,) worker that answered (the decode worker).
+        preempted: (n,) times that the request lost its cache.
+        cached: (n,) tokens of the prompt found in a prefix cache.
+        iterations, busy_s: iterations of all workers, and their seconds.
         peak_blocks: most of the cache's blocks in use at once, of any worker.
         by_part: seconds of the iterations by part: base, head, decode attention, prompt attention,
             host.

@@ -1,5 +1,4 @@
-"""Traces of requests that somebody logged, read strictly: every wrong line is one error that names
-it.
+"""Reader of logged request traces; every malformed line is an error that names the line.
 
 Three forms, told apart by the first line::
 
@@ -8,10 +7,10 @@ Three forms, told apart by the first line::
     {"timestamp": ms, "input_length": ..., ...}
         Mooncake: JSON lines, with "hash_ids" of the prompt's blocks of 512 tokens
     arrival_s,input_tokens,output_tokens
-        this project's own: seconds from any start
+        this project's form: seconds from any start
 
-Requests have to stand in the order of their arrival. Those without an answer (0 tokens) are given
-one of a token, as an engine does.
+Requests have to stand in the order of their arrival. A request without an answer (0 tokens) is
+given an answer of one token, as an engine does.
 
 Sources: https://github.com/Azure/AzurePublicDataset/blob/master/AzureLLMInferenceDataset2023.md,
 https://github.com/kvcache-ai/Mooncake (FAST25-release/traces).
@@ -48,8 +47,8 @@ _FORMS: Final = (
 
 
 @dataclass(slots=True)
-class _Found:
-    """Columns as they grow."""
+class _TraceColumns:
+    """Columns of a trace while its lines are read."""
 
     source: str
     arrival: array[float] = field(default_factory=lambda: array("d"))
@@ -60,7 +59,7 @@ class _Found:
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace in a file of at most `MAX_FILE_BYTES` bytes."""
+    """The request trace in a file of at most `MAX_FILE_BYTES` bytes."""
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
@@ -77,36 +76,40 @@ def read_trace(path: Path) -> Trace:
 
 
 def parse_trace(content: bytes, *, source: str) -> Trace:
-    """The trace in a file's `content`; `source` names it in errors and in the result.
+    """The request trace in a file's `content`; `source` names the file in errors and in the
+    result.
 
-    Errors: DataError, with the number of the line and what is expected there.
+    Raises:
+        DataError: with the number of the line and the expected form.
     """
     lines = _lines(content, source)
-    number, first = next(lines, (1, ""))
-    found = _Found(source=source)
-    if first.startswith("{"):
-        _each(found, lines, _mooncake, start=(number, first))
-    elif first in (_AZURE, _OWN):
-        _each(found, lines, _azure if first == _AZURE else _own)
+    number, first_line = next(lines, (1, ""))
+    columns = _TraceColumns(source=source)
+    if first_line.startswith("{"):
+        _read_lines(columns, lines, _read_mooncake, start=(number, first_line))
+    elif first_line in (_AZURE, _OWN):
+        _read_lines(columns, lines, _read_azure if first_line == _AZURE else _read_plain)
     else:
-        hint = f"{nearest(first, [_AZURE, _OWN])}; {_FORMS}" if first else _FORMS
+        hint = f"{nearest(first_line, [_AZURE, _OWN])}; {_FORMS}" if first_line else _FORMS
         raise DataError(f"{source}, line {number}: not a trace of requests", hint=hint)
-    if not found.inputs:
+    if not columns.inputs:
         raise DataError(f"{source}: no request in it", hint="one request a line behind the header")
-    arrival = np.array(found.arrival, dtype=np.float64)
-    shared = any(found.blocks)
+    arrival = np.array(columns.arrival, dtype=np.float64)
+    shared = any(columns.blocks)
     return Trace(
         arrival_s=arrival - arrival[0],
-        inputs=np.array(found.inputs, dtype=np.int64),
-        outputs=np.array(found.outputs, dtype=np.int64),
-        blocks=tuple(found.blocks) if shared else (),
+        inputs=np.array(columns.inputs, dtype=np.int64),
+        outputs=np.array(columns.outputs, dtype=np.int64),
+        blocks=tuple(columns.blocks) if shared else (),
         block_tokens=MOONCAKE_BLOCK if shared else 0,
         source=source,
     )
 
 
 def _lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
-    """Lines that are not empty, from 1, without a copy of the whole."""
+    """(line number from 1, text) of the lines that are not empty, without a copy of the whole
+    content.
+    """
     number, start = 0, 3 if content.startswith(b"\xef\xbb\xbf") else 0
     while start < len(content):
         number += 1
@@ -123,24 +126,24 @@ def _lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _each(
-    found: _Found,
+def _read_lines(
+    columns: _TraceColumns,
     lines: Iterator[tuple[int, str]],
-    read: Callable[[_Found, int, str], None],
+    read: Callable[[_TraceColumns, int, str], None],
     *,
     start: tuple[int, str] | None = None,
 ) -> None:
     if start is not None:
-        read(found, *start)
+        read(columns, *start)
     for number, line in lines:
-        if len(found.inputs) >= MAX_REQUESTS:
-            _refuse(found.source, number, f"more than {MAX_REQUESTS:,} requests", "cut the trace")
-        read(found, number, line)
+        if len(columns.inputs) >= MAX_REQUESTS:
+            _refuse(columns.source, number, f"more than {MAX_REQUESTS:,} requests", "cut the trace")
+        read(columns, number, line)
 
 
-def _azure(found: _Found, number: int, line: str) -> None:
-    when, inputs, outputs = _three(found, number, line)
-    day, _, fraction = when.partition(".")
+def _read_azure(columns: _TraceColumns, number: int, line: str) -> None:
+    time_text, inputs, outputs = _three_cells(columns, number, line)
+    day, _, fraction = time_text.partition(".")
     try:
         seconds = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
         seconds += (
@@ -152,38 +155,50 @@ def _azure(found: _Found, number: int, line: str) -> None:
         )
     except (ValueError, OverflowError):
         seconds = math.nan
-    _add(
-        found,
+    _add_request(
+        columns,
         number,
         seconds,
         inputs,
         outputs,
-        time=when,
+        time=time_text,
         form="a time such as 2023-11-16 18:15:46.6805900",
     )
 
 
-def _own(found: _Found, number: int, line: str) -> None:
-    when, inputs, outputs = _three(found, number, line)
-    _add(found, number, _seconds(when), inputs, outputs, time=when, form="seconds such as 12.75")
+def _read_plain(columns: _TraceColumns, number: int, line: str) -> None:
+    time_text, inputs, outputs = _three_cells(columns, number, line)
+    _add_request(
+        columns,
+        number,
+        _seconds(time_text),
+        inputs,
+        outputs,
+        time=time_text,
+        form="seconds such as 12.75",
+    )
 
 
-def _three(found: _Found, number: int, line: str) -> tuple[str, int, int]:
+def _three_cells(columns: _TraceColumns, number: int, line: str) -> tuple[str, int, int]:
     cells = line.split(",")
     if len(cells) != 3:
         _refuse(
-            found.source,
+            columns.source,
             number,
             f"{len(cells)} cells",
             "three: time, tokens of the prompt, tokens of the answer",
         )
-    return cells[0].strip(), _whole(found, number, cells[1]), _whole(found, number, cells[2])
+    return (
+        cells[0].strip(),
+        _token_count(columns, number, cells[1]),
+        _token_count(columns, number, cells[2]),
+    )
 
 
-def _whole(found: _Found, number: int, cell: str) -> int:
+def _token_count(columns: _TraceColumns, number: int, cell: str) -> int:
     text = cell.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        _refuse(found.source, number, f"'{text[:40]}' is no number of tokens", "a whole number")
+        _refuse(columns.source, number, f"'{text[:40]}' is no number of tokens", "a whole number")
     return int(text)
 
 
@@ -194,72 +209,86 @@ def _seconds(text: str) -> float:
         return math.nan
 
 
-def _mooncake(found: _Found, number: int, line: str) -> None:
+def _read_mooncake(columns: _TraceColumns, number: int, line: str) -> None:
     try:
         row: Any = json.loads(line, parse_constant=lambda word: word)
     except (ValueError, RecursionError):
-        _refuse(found.source, number, "not JSON", "one object a line")
+        _refuse(columns.source, number, "not JSON", "one object a line")
     if not isinstance(row, dict):
         _refuse(
-            found.source,
+            columns.source,
             number,
             "not an object",
             "{'timestamp': 0, 'input_length': 1, 'output_length': 1, 'hash_ids': []}",
         )
     for name in ("timestamp", "input_length", "output_length"):
         if name not in row:
-            _refuse(found.source, number, f"no {name}", nearest(name, row) or _FORMS)
+            _refuse(columns.source, number, f"no {name}", nearest(name, row) or _FORMS)
     numbers = (row["timestamp"], row["input_length"], row["output_length"])
-    if any(isinstance(value, bool) or not isinstance(value, int) for value in numbers[1:]):
-        _refuse(found.source, number, "lengths are no whole numbers", "tokens")
-    when = numbers[0]
+    if any(isinstance(length, bool) or not isinstance(length, int) for length in numbers[1:]):
+        _refuse(columns.source, number, "lengths are no whole numbers", "tokens")
+    timestamp = numbers[0]
     seconds = (
-        float(when) / 1e3
-        if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1e18
+        float(timestamp) / 1e3
+        if isinstance(timestamp, (int, float))
+        and not isinstance(timestamp, bool)
+        and abs(timestamp) < 1e18
         else math.nan
     )
-    blocks = _hashes(found, number, row.get("hash_ids", []), numbers[1])
-    _add(found, number, seconds, numbers[1], numbers[2], time=str(when), form="milliseconds")
-    found.blocks.append(blocks)
+    blocks = _hashes(columns, number, row.get("hash_ids", []), numbers[1])
+    _add_request(
+        columns, number, seconds, numbers[1], numbers[2], time=str(timestamp), form="milliseconds"
+    )
+    columns.blocks.append(blocks)
 
 
-def _hashes(found: _Found, number: int, hashes: object, inputs: int) -> tuple[int, ...]:
+def _hashes(columns: _TraceColumns, number: int, hashes: object, inputs: int) -> tuple[int, ...]:
     if not isinstance(hashes, list) or any(
-        isinstance(h, bool) or not isinstance(h, int) or abs(h) >= 2**63 for h in hashes
+        isinstance(block_hash, bool) or not isinstance(block_hash, int) or abs(block_hash) >= 2**63
+        for block_hash in hashes
     ):
         _refuse(
-            found.source,
+            columns.source,
             number,
             "hash_ids are no list of whole numbers",
             "a hash for each block of 512 tokens",
         )
     if len(hashes) > -(-inputs // MOONCAKE_BLOCK):
         _refuse(
-            found.source,
+            columns.source,
             number,
             f"{len(hashes)} hashes for {inputs} tokens",
             "one for each block of 512 tokens",
         )
-    found.num_blocks += len(hashes)
-    if found.num_blocks > MAX_BLOCKS:
-        _refuse(found.source, number, f"more than {MAX_BLOCKS:,} hashes", "cut the trace")
+    columns.num_blocks += len(hashes)
+    if columns.num_blocks > MAX_BLOCKS:
+        _refuse(columns.source, number, f"more than {MAX_BLOCKS:,} hashes", "cut the trace")
     return tuple(hashes)
 
 
-def _add(
-    found: _Found, number: int, seconds: float, inputs: int, outputs: int, *, time: str, form: str
+def _add_request(
+    columns: _TraceColumns,
+    number: int,
+    seconds: float,
+    inputs: int,
+    outputs: int,
+    *,
+    time: str,
+    form: str,
 ) -> None:
     if not math.isfinite(seconds):
-        _refuse(found.source, number, f"'{time[:40]}' is no time", form)
-    if found.arrival and seconds < found.arrival[-1]:
-        _refuse(found.source, number, "earlier than the line before", "sort the trace by arrival")
+        _refuse(columns.source, number, f"'{time[:40]}' is no time", form)
+    if columns.arrival and seconds < columns.arrival[-1]:
+        _refuse(columns.source, number, "earlier than the line before", "sort the trace by arrival")
     if not 1 <= inputs <= MAX_TOKENS:
-        _refuse(found.source, number, f"a prompt of {inputs} tokens", f"from 1 to {MAX_TOKENS:,}")
+        _refuse(columns.source, number, f"a prompt of {inputs} tokens", f"from 1 to {MAX_TOKENS:,}")
     if not 0 <= outputs <= MAX_TOKENS:
-        _refuse(found.source, number, f"an answer of {outputs} tokens", f"from 0 to {MAX_TOKENS:,}")
-    found.arrival.append(seconds)
-    found.inputs.append(inputs)
-    found.outputs.append(max(1, outputs))
+        _refuse(
+            columns.source, number, f"an answer of {outputs} tokens", f"from 0 to {MAX_TOKENS:,}"
+        )
+    columns.arrival.append(seconds)
+    columns.inputs.append(inputs)
+    columns.outputs.append(max(1, outputs))
 
 
 def _refuse(source: str, number: int, message: str, hint: str) -> NoReturn:

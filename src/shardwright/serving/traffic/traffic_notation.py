@@ -1,4 +1,4 @@
-"""Traffic and precision as people write them on a command line, read once."""
+"""Notation of traffic, latency targets and number formats on the command line, read."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from shardwright.job.serving import (
 )
 
 _MAX_TEXT: Final = 300
-MOST_TOKENS: Final = 10**7
-MOST_REQUESTS: Final = 10**7
+MAX_TOKENS: Final = 10**7
+MAX_REQUESTS: Final = 10**7
 _SECONDS: Final = {
     "us": 1e-6,
     "ms": 1e-3,
@@ -36,31 +36,32 @@ _SECONDS: Final = {
 _CLASSES: Final = ("attention", "output", "mlp", "experts", "head", "kv")
 
 
-def _require_short(text: str, what: str) -> None:
+def _require_short(text: str, flag: str) -> None:
     if not text.strip() or len(text) > _MAX_TEXT:
         raise UsageError(
-            f"{what} is 1 to {_MAX_TEXT} characters, not {len(text)}",
+            f"{flag} is 1 to {_MAX_TEXT} characters, not {len(text)}",
             hint="see `shardwright serve-simulate --help`",
         )
 
 
 def read_tokens(text: str, *, flag: str) -> TokenRange:
-    """``1024``, ``1k`` (1,024), or two of them: ``819-1024``, each number in between as likely.
+    """Range of token counts written as ``1024``, ``1k`` (1,024) or ``819-1024`` (each count as
+    likely).
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text has another form.
     """
     _require_short(text, flag)
-    found = [_whole(part, flag=flag) for part in text.split("-", 1)]
-    if found[0] > found[-1]:
+    bounds = [_token_count(part, flag=flag) for part in text.split("-", 1)]
+    if bounds[0] > bounds[-1]:
         raise UsageError(
             f"{flag} {text[:40]}: the range ends before it begins",
             hint="write the smaller number first, as 819-1024",
         )
-    return TokenRange(low=found[0], high=found[-1])
+    return TokenRange(low=bounds[0], high=bounds[-1])
 
 
-def _whole(text: str, *, flag: str) -> int:
+def _token_count(text: str, *, flag: str) -> int:
     word = text.strip().lower().replace(",", "").replace("_", "")
     scale = 1024 if word.endswith("k") else 1
     digits = word.removesuffix("k")
@@ -68,7 +69,7 @@ def _whole(text: str, *, flag: str) -> int:
         not digits.isascii()
         or not digits.isdigit()
         or len(digits) > 8
-        or not 1 <= int(digits) * scale <= MOST_TOKENS
+        or not 1 <= int(digits) * scale <= MAX_TOKENS
     ):
         raise UsageError(
             f"{flag}: {text[:40]!r} is not a number of tokens", hint="such as 1024, 8k or 819-1024"
@@ -77,33 +78,33 @@ def _whole(text: str, *, flag: str) -> int:
 
 
 def read_seconds(text: str, *, flag: str) -> float:
-    """``500ms``, ``2s``, ``24h`` in seconds.
+    """Seconds written as ``500ms``, ``2s`` or ``24h``.
 
     Raises:
         UsageError: no number with a unit, or not above 0.
     """
-    found = re.fullmatch(r"([0-9.eE+-]+)\s*(us|ms|s|min|m|h|d)", text.strip())
+    match = re.fullmatch(r"([0-9.eE+-]+)\s*(us|ms|s|min|m|h|d)", text.strip())
     try:
-        value = float(found[1]) * _SECONDS[found[2]] if found else 0.0
+        seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
     except ValueError:
-        value = 0.0
-    if not (isfinite(value) and value > 0):
+        seconds = 0.0
+    if not (isfinite(seconds) and seconds > 0):
         raise UsageError(
             f"{flag}: {text[:40]!r} is no time above 0 with a unit", hint="such as 500ms, 2s or 24h"
         )
-    return value
+    return seconds
 
 
 def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
-    """``poisson:12/s`` or ``diurnal:12/s,0.5,24h``: the mean rate, by what share of it it swings,
-    and over which time.
+    """Arrival process written as ``poisson:12/s`` or ``diurnal:12/s,0.5,24h`` (mean rate, swing as
+    a share of the rate, period).
 
     Raises:
-        UsageError: neither, or a number out of its range.
+        UsageError: another form, or a number out of its range.
     """
     _require_short(text, "--arrivals")
-    kind, _, rest = text.partition(":")
-    parts = [part.strip() for part in rest.split(",")]
+    kind, _, parameters = text.partition(":")
+    parts = [part.strip() for part in parameters.split(",")]
     if kind == "poisson" and len(parts) == 1:
         return Poisson(per_second=_rate(parts[0]), requests=requests)
     if kind == "diurnal" and len(parts) == 3:
@@ -114,144 +115,145 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
             period_s=read_seconds(parts[2], flag="--arrivals diurnal"),
             requests=requests,
         )
-    known = ("poisson:12/s", "diurnal:12/s,0.5,24h")
+    forms = ("poisson:12/s", "diurnal:12/s,0.5,24h")
     raise UsageError(
         f"--arrivals {text[:40]!r} is not known",
-        hint=f"{' or '.join(known)}; a log of requests is --trace FILE",
+        hint=f"{' or '.join(forms)}; a log of requests is --trace FILE",
     )
 
 
 def _rate(text: str) -> float:
-    found = re.fullmatch(r"([0-9.eE+-]+)\s*/\s*(s|min|m|h|d)", text)
+    match = re.fullmatch(r"([0-9.eE+-]+)\s*/\s*(s|min|m|h|d)", text)
     try:
-        value = float(found[1]) / _SECONDS[found[2]] if found else 0.0
+        per_second = float(match[1]) / _SECONDS[match[2]] if match else 0.0
     except ValueError:
-        value = 0.0
-    if not (isfinite(value) and 0 < value <= 1e7):
+        per_second = 0.0
+    if not (isfinite(per_second) and 0 < per_second <= 1e7):
         raise UsageError(
             f"{text[:40]!r} is no rate of requests", hint="such as 12/s, 0.5/s or 600/min"
         )
-    return value
+    return per_second
 
 
 def _fraction(text: str, *, flag: str, most: float) -> float:
     try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        value = -1.0
-    if not 0 <= value <= most:
+        fraction = -1.0
+    if not 0 <= fraction <= most:
         raise UsageError(
             f"{flag}: {text[:40]!r} is not between 0 and {most:g}", hint="such as 0.5 or 50%"
         )
-    return value
+    return fraction
 
 
 def read_promise(text: str) -> Promise:
-    """``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``: each at most once; the share is 0.99 where it is
-    not said.
+    """Latency targets written as ``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``.
+
+    Each word at most once; the share of requests is 0.99 by default.
 
     Raises:
-        UsageError: a word that is none of them, twice the same, or a time or share out of its
-        range.
+        UsageError: an unknown word, a word given twice, or a time or share out of its range.
     """
     _require_short(text, "--slo")
     names = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
-    values: dict[str, float] = {}
+    fields: dict[str, float] = {}
     for word in text.split(","):
-        name, _, value = word.strip().partition("=")
+        name, _, value_text = word.strip().partition("=")
         field = names.get(name, name)
-        if field in values or (name not in names and name != "share"):
-            hint = "keep one of them" if field in values else nearest(name[:20], (*names, "share"))
+        if field in fields or (name not in names and name != "share"):
+            hint = "keep one of them" if field in fields else nearest(name[:20], (*names, "share"))
             raise UsageError(
-                f"--slo: {name[:20]!r} is {'said twice' if field in values else 'not known'}",
+                f"--slo: {name[:20]!r} is {'said twice' if field in fields else 'not known'}",
                 hint=hint,
             )
-        values[field] = (
-            _fraction(value, flag="--slo share", most=1.0)
+        fields[field] = (
+            _fraction(value_text, flag="--slo share", most=1.0)
             if name == "share"
-            else read_seconds(value, flag=f"--slo {name}")
+            else read_seconds(value_text, flag=f"--slo {name}")
         )
-    if not values.keys() - {"share"}:
+    if not fields.keys() - {"share"}:
         raise UsageError("--slo promises no time", hint="such as ttft=500ms,tpot=30ms")
-    if values.get("share", 1.0) <= 0:
+    if fields.get("share", 1.0) <= 0:
         raise UsageError("--slo: a share of 0 promises nothing", hint="such as share=0.99")
-    return Promise(**values)
+    return Promise(**fields)
 
 
 def read_prefix(text: str) -> SharedPrefix:
-    """``2000x4``: prompts begin with one of 4 texts of 2,000 tokens.
+    """Shared prefixes written as ``2000x4``: prompts begin with one of 4 texts of 2,000 tokens.
 
     Raises:
-        UsageError: it is not of that form.
+        UsageError: the text has another form.
     """
     tokens, cross, groups = text.strip().partition("x")
     if (
         not cross
         or not groups.isascii()
         or not groups.isdigit()
-        or not 1 <= int(groups[:9]) <= MOST_REQUESTS
+        or not 1 <= int(groups[:9]) <= MAX_REQUESTS
     ):
         raise UsageError(
             f"--prefix {text[:40]!r} is not TOKENSxTEXTS",
             hint="such as 2000x4: one of 4 texts of 2,000 tokens",
         )
-    return SharedPrefix(tokens=_whole(tokens, flag="--prefix"), groups=int(groups[:9]))
+    return SharedPrefix(tokens=_token_count(tokens, flag="--prefix"), groups=int(groups[:9]))
 
 
-def read_speculation(guesses: int, acceptance: str) -> Speculation | None:
-    """Guesses of a worker with a stated share that is right.
+def read_speculation(draft_tokens: int, acceptance: str) -> Speculation | None:
+    """Speculative decoding with `draft_tokens` tokens and a stated acceptance; None without draft
+    tokens.
 
     Raises:
-        UsageError: one of the two without the other, or a share that is none.
+        UsageError: one of the two without the other, or an acceptance that is no share.
     """
-    if not guesses:
+    if not draft_tokens:
         if acceptance:
             raise UsageError(
-                "--acceptance says how many guesses are right, and the deployment makes none",
-                hint="add mtp1 to its words",
+                "--acceptance is for draft tokens, and the deployment has none",
+                hint="add mtp1 to the deployment",
             )
         return None
     if not acceptance:
         raise UsageError(
-            f"the deployment guesses {guesses} tokens ahead, and nothing says how many are right",
+            f"the deployment has {draft_tokens} draft tokens, and no acceptance is given",
             hint=(
-                "--acceptance 0.8: the share of guesses that are right when those before them are;"
-                " it depends on model and text"
+                "--acceptance 0.8: the probability that a draft token is accepted, given that those"
+                " before it were; it depends on model and text"
             ),
         )
     return Speculation(
-        tokens=guesses, acceptance=_fraction(acceptance, flag="--acceptance", most=1.0)
+        tokens=draft_tokens, acceptance=_fraction(acceptance, flag="--acceptance", most=1.0)
     )
 
 
 def read_precision(text: str) -> Precision:
-    """A format for all products of the layers (``fp8``), or by class: ``attention=bf16
-    experts=nvfp4 kv=fp8 mlp=int4/bf16``.
+    """Number formats written as one format for all matrix products (``fp8``), or by class:
+    ``attention=bf16 experts=nvfp4 kv=fp8 mlp=int4/bf16``.
 
-    Behind a slash stands the format that tokens are cast to; without one it is the weights' own,
-    but 16 bits for int4 and mxfp4, which engines unpack before they multiply. Logits, and what is
-    not said, are in bf16; so are keys and values.
+    Behind a slash stands the format that tokens are cast to; without one it is the format of the
+    weights, but 16 bits for int4 and mxfp4, which engines unpack before they multiply. Logits and
+    classes not named are in bf16; so are keys and values.
 
     Raises:
-        UsageError: a class or a format that is not known.
+        UsageError: an unknown class or format.
     """
     _require_short(text, "--precision")
-    found = Precision()
+    precision = Precision()
     for word in text.replace(",", " ").split():
-        name, equals, value = word.partition("=")
+        name, equals, format_text = word.partition("=")
         if not equals:
-            both = _format(name)
-            found = replace(found, attention=both, mlp=both, experts=both)
+            format = _format(name)
+            precision = replace(precision, attention=format, mlp=format, experts=format)
         elif name == "kv":
-            found = replace(found, kv=_format(value).weights)
+            precision = replace(precision, kv=_format(format_text).weights)
         elif name in _CLASSES:
-            found = replace(found, **{name: _format(value)})  # type: ignore[arg-type]
+            precision = replace(precision, **{name: _format(format_text)})  # type: ignore[arg-type]
         else:
             raise UsageError(
                 f"--precision: {name[:20]!r} is no class of products",
                 hint=nearest(name[:20], _CLASSES),
             )
-    return found
+    return precision
 
 
 UNPACKED: Final = (NumberFormat.INT4, NumberFormat.INT4_GROUP_32, NumberFormat.MXFP4)
@@ -259,7 +261,7 @@ UNPACKED: Final = (NumberFormat.INT4, NumberFormat.INT4_GROUP_32, NumberFormat.M
 
 def _format(text: str) -> OperatorPrecision:
     weights, slash, activations = text.lower().partition("/")
-    names = [one.value for one in NumberFormat]
+    names = [number_format.value for number_format in NumberFormat]
     for name in (weights, activations) if slash else (weights,):
         if name not in names:
             raise UsageError(
@@ -275,15 +277,16 @@ def _format(text: str) -> OperatorPrecision:
 
 
 def closed_loop(concurrency: int, *, requests: int) -> ClosedLoop:
-    """So many requests in flight, 10 for each of them in all where nothing else is said.
+    """A closed loop of `concurrency` requests in flight, by default 10 times as many requests in
+    all.
 
     Raises:
         UsageError: out of range.
     """
-    if not 1 <= concurrency <= 10**6 or not 0 <= requests <= MOST_REQUESTS:
+    if not 1 <= concurrency <= 10**6 or not 0 <= requests <= MAX_REQUESTS:
         raise UsageError(
             f"{concurrency} requests in flight of {requests} is out of range",
-            hint=f"1 to 1,000,000, of {MOST_REQUESTS:,} at most",
+            hint=f"1 to 1,000,000, of {MAX_REQUESTS:,} at most",
         )
     return ClosedLoop(
         concurrency=concurrency, requests=max(requests or 10 * concurrency, concurrency)

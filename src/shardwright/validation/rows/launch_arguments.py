@@ -19,7 +19,7 @@ from shardwright.runtime.megatron_arguments import (
     pipeline_chunks,
     recomputed,
     sharding_stage,
-    whole,
+    whole_number,
 )
 from shardwright.runtime.registry import load_runtime
 from shardwright.validation.rows.implied_cells import QUANTUM
@@ -120,7 +120,7 @@ def _shown(value: Any) -> str:
 
 def _numbers(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     counts = {column: arguments[name] for name, column in _CELLS.items() if name in arguments}
-    found: dict[str, Any] = {column: whole(text) for column, text in counts.items()}
+    found: dict[str, Any] = {column: whole_number(text) for column, text in counts.items()}
     wrong = next(
         (f"{column} {counts[column][:40]!r}" for column, value in found.items() if value is None),
         "",
@@ -168,7 +168,9 @@ def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 def _vocabulary(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     """The tokenizer's words padded to what the launch says."""
-    quantum = (whole(arguments.get("make-vocab-size-divisible-by", "")) or QUANTUM) * (row.tp or 1)
+    quantum = (whole_number(arguments.get("make-vocab-size-divisible-by", "")) or QUANTUM) * (
+        row.tp or 1
+    )
     return {"vocab": -(-row.tokenizer_words // quantum) * quantum} if row.tokenizer_words else {}
 
 
@@ -197,7 +199,7 @@ def _model(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 def _latent(arguments: Arguments, row: Measurement, *, first: int) -> dict[str, Any]:
     def count(name: str, otherwise: int) -> int:
-        said = whole(arguments.get(name, ""))
+        said = whole_number(arguments.get(name, ""))
         return otherwise if said is None else said
 
     width = row.expert_ffn or row.ffn_hidden or 4 * (row.hidden or 0)

@@ -8,9 +8,9 @@ from shardwright.errors import InfeasibleError
 from shardwright.hardware.catalog.serving_constants import ServingConstants
 from shardwright.job.serving import ClosedLoop, Lengths
 from shardwright.runtime.engines.engine import Admission
-from shardwright.serving.deployments.engine_on_worker import on_worker
+from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
-from shardwright.serving.simulation.run_deployment import served_job
+from shardwright.serving.simulation.run_deployment import simulate_job
 from shardwright.serving.simulation.user_metrics import metrics
 from shardwright.serving.step_times.worker_memory import require_room, worker_memory
 from shardwright.serving.traffic.draw_requests import longest_request
@@ -27,7 +27,7 @@ def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPr
     requests is let in is infeasible.
     """
     problem = problem_of_serving(case, constants=constants)
-    own = [on_worker(problem, pool.worker) for pool in case.deployment.pools]
+    own = [problem_on_worker(problem, pool.worker) for pool in case.deployment.pools]
     longest = longest_request(problem.job)
     memories = [
         worker_memory(one, pool.worker)
@@ -37,7 +37,7 @@ def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPr
         require_room(memory, longest=longest)
     blocks = tuple(memory.blocks for memory in memories)
     seen = metrics(
-        *served_job(problem, case.deployment, blocks=blocks), request_s=constants.request_s
+        *simulate_job(problem, case.deployment, blocks=blocks), request_s=constants.request_s
     )
     if not seen.num_requests:
         raise InfeasibleError("every request is refused: none is let in under the engine's limits")
@@ -46,7 +46,7 @@ def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPr
     # then
     endless = None
     if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1] and case.ttft_s is not None:
-        free = served_job(problem, case.deployment, blocks=tuple(2 * number for number in blocks))
+        free = simulate_job(problem, case.deployment, blocks=tuple(2 * number for number in blocks))
         endless = metrics(*free, request_s=constants.request_s).ttft.mean
     return ServingPrediction(
         tpot_s=seen.tpot.mean,

@@ -39,7 +39,7 @@ from shardwright.model.families.huggingface_config import (
 )
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.registry import engine_called, notice
+from shardwright.runtime.engines.registry import load_engine, version_notice
 from shardwright.units import MILLI
 from shardwright.validation.rows.cluster_of_row import row_cluster
 from shardwright.validation.rows.fill_cells import told
@@ -210,11 +210,11 @@ def _engine(
     """
     words = _NEVER_VERSIONS.sub("", row.engine or otherwise).strip().lower()
     try:
-        engine = engine_called(f"{words} {of_all(row.options)}")
+        engine = load_engine(f"{words} {of_all(row.options)}")
     except RuntimeModelError as error:
         raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
-    if notice(engine):
-        assumptions.append(notice(engine))
+    if version_notice(engine):
+        assumptions.append(version_notice(engine))
     version = words.split()[-1] if any(letter.isdigit() for letter in words) else ""
     return engine, f"{engine.engine} {version}".strip()
 

@@ -59,7 +59,7 @@ def _pools(words: str, *, guesses: int) -> Deployment:
             tp=1 if own else devices,
             dpa=devices if own else 1,
             ep=ep,
-            guesses=guesses if role is Role.DECODE else 0,
+            draft_tokens=guesses if role is Role.DECODE else 0,
         )
         pools.append(Pool(role=role, count=count, worker=worker))
     return Deployment(pools=tuple(pools))
@@ -74,7 +74,7 @@ def _equal(row: ServingMeasurement, *, guesses: int) -> Deployment:
         if tp % ep:
             raise StrategyError(f"tp {tp} is no multiple of ep {ep}, and is said to be a product")
         tp, count = tp // ep, None
-    worker = Worker(tp=tp, dpa=dpa, ep=ep, pp=pp, guesses=guesses)
+    worker = Worker(tp=tp, dpa=dpa, ep=ep, pp=pp, draft_tokens=guesses)
     replicas = row.replicas or (count or worker.devices) // worker.devices
     if replicas * worker.devices != (count or replicas * worker.devices):
         raise StrategyError(f"{replicas} x (tp {tp} x dpa {dpa} x pp {pp}) is not {count} devices")
