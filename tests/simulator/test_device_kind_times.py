@@ -6,12 +6,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from shardwright.simulator.kinds import LINKS, kind_names
 
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import general_plan
 from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.simulator.device_kind_times import LINKS, kind_names
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.prediction import Prediction
