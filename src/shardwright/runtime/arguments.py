@@ -70,6 +70,11 @@ def arguments_of(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
     }
 
 
+def _plain(value: str) -> str:
+    """A value as files of all forms have it: Python's True is true, and a list has spaces."""
+    return value.lower().replace(",", " ")
+
+
 def options_of(runtime: Runtime, arguments: Arguments) -> Options:
     """What `arguments` set of each option of `runtime`: the value with the most flags that are all
     among them, else the one without a flag. An option that has neither stays as the runtime has it.
@@ -84,7 +89,10 @@ def options_of(runtime: Runtime, arguments: Arguments) -> Options:
         held = [
             value
             for value in values
-            if all(arguments.get(flag) == word for flag, word in flags[value].items())
+            if all(
+                _plain(arguments.get(flag, "")) == _plain(word)
+                for flag, word in flags[value].items()
+            )
         ]
         if held:
             found.append((name, max(held, key=lambda value: len(flags[value]))))

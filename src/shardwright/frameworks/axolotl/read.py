@@ -145,14 +145,6 @@ AXOLOTL: Final = trainer_reader(
         ),
         source="https://docs.axolotl.ai/docs/config-reference.html",
         deepspeed_files=DEEPSPEED_FILES,
-        told=MappingProxyType(
-            {
-                "per-device-train-batch-size": "micro-batch-size",
-                "tensor-parallel": "tensor-parallel-size",
-                "context-parallel": "context-parallel-size",
-                "optim": "optimizer",
-            }
-        ),
         understood=MappingProxyType(
             {
                 "lora-target-linear": "products with adapters",

@@ -111,7 +111,7 @@ _TRAINER: Final = Words(
     source="https://llamafactory.readthedocs.io/en/latest/advanced/arguments.html",
     deepspeed_files=DEEPSPEED_FILES,
     possible=REPLICAS_ALONE,
-    told=MappingProxyType({"gradient-checkpointing": "!disable-gradient-checkpointing"}),
+    own_names=MappingProxyType({"gradient-checkpointing": "!disable-gradient-checkpointing"}),
     understood=MappingProxyType(
         {
             "pure-bf16": "number format of the weights and of the optimizer's states",

@@ -22,7 +22,7 @@ from shardwright.frameworks.settings.verdicts import Verdict
 ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
 """Axes from the innermost: its own order, and that of ``--use-tp-pp-dp-mapping``."""
 LAYOUT: Final = "pipeline-model-parallel-layout"
-FLAG: Final = ValueForm(read=lambda *_: True, write=lambda _: "")
+FLAG: Final = ValueForm(read=lambda *_: True, write=lambda _: "", values=(True,))
 """A switch of the command line, which has no value."""
 _ALWAYS: Final = WhenWritten.ALWAYS
 _STAGE, _FORMAT, _FULL, _DROPOUT = "stage of ZeRO", "number format", "recompute=full", "dropout"
@@ -54,7 +54,7 @@ SETTINGS: Final[SettingTable] = setting_table(
         "use-tp-pp-dp-mapping",
         "order of ranks",
         "order",
-        ValueForm(read=lambda *_: ORDERS[1], write=lambda _: ""),
+        ValueForm(read=lambda *_: ORDERS[1], write=lambda _: "", values=ORDERS[1:]),
         ORDERS[0],
     ),
     KnownSetting("use-megatron-fsdp", "stage of ZeRO, by its strategy", "has_fsdp", FLAG, False),

@@ -110,7 +110,6 @@ _TRAINER: Final = Words(
     source=DOCS,
     programs=MappingProxyType({"rlhf": "a loss of preferences or rewards (swift rlhf)"}),
     deepspeed_files=DEEPSPEED_FILES,
-    told=MappingProxyType({"ulysses": "sequence-parallel-size"}),
     refused=MappingProxyType(
         {
             **dict.fromkeys(

@@ -126,16 +126,6 @@ TORCHTUNE: Final = trainer_reader(
             }
         ),
         source=DOCS,
-        told=MappingProxyType(
-            {
-                "per-device-train-batch-size": "batch-size",
-                "gradient-checkpointing": "enable-activation-checkpointing",
-                "torch-compile": "compile",
-                "tensor-parallel": "tensor-parallel-dim",
-                "context-parallel": "context-parallel-dim",
-                "fsdp.reshard-after-forward": "fsdp-reshard-after-forward",
-            }
-        ),
         refused=MappingProxyType(
             {
                 "enable-activation-offloading": refused("moving saved activations to host memory"),

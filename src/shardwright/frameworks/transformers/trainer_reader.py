@@ -94,11 +94,11 @@ class Words:
         programs: words of a program's name that start what is not priced -> what that is.
         deepspeed_files: the framework's own configurations of DeepSpeed, by name -> settings of
             each.
-        told: canonical name -> its own
-        one, for settings that are told; ``!`` before it: the switch is the opposite.
+        own_names: canonical name -> its own one, where that is not the first of `renamed`; ``!``
+            before it: the switch is the opposite.
         possible: see `Launch`.
-        splits_stream: its tensor
-        parallelism cuts the stream between products along the sequence too.
+        splits_stream: its tensor parallelism cuts the stream between products along the sequence
+            too.
     """
 
     framework: str
@@ -112,7 +112,7 @@ class Words:
     settled: Settled = _nothing
     programs: Mapping[str, str] = field(default_factory=dict)
     deepspeed_files: Mapping[str, Arguments] = field(default_factory=dict)
-    told: Mapping[str, str] = field(default_factory=dict)
+    own_names: Mapping[str, str] = field(default_factory=dict)
     possible: tuple[tuple[str, tuple[str, ...]], ...] = AXES
     splits_stream: bool = False
 
@@ -553,7 +553,13 @@ def _said_of(
 
 def trainer_settings(words: Words, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
     """Settings of a strategy in the words of a framework on Trainer; see `NamesSettings`."""
-    return dict(_said_of(grid, runtime=runtime, global_batch=global_batch, names=words.told))
+    return dict(_said_of(grid, runtime=runtime, global_batch=global_batch, names=_own_names(words)))
+
+
+def _own_names(words: Words) -> dict[str, str]:
+    """Canonical name -> the framework's own: the first that is read as it."""
+    first = {canonical: name for name, canonical in reversed(list(words.renamed.items()))}
+    return {**first, **words.own_names}
 
 
 def of_own_runtimes(words: Words, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:

@@ -177,8 +177,8 @@ _OF_FSDP: Final = MappingProxyType(
         f"{_A}fsdp-config.fsdp-size": "fsdp-size",
         f"{_A}fsdp-config.reshard-after-forward": "fsdp.reshard-after-forward",
         f"{_A}fsdp-config.offload-policy": "fsdp.offload-params",
-        f"{_A}fsdp-config.ulysses-sequence-parallel-size": "ulysses",
         f"{_A}ulysses-sequence-parallel-size": "ulysses",
+        f"{_A}fsdp-config.ulysses-sequence-parallel-size": "ulysses",
         f"{_M}enable-gradient-checkpointing": "gradient-checkpointing",
         f"{_M}lora-rank": "lora-rank",
         f"{_M}target-modules": "lora-target",
@@ -238,13 +238,8 @@ _FSDP: Final = Words(
     source=DOCS,
     refused=_REFUSED,
     understood=_READ,
-    told=MappingProxyType(
-        {
-            "per-device-train-batch-size": f"{_A}ppo-micro-batch-size-per-gpu",
-            "gradient-checkpointing": f"{_M}enable-gradient-checkpointing",
-            "fsdp.reshard-after-forward": f"{_A}fsdp-config.reshard-after-forward",
-            "ulysses": f"{_A}ulysses-sequence-parallel-size",
-        }
+    own_names=MappingProxyType(
+        {"per-device-train-batch-size": f"{_A}ppo-micro-batch-size-per-gpu"}
     ),
     ignored=_OF_RL,
     unmodelled=_UNMODELLED,
