@@ -1,4 +1,4 @@
-"""What is exported to a framework is read back as the same strategy and options."""
+"""What is exported to a framework is read back as the same strategy, options and job."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import StrategyError
+from shardwright.frameworks.launch.launch_degrees import telling
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.catalog import load_model
+from shardwright.runtime.options import OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import print_grid
@@ -22,7 +25,7 @@ from tests.frameworks.deepspeed import test_write as test_deepspeed
 from tests.frameworks.maxtext import test_write as test_maxtext
 from tests.frameworks.megatron import test_write as test_megatron
 from tests.frameworks.nanotron import test_write as test_nanotron
-from tests.frameworks.plans import BATCH, facts_of, legal, stored
+from tests.frameworks.plans import BATCH, LENGTH, facts_of, legal, stored
 from tests.frameworks.torchtitan import test_write as test_torchtitan
 from tests.tiers import in_both, numbers
 
@@ -42,6 +45,28 @@ TARGETS: dict[str, tuple[tuple[str, ...], Drawn, str]] = {
 }
 SAMPLES_OF_PROGRAM = {"accelerate"}
 """Frameworks whose files leave the samples of a step to the program."""
+LENGTH_OF_PROGRAM = {"accelerate", "deepspeed"}
+"""Frameworks whose files leave the length of a sample to the program."""
+
+
+SAME = (("remat", "minimal"),)
+"""Options that say what a strategy says: MaxText's policy that a selective recompute is."""
+OF_PROGRAM = ("kernels",)
+"""Options that some frameworks' programs decide, not their files."""
+
+
+def with_options(grid: Grid, random: Random, *, model: str, runtime: str) -> Grid:
+    """The strategy with up to two options that are not at the runtime's own value."""
+    base = load_runtime(runtime)
+    pairs = [
+        (name, value)
+        for name, values in offered_values(base).items()
+        for value in values
+        if (name, value) not in (*base.own, *SAME) and name not in (*OF_EXPERTS, "fp8", *OF_PROGRAM)
+    ]
+    drawn = dict(random.sample(pairs, min(len(pairs), random.choice((0, 0, 1, 2)))))
+    options = telling(ordered(drawn.items()), grid, load_model(model))
+    return replace(grid, options=options)
 
 
 @in_both
@@ -52,16 +77,18 @@ SAMPLES_OF_PROGRAM = {"accelerate"}
 def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
     _, drawn, runtime = TARGETS[target]
     compared = 0
-    for number in numbers(20, 200):
-        grid = drawn(Random(f"{model} {number}"), model)
+    for number in numbers(30, 200):
+        random = Random(f"{model} {number}")
+        grid = drawn(random, model)
+        by_deepspeed = target == "accelerate" and grid.ulysses > 1
+        made_for = "deepspeed" if by_deepspeed else runtime
         if not legal(grid, model):
             continue
-        one = stored(
-            grid,
-            model=model,
-            runtime="deepspeed" if target == "accelerate" and grid.ulysses > 1 else runtime,
-        )
         grid = canonical(grid, facts=facts_of(grid, model))
+        grid = with_options(grid, random, model=model, runtime=made_for)
+        if not legal(grid, model):
+            continue
+        one = stored(grid, model=model, runtime=made_for)
         try:
             export = export_plan(one, target=target, allow_lossy=True)
         except StrategyError:
@@ -79,8 +106,10 @@ def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
             found = replace(found, microbatch=grid.microbatch)
         else:
             assert launch.global_batch == BATCH
+        assert launch.seq_len == (0 if target in LENGTH_OF_PROGRAM else LENGTH)
+        assert launch.precision in ("bf16", "fp8")
         assert found == grid, f"{print_grid(found)} for {print_grid(grid)}"
         unknown = [one for one in launch.of(Verdict.UNKNOWN) if "buckets" not in one.means]
         assert not unknown, unknown
         compared += 1
-    assert compared > 2
+    assert compared > (0 if target == "accelerate" else 2)

@@ -73,6 +73,11 @@ def arguments_of(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
     }
 
 
+def _plain(value: str) -> str:
+    """A value as files of all forms have it: Python's True is true, and a list has spaces."""
+    return value.lower().replace(",", " ")
+
+
 def options_of(runtime: Runtime, arguments: Arguments) -> Options:
     """(option, value) that `arguments` set of each option of `runtime`.
 
@@ -89,7 +94,10 @@ def options_of(runtime: Runtime, arguments: Arguments) -> Options:
         matching = [
             value
             for value in values
-            if all(arguments.get(flag) == word for flag, word in flags[value].items())
+            if all(
+                _plain(arguments.get(flag, "")) == _plain(word)
+                for flag, word in flags[value].items()
+            )
         ]
         if matching:
             options.append((name, max(matching, key=lambda value: len(flags[value]))))

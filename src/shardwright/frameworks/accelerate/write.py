@@ -17,14 +17,11 @@ from shardwright.frameworks.deepspeed import write as deepspeed
 from shardwright.frameworks.export.common_shortfalls import (
     another_framework,
     core_recomputed,
-    frozen_parameters,
+    in_no_target,
     not_split_beside_tp,
+    of_the_job,
     of_the_program,
-    on_the_host,
-    other_optimizers,
     other_orders,
-    other_products,
-    sliced,
     some_recomputed,
 )
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
@@ -45,10 +42,8 @@ INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
     """All that the target cannot say of a plan."""
-    yield from other_optimizers(given)
+    yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
     yield from of_the_program(given)
-    yield from other_products(given, Dtype.BF16, Dtype.FP16)
-    yield from frozen_parameters(given)
     yield from unlike_nodes(given)
     grid = given.grid
     if grid.ep * grid.etp > 1:
@@ -114,8 +109,7 @@ def _of_fsdp2(grid: Grid) -> Iterator[Shortfall]:
         )
     yield from core_recomputed(grid)
     yield from some_recomputed(grid)
-    yield from on_the_host(grid)
-    yield from sliced(grid)
+    yield from in_no_target(grid)
 
 
 def _sharded(grid: Grid) -> bool:

@@ -15,15 +15,12 @@ from shardwright.frameworks.export.common_shortfalls import (
     OF_THE_PROGRAM,
     another_framework,
     core_recomputed,
-    frozen_parameters,
+    in_no_target,
     not_split_beside_tp,
     of_one_replica,
+    of_the_job,
     of_the_program,
-    on_the_host,
-    other_optimizers,
     other_orders,
-    other_products,
-    sliced,
     some_recomputed,
 )
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, one_line
@@ -48,10 +45,8 @@ PRESETS: Final[Mapping[str, str]] = {
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
     """All that the target cannot say of a plan."""
-    yield from other_optimizers(given)
+    yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
     yield from of_the_program(given)
-    yield from other_products(given, Dtype.BF16, Dtype.FP16)
-    yield from frozen_parameters(given)
     yield from grid_shortfalls(given.grid)
     yield from _of_experts(given)
     yield from another_framework(given, "DeepSpeed")
@@ -106,8 +101,7 @@ def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
         )
     yield from core_recomputed(grid)
     yield from some_recomputed(grid)
-    yield from on_the_host(grid)
-    yield from sliced(grid)
+    yield from in_no_target(grid)
 
 
 def _of_experts(given: Given) -> Iterator[Shortfall]:
@@ -182,7 +176,9 @@ def _sizes(given: Given) -> Iterator[Pair]:
 
 def _options(given: Given) -> Iterator[Pair]:
     # That a compiler fuses kernels is no setting of this version, but a call of the program.
-    for flag in flags_set(given, "DeepSpeed", apart=("kernels", *OF_THE_PROGRAM)):
+    idle = ("cpu_checkpoints",) if given.grid.recompute is Recompute.NONE else ()
+    apart = ("kernels", *idle, *OF_THE_PROGRAM)
+    for flag in flags_set(given, "DeepSpeed", apart=apart):
         yield from settings_of(flag)
 
 

@@ -27,6 +27,25 @@ def another_framework(given: Given, *names: str) -> Iterator[Shortfall]:
         )
 
 
+def of_the_job(given: Given, *formats: Dtype) -> Iterator[Shortfall]:
+    """What few targets have of a job: other optimizers than AdamW, products in other formats than
+    `formats`, and parameters that are frozen.
+    """
+    yield from other_optimizers(given)
+    yield from other_products(given, *formats)
+    yield from frozen_parameters(given)
+
+
+def in_no_target(grid: Grid) -> Iterator[Shortfall]:
+    """What no target has of a strategy: activations in host memory, and sequences in slices."""
+    if grid.host:
+        yield Shortfall(
+            what=f"activations of {grid.host} layers a chunk on the host", hint="host=0"
+        )
+    if grid.slices > 1:
+        yield Shortfall(what=f"{grid.slices} slices of a sequence", hint="whole sequences")
+
+
 def other_optimizers(given: Given) -> Iterator[Shortfall]:
     """Any optimizer but AdamW."""
     family = given.problem.job.optimizer.family
@@ -111,20 +130,6 @@ def not_split_beside_tp(grid: Grid) -> Iterator[Shortfall]:
             what="sp",
             instead=f"norms and residuals of all tokens on each of the {grid.tp} members of tp",
         )
-
-
-def on_the_host(grid: Grid) -> Iterator[Shortfall]:
-    """Activations of layers that wait in host memory."""
-    if grid.host:
-        yield Shortfall(
-            what=f"activations of {grid.host} layers a chunk on the host", hint="host=0"
-        )
-
-
-def sliced(grid: Grid) -> Iterator[Shortfall]:
-    """Sequences in slices."""
-    if grid.slices > 1:
-        yield Shortfall(what=f"{grid.slices} slices of a sequence", hint="whole sequences")
 
 
 def core_recomputed(grid: Grid) -> Iterator[Shortfall]:

@@ -10,15 +10,20 @@ from shardwright.frameworks.launch.framework_claims import (
     FileKind,
     Signature,
 )
+from shardwright.frameworks.launch.launch_degrees import variables_that_set
 from shardwright.frameworks.megatron.field_names import (
     without_section,
 )
-from shardwright.frameworks.megatron.read import Dialect, dialect_reader
+from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, dialect_reader
 from shardwright.frameworks.settings.name_lists import names
+from shardwright.runtime.registry import load_runtime
 
 _FLAGSCALE_SECTIONS: Final = names(
     "system. model. data. train.system. train.model. system.optimizer. model.optimizer."
 )
+
+
+_VARIABLES: Final = "experiment.envs."
 
 
 def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
@@ -32,6 +37,9 @@ def flagscale(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
             "stages of unlike degrees (hetero) are no grid",
             hint="a file without the section hetero",
         )
+    if name.startswith(_VARIABLES):
+        variable = name.removeprefix(_VARIABLES).replace("-", "_").upper()
+        return tuple(variables_that_set(load_runtime(USUAL_RUNTIME), {variable: value}).items())
     if not name.startswith(("system.", "model.", "data.", "train.")):
         return ()
     return ((without_section(name, _FLAGSCALE_SECTIONS), value),)

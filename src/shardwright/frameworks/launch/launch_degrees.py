@@ -17,7 +17,7 @@ from shardwright.runtime.arguments import OFF, Arguments, options_of, parse_argu
 from shardwright.runtime.options import OF_EXPERTS, ordered
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.axes import Grid, Recompute
 from shardwright.strategy.grid.facts import grid_facts, has_experts
 from shardwright.strategy.grid.rules import canonical
 
@@ -72,6 +72,8 @@ def idle_options(grid: Grid, model: Model) -> dict[str, str]:
         ),
         "p2p_overlap": (grid.vpp == 1, "the pipeline has one chunk a rank"),
         "param_overlap": (not grid.zero, "no states are sharded"),
+        "cpu_checkpoints": (grid.recompute is Recompute.NONE, "no layers are recomputed"),
+        "remat": (grid.recompute is Recompute.FULL, "all of a layer is recomputed"),
         **dict.fromkeys(OF_EXPERTS, (not has_experts(model), "the model has no experts")),
     }
     return {name: why for name, (holds, why) in found.items() if holds}

@@ -16,20 +16,19 @@ from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.unpriced_settings import refuse, refused
+from shardwright.frameworks.settings.name_lists import by_name, entry_of, name_set
+from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import IGNORED
 from shardwright.frameworks.transformers.trainer_reader import (
-    FSDP,
     REPLICAS_ALONE,
     Words,
     files_of,
     of_own_runtimes,
-    on,
     read_trainer,
 )
+from shardwright.frameworks.transformers.trainer_strategy import FSDP, on
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
@@ -111,7 +110,7 @@ _TRAINER: Final = Words(
     source="https://llamafactory.readthedocs.io/en/latest/advanced/arguments.html",
     deepspeed_files=DEEPSPEED_FILES,
     possible=REPLICAS_ALONE,
-    told=MappingProxyType({"gradient-checkpointing": "!disable-gradient-checkpointing"}),
+    own_names=MappingProxyType({"gradient-checkpointing": "!disable-gradient-checkpointing"}),
     understood=MappingProxyType(
         {
             "pure-bf16": "number format of the weights and of the optimizer's states",
@@ -121,31 +120,34 @@ _TRAINER: Final = Words(
     ),
     refused=MappingProxyType(
         {
+            **refusals(
+                {
+                    "a model whose frozen weights are quantised (QLoRA)": "quantization-bit",
+                    "GaLore's optimizer": "use-galore",
+                    "APOLLO's optimizer": "use-apollo",
+                    "BAdam's optimizer of a part of the layers": "use-badam",
+                    "Adam-mini's optimizer states": "use-adam-mini",
+                    "Muon's optimizer": "use-muon",
+                    "training of added layers": "use-llama-pro",
+                    "Unsloth's kernels": "use-unsloth",
+                    "Unsloth's checkpoints in host memory": "use-unsloth-gc",
+                    "shifted sparse attention": "shift-attn",
+                    "mixture of depths": "mixture-of-depths",
+                    "training whole modules beside adapters": "additional-target",
+                    "KTransformers": "use-kt",
+                    "HyperParallel": "use-hyper-parallel",
+                    "a loss that reads a reference model": "use-asft-loss",
+                    "gathers in 8 bits under Accelerate": "fp8-enable-fsdp-float8-all-gather",
+                    "logits in 32 bits": "upcast-lmhead-output",
+                    "LLaMA-Factory's files of version 1": "dist-config.* model-class",
+                }
+            ),
             "stage": refused("this stage, whose loss reads pairs or another model,", "sft", "pt"),
             "finetuning-type": refused("this kind of tuning", "lora", "full"),
-            "quantization-bit": refused("a model whose frozen weights are quantised (QLoRA)"),
             "flash-attn": refused(
                 "an attention kernel that is not fused, or FlexAttention", *_ATTENTION
             ),
-            "use-galore": refused("GaLore's optimizer"),
-            "use-apollo": refused("APOLLO's optimizer"),
-            "use-badam": refused("BAdam's optimizer of a part of the layers"),
-            "use-adam-mini": refused("Adam-mini's optimizer states"),
-            "use-muon": refused("Muon's optimizer"),
-            "use-llama-pro": refused("training of added layers"),
-            "use-unsloth": refused("Unsloth's kernels"),
-            "use-unsloth-gc": refused("Unsloth's checkpoints in host memory"),
-            "shift-attn": refused("shifted sparse attention"),
-            "mixture-of-depths": refused("mixture of depths"),
-            "additional-target": refused("training whole modules beside adapters"),
-            "use-kt": refused("KTransformers"),
-            "use-hyper-parallel": refused("HyperParallel"),
-            "use-asft-loss": refused("a loss that reads a reference model"),
-            "fp8-enable-fsdp-float8-all-gather": refused("gathers in 8 bits under Accelerate"),
-            "upcast-lmhead-output": refused("logits in 32 bits"),
             "train-from-scratch": refused("a copy of the model in fp32", "true"),
-            "dist-config.*": refused("LLaMA-Factory's files of version 1"),
-            "model-class": refused("LLaMA-Factory's files of version 1"),
         }
     ),
     ignored=by_name(
@@ -198,16 +200,16 @@ _CORE_NAMES: Final = MappingProxyType(
     }
 )
 """Its names of Megatron-Core's settings -> Megatron-LM's; empty = what changes nothing."""
-_CORE_REST: Final = frozenset(
-    {
+_CORE_REST: Final = dict.fromkeys(
+    (
         *_TRAINER.ignored,
         *IGNORED,
         *_TRAINER.refused,
         "gradient-accumulation-steps",
         "lora-rank",
-    }
+    ),
+    True,
 )
-_STARTS: Final = tuple(one[:-1] for one in _CORE_REST if one.endswith("*"))
 
 
 def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
@@ -216,7 +218,7 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return ((_CORE_NAMES[name], value),) if _CORE_NAMES[name] else ()
     if name == "mixed-precision":
         return (("fp16" if value.startswith("fp16") else "bf16", "true"),)
-    if name in _CORE_REST or name.startswith(_STARTS):
+    if entry_of(name, _CORE_REST):
         return ()
     return ((name, value),)
 

@@ -13,12 +13,9 @@ from typing import Any, Final
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
     another_framework,
-    frozen_parameters,
+    in_no_target,
     of_one_replica,
-    on_the_host,
-    other_optimizers,
-    other_products,
-    sliced,
+    of_the_job,
     some_recomputed,
 )
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall, title
@@ -57,9 +54,7 @@ def _shortfalls(given: Given) -> Iterator[Shortfall]:
             what=f"rotary positions by the base {model.settings.rope_base:g}",
             instead=f"by the base {base:g}",
         )
-    yield from other_optimizers(given)
-    yield from other_products(given, Dtype.BF16, Dtype.FP8)
-    yield from frozen_parameters(given)
+    yield from of_the_job(given, Dtype.BF16, Dtype.FP8)
     yield from _of_pipelines(given)
     yield from mesh_shortfalls(given)
     yield from _of_contexts(given)
@@ -152,8 +147,7 @@ def _of_memory(grid: Grid) -> Iterator[Shortfall]:
             instead="all of the states on the host",
         )
     yield from some_recomputed(grid)
-    yield from on_the_host(grid)
-    yield from sliced(grid)
+    yield from in_no_target(grid)
 
 
 def _strategy(grid: Grid) -> str:

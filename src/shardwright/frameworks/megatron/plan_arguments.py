@@ -8,13 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.frameworks.export.common_shortfalls import (
-    frozen_parameters,
-    on_the_host,
-    other_optimizers,
-    other_products,
-    sliced,
-)
+from shardwright.frameworks.export.common_shortfalls import in_no_target, of_the_job
 from shardwright.frameworks.export.exporter import Given, Shortfall
 from shardwright.frameworks.export.option_flags import flag_pairs, flags_set, values_set
 from shardwright.frameworks.megatron.model_arguments import Flags, model_flags, model_shortfalls
@@ -56,9 +50,7 @@ def megatron_shortfalls(given: Given, *, chunks: bool = True) -> Iterator[Shortf
 
 
 def _of_the_job(given: Given) -> Iterator[Shortfall]:
-    yield from other_optimizers(given)
-    yield from other_products(given, Dtype.BF16, Dtype.FP16, Dtype.FP8)
-    yield from frozen_parameters(given)
+    yield from of_the_job(given, Dtype.BF16, Dtype.FP16, Dtype.FP8)
 
 
 def _of_the_grid(given: Given, *, chunks: bool) -> Iterator[Shortfall]:
@@ -82,8 +74,7 @@ def _of_the_grid(given: Given, *, chunks: bool) -> Iterator[Shortfall]:
         yield Shortfall(
             what="modules that run again beside whole layers that do", instead="whole layers alone"
         )
-    yield from on_the_host(grid)
-    yield from sliced(grid)
+    yield from in_no_target(grid)
 
 
 def rank_mapping(grid: Grid) -> str | None:

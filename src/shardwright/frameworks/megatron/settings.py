@@ -13,6 +13,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    degree,
     setting_table,
 )
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER
@@ -22,27 +23,22 @@ from shardwright.frameworks.settings.verdicts import Verdict
 ORDERS: Final = (("tp", "cp", "ep", "dp", "pp"), ("tp", "cp", "ep", "pp", "dp"))
 """Axes from the innermost: its own order, and that of ``--use-tp-pp-dp-mapping``."""
 LAYOUT: Final = "pipeline-model-parallel-layout"
-FLAG: Final = ValueForm(read=lambda *_: True, write=lambda _: "")
+FLAG: Final = ValueForm(read=lambda *_: True, write=lambda _: "", values=(True,))
 """A switch of the command line, which has no value."""
 _ALWAYS: Final = WhenWritten.ALWAYS
 _STAGE, _FORMAT, _FULL, _DROPOUT = "stage of ZeRO", "number format", "recompute=full", "dropout"
 
 
-def _size(name: str, axis: str) -> KnownSetting:
-    """A degree, which is always written."""
-    return KnownSetting(f"{name}-size", axis, axis, absent=1, when=_ALWAYS)
-
-
 SETTINGS: Final[SettingTable] = setting_table(
-    _size("tensor-model-parallel", "tp"),
-    _size("pipeline-model-parallel", "pp"),
-    _size("context-parallel", "cp"),
+    degree("tensor-model-parallel-size", "tp"),
+    degree("pipeline-model-parallel-size", "pp"),
+    degree("context-parallel-size", "cp"),
     KnownSetting(
         "micro-batch-size", "samples of a microbatch", "microbatch", absent=1, when=_ALWAYS
     ),
     KnownSetting("global-batch-size", "samples of a step", "global_batch"),
     KnownSetting("sequence-parallel", "sp", "sp", FLAG, False),
-    _size("expert-model-parallel", "ep"),
+    degree("expert-model-parallel-size", "ep"),
     KnownSetting("expert-tensor-parallel-size", "etp", "etp"),
     KnownSetting("cp-comm-type", "ring, gather or Ulysses of cp", "exchange", TEXT),
     KnownSetting(
@@ -54,7 +50,7 @@ SETTINGS: Final[SettingTable] = setting_table(
         "use-tp-pp-dp-mapping",
         "order of ranks",
         "order",
-        ValueForm(read=lambda *_: ORDERS[1], write=lambda _: ""),
+        ValueForm(read=lambda *_: ORDERS[1], write=lambda _: "", values=ORDERS[1:]),
         ORDERS[0],
     ),
     KnownSetting("use-megatron-fsdp", "stage of ZeRO, by its strategy", "has_fsdp", FLAG, False),

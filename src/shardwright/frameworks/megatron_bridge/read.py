@@ -16,7 +16,13 @@ from shardwright.frameworks.megatron.field_names import (
     without_section,
 )
 from shardwright.frameworks.megatron.read import Dialect, dialect_reader
-from shardwright.frameworks.megatron_bridge.settings import ELSEWHERE, MEANT, RECIPES, SETTINGS
+from shardwright.frameworks.megatron_bridge.settings import (
+    DTYPES,
+    ELSEWHERE,
+    MEANT,
+    RECIPES,
+    SETTINGS,
+)
 from shardwright.frameworks.settings.name_lists import name_set, names
 
 _BRIDGE_SECTIONS: Final = names(
@@ -43,6 +49,7 @@ _TURNED: Final = {
 _GATES: Final = {"f.silu": "swiglu", "squared-relu": "squared-relu", "squared_relu": "squared-relu"}
 
 
+_FORMATS: Final = {python: word for word, python in DTYPES.items()}
 _PRECISIONS: Final = {recipe: word for word, recipe in RECIPES.items()}
 
 
@@ -58,6 +65,7 @@ def bridge(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
     if name in _TURNED:
         argument, on = _TURNED[name]
         return ((argument, str(value.lower() == on).lower()),)
+    value = _FORMATS.get(value, value)
     if name in _FIELDS:
         return ((_FIELDS[name], value),)
     if name == "mixed-precision":

@@ -79,6 +79,8 @@ MEANT: Final[Mapping[str, tuple[Field, ...]]] = {
     ),
 }
 """Arguments that are other values there, or none."""
+DTYPES: Final[Mapping[str, str]] = {"bf16": "torch.bfloat16", "fp32": "torch.float32"}
+"""Number formats of Megatron-LM's arguments, as Python."""
 LISTS: Final = frozenset(
     {"hierarchical-context-parallel-sizes", "recompute-modules", "cuda-graph-scope"}
 )
@@ -118,7 +120,7 @@ def _python(argument: str, value: str) -> str:
     if argument == "window-size":
         return f"({value.replace(',', ', ')})"
     if argument.endswith("-dtype"):
-        return {"bf16": "torch.bfloat16", "fp32": "torch.float32"}[value]
+        return DTYPES[value]
     return (
         "True"
         if value in ("", "true", "True")

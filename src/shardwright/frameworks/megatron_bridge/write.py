@@ -18,13 +18,19 @@ from shardwright.frameworks.export.exporter import (
     in_quotes,
     title,
 )
+from shardwright.frameworks.export.option_flags import flag_pairs, values_set
 from shardwright.frameworks.megatron.plan_arguments import (
     ASYNC,
     arguments,
     megatron_shortfalls,
     unsaid_options,
 )
-from shardwright.frameworks.megatron_bridge.settings import RECIPES, SETTINGS, Field, fields_of
+from shardwright.frameworks.megatron_bridge.settings import (
+    RECIPES,
+    SETTINGS,
+    Field,
+    fields_of,
+)
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import TpOverlap
 
@@ -100,6 +106,7 @@ def _settings(given: Given) -> dict[str, str]:
     if grid.pp > 1 and grid.vpp > 1:
         found["model.virtual_pipeline_model_parallel_size"] = str(grid.vpp)
     if runtime.framework == FRAMEWORK:
+        found |= dict(_switched_off(given))
         # What is not said there is found out by rules of its own.
         own = chosen(runtime, grid.options)
         found |= {
@@ -111,6 +118,22 @@ def _settings(given: Given) -> dict[str, str]:
             "comm_overlap.overlap_param_gather": str(own.overlap_param_gather and grid.zero > 0),
         }
     return found
+
+
+_OPPOSITE: Final = {"True": "False", "False": "True"}
+
+
+def _switched_off(given: Given) -> Iterator[Field]:
+    """Switches that are on by themselves and off in the plan."""
+    runtime, values = given.problem.runtime, values_set(given, FRAMEWORK)
+    for offer in runtime.offers:
+        own = (offer.option, offer.value) in runtime.own
+        if not own or values.get(offer.option, offer.value) == offer.value:
+            continue
+        for name, value in flag_pairs(offer.flag):
+            if not value:
+                on = fields_of(name.replace("_", "-"), "true")
+                yield from ((field, _OPPOSITE[said]) for field, said in on if said in _OPPOSITE)
 
 
 def _precision(given: Given) -> str:

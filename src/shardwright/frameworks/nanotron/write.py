@@ -14,12 +14,9 @@ from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
     another_framework,
     core_recomputed,
-    frozen_parameters,
-    on_the_host,
-    other_optimizers,
+    in_no_target,
+    of_the_job,
     other_orders,
-    other_products,
-    sliced,
     some_recomputed,
 )
 from shardwright.frameworks.export.decoder import (
@@ -56,9 +53,7 @@ def _shortfalls(given: Given) -> Iterator[Shortfall]:
     """All that the target cannot say of a plan."""
     lacking = tuple(_of_the_model(given.problem.model))
     yield from lacking
-    yield from other_optimizers(given)
-    yield from other_products(given, Dtype.BF16, Dtype.FP16)
-    yield from frozen_parameters(given)
+    yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
     yield from _of_the_grid(given.grid)
     # What its stages cost is said of models that it has.
     if all(one.instead for one in lacking):
@@ -150,8 +145,7 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(what=f"{grid.offload} % of the states on the host", hint="offload=0")
     yield from core_recomputed(grid)
     yield from some_recomputed(grid)
-    yield from on_the_host(grid)
-    yield from sliced(grid)
+    yield from in_no_target(grid)
 
 
 def _of_stages(given: Given) -> Iterator[Shortfall]:

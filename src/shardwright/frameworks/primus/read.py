@@ -21,8 +21,8 @@ from shardwright.frameworks.launch.framework_claims import (
 )
 from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists import by_name
-from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.name_lists import by_name, entry_of
+from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.graph import Model
@@ -57,15 +57,17 @@ _UNMODELLED: Final = by_name(
 )
 _REFUSED: Final = MappingProxyType(
     {
-        **dict.fromkeys(
-            ("enable-turbo-attention-float8", "enable-turbo-gemm-float8"),
-            refused("Primus Turbo's products in 8 bits"),
+        **refusals(
+            {
+                "Primus Turbo's products in 8 bits": (
+                    "enable-turbo-attention-float8 enable-turbo-gemm-float8"
+                ),
+                "Primus's pipeline with split backwards": "patch-zero-bubble enable-zero-bubble",
+                "recompute of layers that are named": "recompute-layer-ids",
+                "Primus Turbo's DeepEP": "use-turbo-deepep",
+                "Primus Turbo's experts without synchronisation": "turbo-sync-free-moe-stage",
+            }
         ),
-        "patch-zero-bubble": refused("Primus's pipeline with split backwards"),
-        "enable-zero-bubble": refused("Primus's pipeline with split backwards"),
-        "recompute-layer-ids": refused("recompute of layers that are named"),
-        "use-turbo-deepep": refused("Primus Turbo's DeepEP"),
-        "turbo-sync-free-moe-stage": refused("Primus Turbo's experts without synchronisation"),
         "use-custom-fsdp": refused("Megatron's own FSDP", "false"),
         "optimizer": OPTIMIZER,
     }
@@ -204,8 +206,7 @@ PRIMUS: Final = LaunchReader(
 
 def _aside(name: str) -> bool:
     """A setting of Primus's own, none of its back end's."""
-    names = (*_IGNORED, *_UNMODELLED)
-    return name in names or name.startswith(tuple(one[:-1] for one in names if one.endswith("*")))
+    return entry_of(name, {**_IGNORED, **_UNMODELLED}) is not None
 
 
 def _variables(arguments: Arguments, section: str) -> Iterator[re.Match[str]]:
@@ -237,14 +238,7 @@ def _judged(arguments: Arguments, launch: Launch, section: str) -> Iterator[Sett
         if one.verdict is Verdict.UNKNOWN and short in inner:
             yield replace(inner[short], name=one.name, value=one.value)
         elif one.verdict is Verdict.UNKNOWN and _aside(short):
-            why = next(
-                (
-                    why
-                    for name, why in unmodelled.items()
-                    if one.name == name or (name[-1] == "*" and one.name.startswith(name[:-1]))
-                ),
-                "",
-            )
+            why = entry_of(one.name, unmodelled) or ""
             off = one.value.lower() in ("false", "0", "none")
             verdict = Verdict.IGNORED if off else Verdict.UNKNOWN
             yield replace(one, verdict=verdict, means=f"not counted: {why}" if not off else "off")

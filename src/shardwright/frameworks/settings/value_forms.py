@@ -18,10 +18,12 @@ class ValueForm:
     Args:
         read: name of a setting and its text -> value.
         write: value -> what the file is given; of a text file, its text.
+        values: all values, where they are few; empty = many.
     """
 
     read: Callable[[str, str], Any]
     write: Callable[[Any], object]
+    values: tuple[Any, ...] = ()
 
 
 def require_value(name: str, value: str) -> str:
@@ -84,6 +86,7 @@ def choice(values: Mapping[str, Any], *, otherwise: Any = None) -> ValueForm:
     return ValueForm(
         read=lambda _, text: read.get(text.strip().lower().rpartition(".")[2], otherwise),
         write=words.__getitem__,
+        values=tuple(words),
     )
 
 
@@ -92,6 +95,7 @@ def switch(off: Any = False, on: Any = True) -> ValueForm:
     return ValueForm(
         read=lambda _, text: on if text.strip().lower() == "true" else off,
         write=lambda value: bool(value == on),
+        values=(off, on),
     )
 
 

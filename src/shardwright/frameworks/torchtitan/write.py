@@ -10,12 +10,9 @@ from typing import Any, Final
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.common_shortfalls import (
     another_framework,
-    frozen_parameters,
-    on_the_host,
-    other_optimizers,
+    in_no_target,
+    of_the_job,
     other_orders,
-    other_products,
-    sliced,
     some_recomputed,
 )
 from shardwright.frameworks.export.exporter import (
@@ -83,9 +80,7 @@ def _of_the_job(given: Given) -> Iterator[Shortfall]:
             hint="a published size",
         )
     yield from other_numbers(problem.model, FLAVORS)
-    yield from other_optimizers(given)
-    yield from other_products(given, Dtype.BF16)
-    yield from frozen_parameters(given)
+    yield from of_the_job(given, Dtype.BF16)
 
 
 def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
@@ -95,6 +90,11 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
         yield Shortfall(
             what=f"ulysses {grid.ulysses}: its context parallelism trades no heads",
             hint="a ring: ulysses 1",
+        )
+    if grid.ring > 1 and not grid.gather:
+        yield Shortfall(
+            what=f"a ring of {grid.ring}",
+            instead="keys and values that are gathered, as PyTorch does by default",
         )
     if grid.etp > 1:
         yield Shortfall(what=f"etp {grid.etp}: its experts are not cut", hint="etp 1")
@@ -120,10 +120,9 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
             instead="its selective policy, which keeps products and recomputes the rest",
         )
     yield from some_recomputed(grid)
-    yield from on_the_host(grid)
     if grid.offload:
         yield Shortfall(what=f"{grid.offload} % of the states on the host", hint="offload=0")
-    yield from sliced(grid)
+    yield from in_no_target(grid)
 
 
 def _of_options(given: Given) -> Iterator[Shortfall]:

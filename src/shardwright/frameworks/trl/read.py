@@ -12,12 +12,14 @@ from typing import Final
 
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set, names
-from shardwright.frameworks.settings.unpriced_settings import refused
+from shardwright.frameworks.settings.unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normal, peft_targets
-from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, trainer_reader
+from shardwright.frameworks.transformers.trainer_strategy import on
 
 _TRAINED: Final = ("sft",)
 _OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo nash_md bco prm")
+_UNPADDED: Final = "batches without padding, of which the file does not say how full they are"
 
 
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
@@ -51,17 +53,15 @@ TRL: Final = trainer_reader(
         source="https://huggingface.co/docs/trl/sft_trainer#trl.SFTConfig",
         refused=MappingProxyType(
             {
-                **dict.fromkeys(
-                    ("beta", "precompute-ref-log-probs"),
-                    refused("a loss of preferences with a reference model (DPO)"),
-                ),
-                **dict.fromkeys(
-                    ("reward-funcs", "num-generations", "reward-model-path"),
-                    refused("reinforcement learning"),
-                ),
-                "teacher-model-name-or-path": refused("distillation"),
-                "padding-free": refused(
-                    "batches without padding, of which the file does not say how full they are"
+                **refusals(
+                    {
+                        "a loss of preferences with a reference model (DPO)": (
+                            "beta precompute-ref-log-probs"
+                        ),
+                        "reinforcement learning": "reward-funcs num-generations reward-model-path",
+                        "distillation": "teacher-model-name-or-path",
+                        _UNPADDED: "padding-free",
+                    }
                 ),
                 "dpoconfig.*": refused(
                     "a loss of preferences with a reference model (DPO)", "no value"

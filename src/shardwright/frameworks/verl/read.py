@@ -29,13 +29,12 @@ from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, re
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
-    FSDP,
     Words,
     judged_settings,
     of_own_runtimes,
-    on,
     read_trainer,
 )
+from shardwright.frameworks.transformers.trainer_strategy import FSDP, on
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
@@ -177,8 +176,8 @@ _OF_FSDP: Final = MappingProxyType(
         f"{_A}fsdp-config.fsdp-size": "fsdp-size",
         f"{_A}fsdp-config.reshard-after-forward": "fsdp.reshard-after-forward",
         f"{_A}fsdp-config.offload-policy": "fsdp.offload-params",
-        f"{_A}fsdp-config.ulysses-sequence-parallel-size": "ulysses",
         f"{_A}ulysses-sequence-parallel-size": "ulysses",
+        f"{_A}fsdp-config.ulysses-sequence-parallel-size": "ulysses",
         f"{_M}enable-gradient-checkpointing": "gradient-checkpointing",
         f"{_M}lora-rank": "lora-rank",
         f"{_M}target-modules": "lora-target",
@@ -238,13 +237,8 @@ _FSDP: Final = Words(
     source=DOCS,
     refused=_REFUSED,
     understood=_READ,
-    told=MappingProxyType(
-        {
-            "per-device-train-batch-size": f"{_A}ppo-micro-batch-size-per-gpu",
-            "gradient-checkpointing": f"{_M}enable-gradient-checkpointing",
-            "fsdp.reshard-after-forward": f"{_A}fsdp-config.reshard-after-forward",
-            "ulysses": f"{_A}ulysses-sequence-parallel-size",
-        }
+    own_names=MappingProxyType(
+        {"per-device-train-batch-size": f"{_A}ppo-micro-batch-size-per-gpu"}
     ),
     ignored=_OF_RL,
     unmodelled=_UNMODELLED,
