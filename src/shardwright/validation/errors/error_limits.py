@@ -46,7 +46,7 @@ class BarResult:
 
     @property
     def holds(self) -> bool:
-        """Whether there are rows and no limit is exceeded."""
+        """True if there are rows and no limit is exceeded."""
         return self.n > 0 and all(error <= limit for error, limit in self.figures.values())
 
 
@@ -64,5 +64,5 @@ def judge_bar(
 
 
 def in_bar(run: MeasuredRun, bar: Bar) -> bool:
-    """Whether a bar selects a run, by its row as published or by the properties of the run."""
+    """True if a bar selects a run, by its row as published or by the properties of the run."""
     return selected({**run.run_cells(), **cells_of(run.measurement)}, bar.where)

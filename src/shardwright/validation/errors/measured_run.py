@@ -32,7 +32,7 @@ class MeasuredRun(Protocol):
 
     @property
     def ran(self) -> bool:
-        """Whether it ran; a configuration that ran out of memory did not."""
+        """True if it ran; a configuration that ran out of memory did not."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -75,5 +75,5 @@ def by_name(*folds: Fold[RunT]) -> dict[str, Fold[RunT]]:
 
 
 def has_routed_experts(model: Model) -> bool:
-    """Whether the model has routed experts."""
+    """True if the model has routed experts."""
     return any(part.experts is not None for block in model.blocks for part in block.operators)

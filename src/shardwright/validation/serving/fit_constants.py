@@ -59,7 +59,7 @@ class ServingSlopes:
 
 
 def is_fitted_to(run: ServingRun) -> bool:
-    """Whether constants are fitted to a run: its source leaves nothing open, its workers are equal,
+    """True if constants are fitted to a run: its source leaves nothing open, its workers are equal,
     and it decodes without draft tokens.
     """
     known = run.category is Category.KNOWN

@@ -89,17 +89,17 @@ class ServingRun:
 
     @property
     def ran(self) -> bool:
-        """Whether it ran; tables of serving have no failures."""
+        """True: tables of serving have no failures."""
         return True
 
     @property
     def is_speculative(self) -> bool:
-        """Whether the engine decodes speculatively, with draft tokens."""
+        """True if the engine decodes speculatively, with draft tokens."""
         return self.job.speculation is not None
 
     @property
     def is_disaggregated(self) -> bool:
-        """Whether prefill and decode have workers of their own."""
+        """True if prefill and decode have workers of their own."""
         return any(pool.role is Role.DECODE for pool in self.deployment.pools)
 
     @property
@@ -121,7 +121,7 @@ class ServingRun:
         return prediction.of(metric, outputs=self.mean_outputs)
 
     def run_cells(self) -> dict[str, Any]:
-        """Whether it has routed experts, is disaggregated, and decodes speculatively; 1 = yes."""
+        """Routed experts, disaggregation and speculative decoding of the run; 1 = yes, 0 = no."""
         return {
             "routed_experts": int(has_routed_experts(self.model)),
             "disaggregated": int(self.is_disaggregated),

@@ -32,7 +32,7 @@ class ServingMetric(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingMeasurement:
-    """One row of a table of served configurations; None or empty = the source does not say.
+    """Row of a table of served configurations; None or empty = the source does not say.
 
     Args:
         line: first line of the row in the file; 1 is the header.
@@ -123,7 +123,7 @@ _SERVING_ONLY: Final = {METRIC, "engine", "tpot_ms", "ttft_ms", "output_tokens_p
 
 
 def is_serving_table(path: str | Path) -> bool:
-    """Whether a table's header has a column that only tables of serving have.
+    """True if a table's header has a column that only tables of serving have.
 
     Raises:
         DataError: it cannot be read as a table.

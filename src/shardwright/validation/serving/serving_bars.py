@@ -22,12 +22,12 @@ ENOUGH: Final = 30
 PAIR_MEDIAN: Final = 0.15
 """Largest median TPOT error of an engine on a device."""
 RIGHT: Final = 0.85
-"""Least share of rows near capacity for which it is predicted whether requests wait."""
+"""Least share of rows near capacity with a right prediction of waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingResult:
-    """Share of rows near capacity for which it is predicted whether requests wait."""
+    """Share of rows near capacity with a right prediction of waiting."""
 
     name: str = "whether requests wait, near capacity"
     fold: str = "none"
@@ -41,7 +41,7 @@ class WaitingResult:
 
     @property
     def holds(self) -> bool:
-        """Whether there are rows, and the share is reached."""
+        """True if there are rows, and the share is reached."""
         return self.n > 0 and self.share >= RIGHT
 
 

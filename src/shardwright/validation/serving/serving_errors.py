@@ -37,7 +37,7 @@ FOLDS: Final[Mapping[str, Fold[ServingRun]]] = by_name(
 
 
 def is_near_capacity(values: ServingValues | None) -> bool:
-    """Whether the requests of a prediction would fill nearly the whole KV cache."""
+    """True if the requests of a prediction would fill nearly the whole KV cache."""
     return values is not None and abs(values.cache_load - 1) <= NEAR
 
 
@@ -63,7 +63,7 @@ def errors_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """Of n rows near capacity, the number for which it is predicted whether requests wait."""
+    """Numbers of rows near capacity, and of those with a right prediction of waiting."""
 
     n: int
     right: int

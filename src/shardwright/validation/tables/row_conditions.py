@@ -27,7 +27,7 @@ class TextCondition:
     patterns: tuple[re.Pattern[str], ...]
 
     def holds(self, cell: Any) -> bool:
-        """Whether one of the patterns matches the cell's text."""
+        """True if one of the patterns matches the cell's text."""
         text = "" if cell is None else str(cell)
         return any(pattern.search(text) for pattern in self.patterns)
 
@@ -40,7 +40,7 @@ class NumberCondition:
     at_most: float
 
     def holds(self, cell: Any) -> bool:
-        """Whether the cell's number is within the bounds; an empty cell is 0, text never is."""
+        """True if the cell's number is within the bounds; an empty cell is 0, text never is."""
         return (cell is None or isinstance(cell, int | float)) and self.at_least <= (
             cell or 0
         ) <= self.at_most
@@ -53,7 +53,7 @@ class Selector:
     conditions: tuple[tuple[str, TextCondition | NumberCondition], ...] = ()
 
     def matches(self, cells: Mapping[str, Any]) -> bool:
-        """Whether all conditions hold for the cells of a row (see `cells_of`)."""
+        """True if all conditions hold for the cells of a row (see `cells_of`)."""
         return all(condition.holds(cells.get(column)) for column, condition in self.conditions)
 
     def narrowed(self, other: Selector) -> Selector:
@@ -69,7 +69,7 @@ def cells_of(row: Any) -> dict[str, Any]:
 
 
 def selected(cells: Mapping[str, Any], selectors: Iterable[Selector]) -> bool:
-    """Whether any of the selectors matches the cells of a row."""
+    """True if any of the selectors matches the cells of a row."""
     return any(selector.matches(cells) for selector in selectors)
 
 

@@ -358,12 +358,14 @@ def parse_facts(content: bytes, *, name: str, form: TableForm[Any]) -> Facts:
 
 
 def _first_error(error: ValidationError, *, name: str) -> DataError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(f"{part + 1}" if isinstance(part, int) else part[:60] for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    details = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(
+        f"{part + 1}" if isinstance(part, int) else part[:60] for part in details["loc"]
+    )
+    message = details["msg"].removeprefix("Value error, ")
     hint = (
         "rules, remarks and bars are counted from 1"
-        if any(isinstance(part, int) for part in first["loc"])
+        if any(isinstance(part, int) for part in details["loc"])
         else ""
     )
     return DataError(f"{name}: {place or 'where'}: {message[:300]}", hint=hint)

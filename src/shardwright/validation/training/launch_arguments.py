@@ -83,7 +83,7 @@ def with_launch_cells(row: Measurement, *, assumptions: list[str]) -> Measuremen
 
 
 def loads_teacher(row: Measurement) -> bool:
-    """Whether the row's launch loads a teacher's checkpoint, whose folder does not give its sizes.
+    """True if the row's launch loads a teacher's checkpoint, whose folder does not give its sizes.
 
     Source: Megatron-LM, megatron/post_training/arguments.py and docs/distillation.md.
     """

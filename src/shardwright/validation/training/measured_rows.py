@@ -28,7 +28,7 @@ class MemoryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One row of a table of training runs; None or empty = the source does not say.
+    """Row of a table of training runs; None or empty = the source does not say.
 
     Args:
         line: line of the file, 1 is the header.

@@ -24,8 +24,8 @@ _RUN: Final = frozenset(
     re.findall(
         r"\w+",
         "bf16 fp16 fp32 fp8 fp4 nvfp4 mxfp8 mxfp4 mx cs sc int8 mixed amp pretrain pretraining"
-        " training train bench benchmark tokendrop dropless release model gpu gpus nodes chat instruct"
-        " base hf",
+        " training train bench benchmark tokendrop dropless release model gpu gpus nodes chat"
+        " instruct base hf",
     )
 ) | {word for name in runtime_names() if name not in _MODELS for word in name.split("-")}
 """Words about a run: precisions, its purpose, and names of frameworks."""

@@ -142,15 +142,15 @@ def sweeps(validation: TrainingValidation) -> tuple[Sweep, ...]:
         gpu, devices = run.measurement.gpu, run.cluster.num_devices
         key = (source_of(row), run.model.name, gpu, devices, run.job, run.runtime)
         groups.setdefault(key, []).append((row, predicted, measured))
-    found = []
+    found_sweeps = []
     for (source, model, gpu, devices, *_), members in groups.items():
         plans = len({row.run.grid for row, _, _ in members})
         if plans >= MIN_SWEEP:
             _, _, chosen = min(members, key=lambda member: member[1])
             best = min(measured for _, _, measured in members)
             name = f"{source} {model} {devices} x {gpu}"
-            found.append(Sweep(name=name, plans=plans, regret=chosen / best - 1))
-    return tuple(found)
+            found_sweeps.append(Sweep(name=name, plans=plans, regret=chosen / best - 1))
+    return tuple(found_sweeps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,8 +94,8 @@ def with_facts(row: Measurement, *, facts: Facts) -> tuple[Measurement, RowFacts
     given = facts_of_row(row, facts=facts, columns=TRAINING_TABLE.columns)
     cells = dict(given.cells)
     if "runtime" in cells:
-        base, *own = cells["runtime"].split()
-        options = {**given.options, **options_of_text(" ".join(own))}
+        base, *named = cells["runtime"].split()
+        options = {**given.options, **options_of_text(" ".join(named))}
         cells["runtime"] = f"{base} {text_of_options(options)}".strip()
     return replace(row, **cells), given
 

@@ -20,22 +20,24 @@ READY_S = 120.0
 POLL_S = 0.1
 
 
-def together(work: Callable[[], T], *, here: Callable[[], T], others: int, threads: int) -> list[T]:
-    """What `here` finds in this process, and `work` in so many others at the same time.
+def on_all_devices(
+    work: Callable[[], T], *, here: Callable[[], T], others: int, threads: int
+) -> list[T]:
+    """Results of one measurement in this process and in `others` processes at the same time.
 
     Args:
         work, here: the same measurement; `work` and what it returns can be pickled.
-        threads: of each of the others.
+        threads: PyTorch threads of each other process.
 
     Raises:
         DataError: another process died or hung.
     """
     if not others:
         return [here()]
-    made = context()
-    ready, found = made.Semaphore(0), made.Queue()
+    multiprocessing = context()
+    ready, results = multiprocessing.Semaphore(0), multiprocessing.Queue()
     processes: list[BaseProcess] = [
-        made.Process(target=_beside, args=(work, threads, ready, found), daemon=True)
+        multiprocessing.Process(target=_beside, args=(work, threads, ready, results), daemon=True)
         for _ in range(others)
     ]
     try:
@@ -44,32 +46,33 @@ def together(work: Callable[[], T], *, here: Callable[[], T], others: int, threa
         for _ in processes:
             if not ready.acquire(timeout=READY_S):
                 raise DataError("a process beside did not start", hint="fewer --ranks")
-        return [here(), *(_next(found, processes) for _ in processes)]
+        return [here(), *(_next(results, processes) for _ in processes)]
     finally:
         for process in processes:
             process.terminate()
             process.join(5.0)
-        found.close()
-        found.join_thread()
+        results.close()
+        results.join_thread()
 
 
-def _next(found: Queue[Any], processes: list[BaseProcess]) -> Any:
+def _next(results: Queue[Any], processes: list[BaseProcess]) -> Any:
     deadline = monotonic() + READY_S
     while True:
         dead = [process for process in processes if process.exitcode not in (None, 0)]
         try:
-            return found.get(timeout=POLL_S)
+            return results.get(timeout=POLL_S)
         except Empty:
             if dead or monotonic() > deadline:
-                why = f"ended with exit code {dead[0].exitcode}" if dead else "did not end"
+                reason = f"ended with exit code {dead[0].exitcode}" if dead else "did not end"
                 raise DataError(
-                    f"a process that measured beside {why}", hint="out of memory? try fewer --ranks"
+                    f"a process that measured beside {reason}",
+                    hint="out of memory? try fewer --ranks",
                 ) from None
 
 
-def _beside(work: Callable[[], object], threads: int, ready: Any, found: Any) -> None:
+def _beside(work: Callable[[], object], threads: int, ready: Any, results: Any) -> None:
     import torch
 
     torch.set_num_threads(threads)
     ready.release()
-    found.put(work())
+    results.put(work())

@@ -31,7 +31,7 @@ class MeasuredStep:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """Seconds of the whole step."""
         return self.forward_s + self.backward_s + self.optimizer_s
 
 
@@ -203,8 +203,9 @@ def _now(device: str) -> float:
 
 
 def _optimizer(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
-    """One fused AdamW step, on fp32 master copies where parameters are 16-bit; gradients are freed
-    after it.
+    """A function that runs one fused AdamW step and frees the gradients.
+
+    It updates fp32 master copies where parameters are 16-bit.
     """
     parameters = list(model.parameters())
     if dtype.bits == 32:

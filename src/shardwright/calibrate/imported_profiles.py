@@ -1,4 +1,4 @@
-"""Profiles from what others measured: output of nccl-tests and Kineto traces."""
+"""Profiles from files of measurements: output of nccl-tests, and Kineto traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Points = Mapping[tuple[str, int], tuple[tuple[int, float], ...]]
 
 
 def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str) -> Profile:
-    """Collectives of one or more outputs of nccl-tests, fitted; several files of one collective are
+    """A profile with collectives fitted to outputs of nccl-tests; files of one collective are
     joined.
 
     Raises:
@@ -40,11 +40,10 @@ def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str)
 
 
 def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
-    """Shares of kernel classes of a Kineto trace, and its collectives where two sizes or more fit a
-    line.
+    """A profile with a Kineto trace's time by kernel class, and with its collectives of two sizes
+    or more.
 
-    The fits are of the shortest call of each size: a kernel that waits for late ranks says nothing
-    of the network.
+    Fits use the shortest call of each size, because the others also wait for late ranks.
     """
     trace = read_kineto(path)
     fits, notes = fit_groups(
@@ -70,7 +69,7 @@ def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
 def fit_groups(
     groups: Points, *, reference: str
 ) -> tuple[tuple[CollectiveFit, ...], tuple[str, ...]]:
-    """A fit of each group of points, and a line for each group that has none."""
+    """(fits of the groups of points, notes on the groups that could not be fitted)."""
     fits, notes = [], []
     for (kind, devices), points in groups.items():
         try:
@@ -81,11 +80,11 @@ def fit_groups(
 
 
 def joined(profile: Profile, imported: Profile) -> Profile:
-    """`profile` with what `imported` has: its collectives win, the rest fills what is empty; notes
-    of both.
+    """The profile with the collectives of `imported`, which win, its other values where `profile`
+    has none, and the notes of both.
     """
-    theirs = {(c.collective, c.num_devices) for c in imported.collectives}
-    kept = tuple(c for c in profile.collectives if (c.collective, c.num_devices) not in theirs)
+    replaced = {(c.collective, c.num_devices) for c in imported.collectives}
+    kept = tuple(c for c in profile.collectives if (c.collective, c.num_devices) not in replaced)
     method = profile.method or imported.method
     if profile.method is not None and imported.method is not None:
         method = replace(profile.method, notes=(*profile.method.notes, *imported.method.notes))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from shardwright.calibrate.settings import CheckRow, Progress
-from shardwright.calibrate.step import MeasuredStep, measure_step
+from shardwright.calibrate.small_decoder_step import MeasuredStep, measure_step
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.hardware.profile.apply import profiled_cluster
@@ -27,7 +27,7 @@ from shardwright.strategy.grid.axes import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase:
-    """A model (Hugging Face configuration), sequences and tokens of each."""
+    """A training step to check: a Hugging Face configuration, sequences, and tokens of each."""
 
     name: str
     config: Mapping[str, Any]
@@ -84,8 +84,8 @@ def check_machine(
     tiny: bool = False,
     progress: Progress | None = None,
 ) -> tuple[CheckRow, ...]:
-    """Predict and measure every case on the machine that `profile` is of, with as many threads as
-    it was measured with.
+    """Predicted and measured training steps on the machine of `profile`, with the number of threads
+    with which the profile was measured.
 
     Args:
         device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
@@ -130,10 +130,10 @@ def _compared(name: str, prediction: Prediction, measured: MeasuredStep) -> Chec
 
 
 def peak_bytes(prediction: Prediction) -> int:
-    """Bytes at the peak of a step that frees its gradients after the update.
+    """Predicted bytes at the peak of a step that frees its gradients after the update.
 
-    A prediction has gradients that stay. Here there is none at the loss, where activations and
-    logits are; behind the backward those are gone.
+    A prediction counts gradients that are kept. In this step there are none at the loss, where
+    activations and logits are largest; after the backward pass those are freed.
     """
     (stage,) = prediction.stages
     parts = dict(stage.items)
@@ -143,8 +143,8 @@ def peak_bytes(prediction: Prediction) -> int:
 
 def check_dtype(profile: Profile) -> Dtype:
     """The 16-bit dtype that the profile has GEMMs in, else fp32."""
-    known = {g.dtype for g in profile.gemm}
-    return next((d for d in (Dtype.BF16, Dtype.FP16) if d in known), Dtype.FP32)
+    measured = {gemm.dtype for gemm in profile.gemm}
+    return next((d for d in (Dtype.BF16, Dtype.FP16) if d in measured), Dtype.FP32)
 
 
 def predict_step(case: StepCase, profile: Profile) -> Prediction:
@@ -152,8 +152,9 @@ def predict_step(case: StepCase, profile: Profile) -> Prediction:
     dtype.
     """
     dtype = check_dtype(profile)
-    known = find_accelerator(profile.accelerator)
-    cluster = profiled_cluster(f"{known.name if known else profile.accelerator}:1", profile)
+    accelerator = find_accelerator(profile.accelerator)
+    name = accelerator.name if accelerator else profile.accelerator
+    cluster = profiled_cluster(f"{name}:1", profile)
     model = model_from_config(case.config, name=case.name, source="written here")
     job = job_from_flags(seq_len=case.length, global_batch=case.batch, precision=dtype.value)
     problem = Problem(model=model, cluster=cluster, job=job, runtime=_eager(dtype))
