@@ -20,7 +20,7 @@ ALONE = (
     "search/test_distinct.py",
     "search/test_tight.py",
     "torch_checks/test_sharded_memory.py",
-    "validation/fits/test_fit_constants.py",
+    "validation/training/test_fit_constants.py",
 )
 """Files that stay together in a proof, too, for what is set up: fits, large spaces, answers of
 searches, runs under a tracker."""

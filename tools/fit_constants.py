@@ -18,8 +18,10 @@ from pathlib import Path
 
 from interval_fit import interval_coefficients, ran, runs_text
 
-from shardwright.validation.fits.held_out_folds import fold_text
-from shardwright.validation.validate_training import accuracy, facts_of
+from shardwright.validation.training.fit_constants import folds_text
+from shardwright.validation.training.order_and_scaling import timed
+from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.validate_tables import accuracy
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "catalog" / "constants.py"
@@ -33,11 +35,11 @@ def main(arguments: list[str]) -> None:
     paths = [Path(a) for a in arguments] or sorted(
         (ROOT / "benchmarks" / "published").glob("*.csv")
     )
-    study = accuracy(*paths, facts=facts_of(*paths), progress=_say)
-    assert study.fit is not None
+    study = accuracy(TRAINING, *paths, facts=TRAINING.facts(*paths), progress=_say)
+    constants = asdict(study.fitted.report.constants)
     _replace(
         CONSTANTS,
-        asdict(study.fit.constants),
+        constants,
         pattern=r"^    {name}: float = .*$",
         line="    {name}: float = {value}",
     )
@@ -46,12 +48,12 @@ def main(arguments: list[str]) -> None:
     ]
     coefficients = interval_coefficients(*held_out)
     RUNS.write_text(
-        runs_text(ran(row) for row in held_out[0] if row.predicted_s and row.case.measured_s),
+        runs_text(ran(row) for row, _, _ in timed(held_out[0])),
         encoding="utf-8",
     )
     _replace(INTERVAL, coefficients, pattern=r'^    "{name}": .*$', line='    "{name}": {value},')
-    FOLDS.write_text(fold_text(study.folds), encoding="utf-8")
-    for name, value in {**asdict(study.fit.constants), **coefficients}.items():
+    FOLDS.write_text(folds_text(study.fitted), encoding="utf-8")
+    for name, value in {**constants, **coefficients}.items():
         sys.stdout.write(f"{name}: {value}\n")
 
 

@@ -25,7 +25,8 @@ from scipy.optimize import linprog
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.fitted_runs import FRAMEWORK, Runs
 from shardwright.simulator.step_time_interval import COEFFICIENTS, UNSEEN
-from shardwright.validation.errors.prediction_errors import RowResult
+from shardwright.validation.training.measured_rows import TrainingMetric
+from shardwright.validation.training.order_and_scaling import TrainingRow, timed
 
 QUANTILE: Final = 0.78
 """A little under the 80 % that an interval is named for: the width is set by few far rows there,
@@ -34,10 +35,10 @@ DIGITS: Final = 4
 
 
 def interval_coefficients(
-    seen: Sequence[RowResult],
-    unseen: Sequence[RowResult] = (),
-    strange: Sequence[RowResult] = (),
-    other: Sequence[RowResult] = (),
+    seen: Sequence[TrainingRow],
+    unseen: Sequence[TrainingRow] = (),
+    strange: Sequence[TrainingRow] = (),
+    other: Sequence[TrainingRow] = (),
     *,
     quantile: float = QUANTILE,
 ) -> dict[str, float]:
@@ -72,45 +73,46 @@ def interval_coefficients(
     return {name: round(value, DIGITS) for name, value in found.items()}
 
 
-def _timed(rows: Sequence[RowResult]) -> list[RowResult]:
-    return [r for r in rows if r.predicted_s and r.case.measured_s and r.doubts]
+def _timed(rows: Sequence[TrainingRow]) -> list[TrainingRow]:
+    return [row for row, _, _ in timed(rows) if row.prediction and row.prediction.doubts]
 
 
-def _error(row: RowResult) -> float:
-    return abs(log((row.predicted_s or 1.0) / (row.case.measured_s or 1.0)))
+def _error(row: TrainingRow) -> float:
+    return abs(log((row.predicted(TrainingMetric.TIME) or 1.0) / (row.run.measured_s or 1.0)))
 
 
-def _shares(row: RowResult, known: dict[str, float]) -> list[float]:
-    held = {d.name: d.share for d in row.doubts} | known
+def _shares(row: TrainingRow, known: dict[str, float]) -> list[float]:
+    assert row.prediction is not None
+    held = {doubt.name: doubt.share for doubt in row.prediction.doubts} | known
     return [held.get(name, 0.0) for name in COEFFICIENTS]
 
 
-def _not_held_out(_row: RowResult, _rows: Sequence[RowResult]) -> dict[str, float]:
+def _not_held_out(_row: TrainingRow, _rows: Sequence[TrainingRow]) -> dict[str, float]:
     return {}
 
 
-def _without_device(_row: RowResult, _rows: Sequence[RowResult]) -> dict[str, float]:
+def _without_device(_row: TrainingRow, _rows: Sequence[TrainingRow]) -> dict[str, float]:
     return {UNSEEN: 1.0}
 
 
-def _without_laboratory(row: RowResult, rows: Sequence[RowResult]) -> dict[str, float]:
+def _without_laboratory(row: TrainingRow, rows: Sequence[TrainingRow]) -> dict[str, float]:
     """What is known of a row's options and device from the rows of other laboratories; a framework
     described from documents is known.
     """
-    device = row.case.cluster.node.accelerator.name
-    return _runs_without(row.case.laboratory, tuple(rows)).doubts(
-        load_runtime(row.case.runtime), device
+    device = row.run.cluster.node.accelerator.name
+    return _runs_without(row.run.laboratory, tuple(rows)).doubts(
+        load_runtime(row.run.runtime), device
     ) | {FRAMEWORK: 0.0}
 
 
 @cache
-def _runs_without(laboratory: str, rows: tuple[RowResult, ...]) -> Runs:
-    return runs_of(ran(r) for r in rows if r.case.laboratory != laboratory)
+def _runs_without(laboratory: str, rows: tuple[TrainingRow, ...]) -> Runs:
+    return runs_of(ran(r) for r in rows if r.run.laboratory != laboratory)
 
 
-def ran(row: RowResult) -> tuple[str, str]:
+def ran(row: TrainingRow) -> tuple[str, str]:
     """The runtime and the accelerator of a measured run."""
-    return row.case.runtime, row.case.cluster.node.accelerator.name
+    return row.run.runtime, row.run.cluster.node.accelerator.name
 
 
 def runs_of(ran: Iterable[tuple[str, str]]) -> Runs:

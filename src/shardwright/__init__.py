@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from shardwright.simulator.prediction import Prediction as Prediction
     from shardwright.strategy.grid.axes import Grid as Grid
     from shardwright.strategy.plan.plan import Plan as Plan
-    from shardwright.validation.validate_training import validate as validate
+    from shardwright.validation.validate_tables import validate as validate
 
 __version__: Final = "0.1.0"
 
@@ -50,7 +50,7 @@ _HOMES: Final = {
     "serve_simulate": "shardwright.api.serving",
     "check": "shardwright.api.grids",
     "why": "shardwright.api.why",
-    "validate": "shardwright.validation.validate_training",
+    "validate": "shardwright.validation.validate_tables",
     "read_plan_file": "shardwright.files.plan_file",
     "Request": "shardwright.search.request",
     "Answer": "shardwright.search.answer",

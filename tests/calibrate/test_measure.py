@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("torch", reason="calibrate needs torch")
 pytest.importorskip("scipy", reason="fits need scipy")
 
-from shardwright.calibrate.check import check_machine, predict_step, step_cases
-from shardwright.calibrate.collective_rank import what_lacks
+from shardwright.calibrate.check_steps import check_machine, predict_step, step_cases
+from shardwright.calibrate.collective_rank import unsupported_message
 from shardwright.calibrate.machine import host_memory
 from shardwright.calibrate.measure import measure_machine
 from shardwright.calibrate.measure_collectives import group_sizes, measure_collectives
 from shardwright.calibrate.settings import Calibration
-from shardwright.calibrate.step import measure_step
+from shardwright.calibrate.small_decoder_step import measure_step
 from shardwright.calibrate.timing import Timer
 from shardwright.cli.main import run
 from shardwright.compiled import cores
@@ -160,19 +160,22 @@ def raising(error: Exception) -> Callable[[], None]:
 
 def test_a_collective_that_the_backend_lacks_is_told_from_one_that_fails() -> None:
     lacking = "Backend gloo does not support alltoall_base"
-    assert what_lacks(lambda: None) == ""
-    assert what_lacks(raising(RuntimeError(f"{lacking}\nException raised from ..."))) == lacking
-    assert what_lacks(
+    assert unsupported_message(lambda: None) == ""
+    assert (
+        unsupported_message(raising(RuntimeError(f"{lacking}\nException raised from ...")))
+        == lacking
+    )
+    assert unsupported_message(
         raising(RuntimeError("ProcessGroupGloo does not support reduce_scatter"))
     ).startswith("ProcessGroupGloo")
-    assert what_lacks(raising(NotImplementedError())) == "NotImplementedError"
+    assert unsupported_message(raising(NotImplementedError())) == "NotImplementedError"
     for failure in (
         RuntimeError("CUDA error: operation not supported"),
         RuntimeError("unsupported gpu"),
         ValueError("not supported"),
     ):
         with pytest.raises(type(failure), match="support"):
-            what_lacks(raising(failure))
+            unsupported_message(raising(failure))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
 from shardwright.files.stored import document_of, plan_document, simulation_document, stored_plan
 from shardwright.files.text import to_text
 from shardwright.hardware.device import Evidence, Origin
+from shardwright.report.screens import accuracy_screen
 from shardwright.search.advice import Advice, Change
 from shardwright.search.certificate import JointPart
 from shardwright.search.grid.recheck import Recheck
@@ -31,11 +32,9 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.units import GIB
-from shardwright.validation.errors.prediction_errors import (
-    ErrorStatistics,
-    SourceResult,
-    Validation,
-)
+from shardwright.validation.errors.judged_rows import ErrorStatistics, Validation
+from shardwright.validation.training.order_and_scaling import TrainingValidation
+from shardwright.validation.training.training_reader import TRAINING
 from tests.calibrate.profiles import profile
 from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, UNSEARCHED, stage
 from tests.hardware.inventory_files import topo_matrix
@@ -123,15 +122,15 @@ BEST = replace(
     ),
 )
 ALL_MEASURED = ErrorStatistics(n=123, mean=0.0321, median=0.0273, worst=0.1812, bias=-0.0123)
-VALIDATION = Validation(
-    fold="none",
-    rows=(),
-    by_source=tuple(
-        SourceResult(source_id=name, time=ALL_MEASURED, memory=ALL_MEASURED, infeasible=12)
-        for name in ("nemo-perf", "llama-3")
-    ),
-    skipped=(),
-)
+TOO_LARGE: Any = [
+    SimpleNamespace(
+        run=SimpleNamespace(measurement=SimpleNamespace(source_id=name)), infeasible="too large"
+    )
+    for name in ("nemo-perf", "llama-3")
+    for _ in range(12)
+]
+"""Rows of two sources; `error_statistics` of each is patched to be `ALL_MEASURED`."""
+VALIDATION: TrainingValidation = Validation(fold="none", rows=tuple(TOO_LARGE), skipped=())
 RUN = RunReport(
     steps=(
         RunStep(step=1, loss=2.5, norm=1.0, seconds=0.5),
@@ -302,8 +301,8 @@ def answering() -> Iterator[None]:
         patch.setattr(checks, "check_file", lambda *_, **__: checked)
         patch.setattr(execution, "run", lambda *_, **__: RUN)
         patch.setattr(cli_weights, "write_weights", lambda *_, **__: WRITTEN)
-        patch.setattr(validate, "is_serving_table", lambda _: False)
-        patch.setattr(validate, "facts_of", lambda *_, **__: None)
+        patch.setattr(validate, "reader_of", lambda _: TRAINING)
+        patch.setattr(accuracy_screen, "error_statistics", lambda *_: ALL_MEASURED)
         patch.setattr(
             validate, "accuracy", lambda *_, **__: SimpleNamespace(validation=lambda _: VALIDATION)
         )

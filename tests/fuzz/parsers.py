@@ -48,13 +48,13 @@ from shardwright.serving.traffic.request_trace import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.text.strategy_words import read_words
-from shardwright.validation.rows.launch_arguments import launched
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.serving.measured_rows import COLUMNS as SERVING_COLUMNS
-from shardwright.validation.serving.measured_rows import parse_serving
-from shardwright.validation.serving.row_to_deployment import to_serving_case
-from shardwright.validation.tables.measured_rows import Measurement, parse_measurements
+from shardwright.validation.serving.measured_rows import SERVING_TABLE
+from shardwright.validation.serving.row_to_deployment import to_serving_run
+from shardwright.validation.tables.csv_rows import parse_table
 from shardwright.validation.tables.table_facts import Facts, parse_facts
+from shardwright.validation.training.launch_arguments import with_launch_cells
+from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement
+from shardwright.validation.training.row_to_problem import to_training_run
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
@@ -65,11 +65,11 @@ from tests.hardware.inventory_files import SAMPLES as INVENTORIES
 from tests.hardware.test_states import FILE as SCENARIOS
 from tests.search.problems import facts_of, real_problem
 from tests.serving.traffic.test_request_trace import AZURE, MOONCAKE, OWN
-from tests.validation.rows.test_launch_arguments import DENSE, LATENT, SPLIT
 from tests.validation.serving_tables import HEADER as SERVING_HEADER
 from tests.validation.serving_tables import LINE as SERVING_LINE
 from tests.validation.tables.test_table_facts import HEADER, LINE
 from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS
+from tests.validation.training.test_launch_arguments import DENSE, LATENT, SPLIT
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -373,8 +373,8 @@ def _grid(text: str) -> object:
 def _rows(text: str) -> object:
     """As `validate` reads a table, up to a problem for each row."""
     return [
-        to_case(row, facts=Facts(), runtime="megatron-core-0.12")
-        for row in parse_measurements(_bytes(text), source="table.csv")
+        to_training_run(row, facts=Facts(), default="megatron-core-0.12")
+        for row in parse_table(_bytes(text), form=TRAINING_TABLE, source="table.csv")
     ]
 
 
@@ -394,7 +394,7 @@ def _launch(text: str) -> object:
         gpu_count=8,
         launch=text,
     )
-    return launched(empty, assumptions=[])
+    return with_launch_cells(empty, assumptions=[])
 
 
 def _requests(text: str) -> object:
@@ -405,17 +405,17 @@ def _requests(text: str) -> object:
 
 
 def _facts(text: str) -> object:
-    return parse_facts(_bytes(text), name="facts.toml")
+    return parse_facts(_bytes(text), name="facts.toml", form=TRAINING_TABLE)
 
 
 def _serving_facts(text: str) -> Facts:
-    return parse_facts(_bytes(text), name="facts.toml", columns=SERVING_COLUMNS)
+    return parse_facts(_bytes(text), name="facts.toml", form=SERVING_TABLE)
 
 
 def _served(text: str) -> object:
     return [
-        to_serving_case(row, facts=Facts(), engine="vllm")
-        for row in parse_serving(_bytes(text), source="table.csv")
+        to_serving_run(row, facts=Facts(), default="vllm")
+        for row in parse_table(_bytes(text), form=SERVING_TABLE, source="table.csv")
     ]
 
 

@@ -8,22 +8,32 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.validation.errors.error_limits import (
+from shardwright.validation.errors.judged_rows import judge
+from shardwright.validation.tables.row_conditions import cells_of, selected
+from shardwright.validation.tables.skipped_rows import Skip, SkipReason
+from shardwright.validation.tables.table_facts import Bar
+from shardwright.validation.training.accuracy_page import judge_training_bar
+from shardwright.validation.training.folds import FOLDS
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.order_and_scaling import (
+    TrainingValidation,
     by_kind,
     coverage,
-    judge_bar,
     rank_correlation,
-    selected,
     sweeps,
     weak_scaling,
 )
-from shardwright.validation.errors.prediction_errors import Validation, judge
-from shardwright.validation.fits.held_out_folds import fold_key, read_folds
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.tables.measured_run import Case, Skip, SkipReason
-from shardwright.validation.tables.table_facts import Bar
+from shardwright.validation.training.row_to_problem import to_training_run
 from tests.tiers import in_both, in_proof
-from tests.validation.published import FOLDER, drawn, facts, is_long, predicted, rows, some
+from tests.validation.published import (
+    drawn,
+    facts,
+    is_long,
+    predicted,
+    rows,
+    some,
+    stored_folds,
+)
 
 SHORT = {
     ("dgxc, NeMo", "model"): (
@@ -93,12 +103,12 @@ TABLES = (
 
 
 @cache
-def _cases() -> tuple[Case | Skip, ...]:
-    return tuple(to_case(row, facts=facts()) for row in rows(*TABLES))
+def _cases() -> tuple[TrainingRun | Skip, ...]:
+    return tuple(to_training_run(row, facts=facts()) for row in rows(*TABLES))
 
 
 @cache
-def _validation(fold: str) -> Validation:
+def _validation(fold: str) -> TrainingValidation:
     """Of the tier's rows by model; of those of them that the fold's own tests judge by source."""
     wanted = [
         where
@@ -110,7 +120,7 @@ def _validation(fold: str) -> Validation:
     cases = [
         c
         for c in some(_cases())
-        if in_proof() or fold == "model" or selected(c.measurement, *wanted)
+        if in_proof() or fold == "model" or selected(cells_of(c.measurement), wanted)
     ]
     return judge(cases, predict=partial(predicted, fold=fold), fold=fold)
 
@@ -135,16 +145,18 @@ def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
     ("bar", "fold"), [pytest.param(b, f, id=f"{b.name}-{f}", marks=_mark(b, f)) for b, f in BOUND]
 )
 def test_bar(bar: Bar, fold: str) -> None:
-    result = judge_bar(bar, _validation(fold))
+    result = judge_training_bar(bar, _validation(fold))
     assert result.n > 0
-    assert result.mean <= result.limit
+    assert result.holds, result.figures
 
 
 @pytest.mark.parametrize(
     ("name", "fold"), [pytest.param(*of, marks=_tier(_named(of[0]))) for of in SHORT]
 )
 def test_a_missed_bar_gets_no_worse(name: str, fold: str) -> None:
-    assert judge_bar(_named(name), _validation(fold)).mean <= SHORT[name, fold][0] + NO_WORSE
+    assert (
+        judge_training_bar(_named(name), _validation(fold)).mean <= SHORT[name, fold][0] + NO_WORSE
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,14 +169,14 @@ def test_a_missed_bar_gets_no_worse(name: str, fold: str) -> None:
     ],
 )
 def test_order_of_plans_on_sixteen_t4(fold: str, least: float) -> None:
-    judged = [r for r in _validation(fold).rows if r.case.measurement.source_id == "amp_homo"]
+    judged = [r for r in _validation(fold).rows if r.run.measurement.source_id == "amp_homo"]
     rank = rank_correlation(judged, generator=np.random.default_rng(0))
     assert rank.n >= 40
     assert rank.value >= least
 
 
 def test_the_order_of_plans_gets_no_worse() -> None:
-    judged = [r for r in _validation("model").rows if r.case.measurement.source_id == "amp_homo"]
+    judged = [r for r in _validation("model").rows if r.run.measurement.source_id == "amp_homo"]
     assert rank_correlation(judged, generator=np.random.default_rng(0)).value >= PLANS[0] - NO_WORSE
 
 
@@ -229,7 +241,7 @@ DISORDERED = {
     ],
 )
 def test_plans_are_predicted_in_their_order(source: str) -> None:
-    judged = [r for r in _validation("model").rows if r.case.measurement.source_id == source]
+    judged = [r for r in _validation("model").rows if r.run.measurement.source_id == source]
     rank = rank_correlation(judged, generator=np.random.default_rng(0))
     assert rank.n > 20
     assert rank.value >= 0.8
@@ -237,7 +249,7 @@ def test_plans_are_predicted_in_their_order(source: str) -> None:
 
 @in_both
 def test_intervals_hold_their_share_of_held_out_rows() -> None:
-    inside = coverage([r for r in _validation("model").rows if drawn(r.case.measurement)])
+    inside = coverage([r for r in _validation("model").rows if drawn(r.run.measurement)])
     assert 0.72 <= inside.inside <= 0.88
     assert inside.width <= 1.5
 
@@ -245,7 +257,7 @@ def test_intervals_hold_their_share_of_held_out_rows() -> None:
 @in_both
 def test_no_run_that_took_place_is_refused() -> None:
     assert [
-        (r.case.measurement.table_or_row, r.infeasible)
+        (r.run.measurement.table_or_row, r.infeasible)
         for r in _validation("model").rows
         if r.infeasible
     ] == []
@@ -256,7 +268,7 @@ def test_runs_that_did_not_fit_are_refused() -> None:
     failures = _validation("model").failures
     if not failures:
         pytest.skip("no complete row of a model that can be expressed says out of memory")
-    assert all(f.predicted_infeasible for f in failures)
+    assert all(f.infeasible for f in failures)
 
 
 UNSUPPORTED = {
@@ -290,32 +302,32 @@ LOST = {
 )
 def test_nearly_all_rows_of_a_bar_are_predicted(bar: Bar) -> None:
     validation = _validation("model")
-    judged = sum(selected(r.case.measurement, *bar.where) for r in validation.rows)
+    judged = sum(selected(cells_of(r.run.measurement), bar.where) for r in validation.rows)
     lost = sum(
-        selected(s.measurement, *bar.where) for s in validation.skipped if s.reason in UNSUPPORTED
+        selected(cells_of(s.measurement), bar.where)
+        for s in validation.skipped
+        if s.reason in UNSUPPORTED
     )
     assert judged >= 0.95 * (judged + lost), f"{lost} rows of {judged + lost} cannot be expressed"
 
 
 def test_shipped_constants_are_those_of_the_fit_to_all_rows() -> None:
-    (everything,) = read_folds(FOLDER / "folds.json")["none"].values
-    assert everything[1] == SHIPPED
+    assert stored_folds()["none"] == {"": SHIPPED}
 
 
 @pytest.mark.parametrize("fold", ["model", "source", "accelerator"])
 def test_every_row_is_predicted_with_constants_of_its_own_fold(fold: str) -> None:
-    known = read_folds(FOLDER / "folds.json")[fold]
-    keys = {key for key, _ in known.values}
+    known = stored_folds()[fold]
     unfitted = [rows.where for rows in facts().unfitted]
     timed = [
         case
         for case in _cases()
-        if isinstance(case, Case) and case.ran and case.measured_s is not None
+        if isinstance(case, TrainingRun) and case.ran and case.measured_s is not None
     ]
-    fitted = [case for case in timed if not selected(case.measurement, *unfitted)]
+    fitted = [case for case in timed if not selected(cells_of(case.measurement), unfitted)]
     assert 0 < len(fitted) < len(timed)
-    assert {fold_key(case, fold=fold) for case in fitted} == keys
-    assert sum(constants != SHIPPED for _, constants in known.values) > len(keys) // 2
+    assert {FOLDS[fold].key(case) for case in fitted} == {*known}
+    assert sum(constants != SHIPPED for constants in known.values()) > len(known) // 2
 
 
 @pytest.mark.proof

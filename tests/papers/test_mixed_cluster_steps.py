@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from shardwright.validation.errors.error_limits import spearman
+from shardwright.validation.training.order_and_scaling import spearman
 from tests.validation.published import case_of, predicted, rows
 
 

@@ -8,19 +8,20 @@ from functools import cache
 import pytest
 
 from shardwright.simulator.prediction import Prediction
-from shardwright.validation.errors.prediction_errors import ErrorStatistics, judge
-from shardwright.validation.tables.measured_run import Case
+from shardwright.validation.errors.judged_rows import ErrorStatistics, error_statistics, judge
+from shardwright.validation.training.measured_rows import TrainingMetric
+from shardwright.validation.training.measured_run import TrainingRun
 from tests.tiers import in_both
 from tests.validation.published import case_of, predicted, rows, some
 
 
 @cache
-def _cases(source_id: str) -> tuple[Case, ...]:
+def _cases(source_id: str) -> tuple[TrainingRun, ...]:
     tables = rows("training.csv", "megatron_ci.csv")
     return tuple(case_of(row) for row in tables if row.source_id == source_id and row.peak_mem_gb)
 
 
-def _predicted(case: Case) -> Prediction:
+def _predicted(case: TrainingRun) -> Prediction:
     """By the constants of the fold that other tests judge: bytes depend on none."""
     return predicted(case, fold="model")
 
@@ -29,10 +30,10 @@ def _predicted(case: Case) -> Prediction:
 def _memory(source_id: str) -> ErrorStatistics:
     judged = judge(_cases(source_id), predict=_predicted)
     assert not judged.skipped
-    (source,) = judged.by_source
-    assert source.infeasible == 0, "a run that took place fits"
-    assert source.memory is not None
-    return source.memory
+    assert not any(row.infeasible for row in judged.rows), "a run that took place fits"
+    errors = error_statistics(judged.rows, TrainingMetric.MEMORY)
+    assert errors is not None
+    return errors
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_runs_that_took_place_fit_with_everything_that_a_device_holds() -> None:
     itself was measured."""
     for source_id in ("torchtitan", "simumax_b200", "mlm_ci"):
         for case in some(_cases(source_id)):
-            assert isinstance(case, Case)
+            assert isinstance(case, TrainingRun)
             prediction = _predicted(case)
             assert prediction.reserved_bytes <= prediction.capacity_bytes, (
                 case.measurement.table_or_row

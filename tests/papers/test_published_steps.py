@@ -7,18 +7,20 @@ from functools import cache
 
 import pytest
 
-from shardwright.validation.errors.prediction_errors import SourceResult, judge
+from shardwright.validation.errors.judged_rows import ErrorStatistics, error_statistics, judge
+from shardwright.validation.training.measured_rows import TrainingMetric
 from tests.validation.published import case_of, predicted, rows
 
 
 @cache
-def _judged(source_id: str) -> SourceResult:
+def _errors(source_id: str, metric: TrainingMetric) -> ErrorStatistics:
     cases = [case_of(row) for row in rows("training.csv") if row.source_id == source_id]
     judged = judge(cases, predict=predicted)
     assert not judged.skipped, "every row of these sources is complete and can be expressed"
-    (source,) = judged.by_source
-    assert source.infeasible == 0, "a run that took place fits"
-    return source
+    assert not any(row.infeasible for row in judged.rows), "a run that took place fits"
+    errors = error_statistics(judged.rows, metric)
+    assert errors is not None
+    return errors
 
 
 @pytest.mark.parametrize(
@@ -32,15 +34,13 @@ def _judged(source_id: str) -> SourceResult:
     ],
 )
 def test_step_times(source_id: str, num_rows: int, limit: float) -> None:
-    time = _judged(source_id).time
-    assert time is not None
+    time = _errors(source_id, TrainingMetric.TIME)
     assert time.n == num_rows
     assert time.mean < limit
     assert time.worst < 2 * limit
 
 
 def test_allocated_memory_of_b200_runs() -> None:
-    memory = _judged("simumax_b200").memory
-    assert memory is not None
+    memory = _errors("simumax_b200", TrainingMetric.MEMORY)
     assert memory.n == 22
     assert memory.mean < 0.08

@@ -12,8 +12,8 @@ from shardwright.simulator.fitted_runs import FILE, FRAMEWORK, OPTIONS, PAIR, sh
 from shardwright.simulator.predict import predict
 from shardwright.simulator.step_time_interval import COEFFICIENTS
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.tables.measured_run import Case
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.row_to_problem import to_training_run
 from tests.search.problems import real_problem
 from tests.validation.published import facts, rows
 from tools.interval_fit import runs_of, runs_text
@@ -44,7 +44,7 @@ def test_the_shipped_runs_are_those_of_the_tables() -> None:
     cases = [
         c
         for row in rows("training.csv", "heterogeneous.csv", "megatron_ci.csv")
-        if isinstance(c := to_case(row, facts=facts()), Case) and c.measured_s
+        if isinstance(c := to_training_run(row, facts=facts()), TrainingRun) and c.measured_s
     ]
     ran = [(case.runtime, case.cluster.node.accelerator.name) for case in cases]
     assert shipped_runs() == runs_of(ran), "python tools/shipped_runs.py"

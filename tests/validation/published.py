@@ -5,14 +5,19 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
+from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
-from shardwright.validation.errors.error_limits import selected
-from shardwright.validation.errors.errors_by_fold import Predictions
-from shardwright.validation.fits.held_out_folds import FoldConstants, read_folds
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.tables.measured_rows import Measurement, read_measurements
-from shardwright.validation.tables.measured_run import Case, Skip
+from shardwright.validation.fits.predictions import Predictor
+from shardwright.validation.tables.csv_rows import read_table
+from shardwright.validation.tables.row_conditions import cells_of, selected
+from shardwright.validation.tables.skipped_rows import Skip
 from shardwright.validation.tables.table_facts import Bar, Facts, read_facts
+from shardwright.validation.training.fit_constants import read_folds
+from shardwright.validation.training.folds import FOLDS
+from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement
+from shardwright.validation.training.measured_run import TrainingRun, identity_of
+from shardwright.validation.training.predict_run import predict_fitting_run
+from shardwright.validation.training.row_to_problem import to_training_run
 from tests.tiers import in_proof
 
 LONG = (
@@ -33,7 +38,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "published"
 
 @cache
 def facts() -> Facts:
-    return read_facts(FOLDER / "facts")
+    return read_facts(FOLDER / "facts", form=TRAINING_TABLE)
 
 
 @cache
@@ -42,28 +47,36 @@ def rows(*names: str) -> tuple[Measurement, ...]:
     return tuple(
         row
         for path in (names or sorted(FOLDER.glob("*.csv")))
-        for row in read_measurements(FOLDER / path)
+        for row in read_table(FOLDER / path, form=TRAINING_TABLE)
     )
 
 
 @cache
-def predictions(fold: str) -> Predictions:
-    """In one kind of fold, or with the shipped constants (none); for all tests that judge rows,
-    which one worker runs."""
-    return Predictions(
-        [FoldConstants(fold="none") if fold == "none" else read_folds(FOLDER / "folds.json")[fold]]
-    )
+def stored_folds() -> dict[str, dict[str, Constants]]:
+    """Kind of fold -> key -> the stored constants."""
+    return read_folds(FOLDER / "folds.json")
 
 
-def predicted(case: Case, *, fold: str = "none") -> Prediction:
-    return predictions(fold).of(case, fold=fold)
+@cache
+def predictions() -> Predictor[Prediction]:
+    """For all tests that judge rows, which one worker runs."""
+    return Predictor(predict_fitting_run, identity=identity_of)
+
+
+def predicted(run: TrainingRun, *, fold: str = "none") -> Prediction:
+    """The prediction in one kind of fold, or with the shipped constants (none)."""
+    kind = FOLDS[fold]
+    held_out = {} if fold == "none" else stored_folds()[kind.fitted_as or fold]
+    asked = kind.predicted_as(run) if kind.predicted_as else run
+    (prediction,) = predictions().results([(asked, held_out.get(kind.key(run), SHIPPED))])
+    return prediction
 
 
 def is_long(bar: Bar) -> bool:
     return bar.name in LONG
 
 
-def some(cases: Iterable[Case | Skip]) -> tuple[Case | Skip, ...]:
+def some(cases: Iterable[TrainingRun | Skip]) -> tuple[TrainingRun | Skip, ...]:
     """The cases that are predicted: all in a proof, else those of the other bars, of orders and
     scalings, and some of the rest."""
     wanted = [where for bar in facts().bars if not is_long(bar) for where in bar.where]
@@ -71,7 +84,7 @@ def some(cases: Iterable[Case | Skip]) -> tuple[Case | Skip, ...]:
     return tuple(
         case
         for case, row in ((case, case.measurement) for case in cases)
-        if drawn(row) or row.source_id in WHOLE or selected(row, *wanted)
+        if drawn(row) or row.source_id in WHOLE or selected(cells_of(row), wanted)
     )
 
 
@@ -80,7 +93,7 @@ def drawn(row: Measurement) -> bool:
     return in_proof() or crc32(f"{row.source_id} {row.table_or_row}".encode()) % EACH == 0
 
 
-def case_of(row: Measurement) -> Case:
-    case = to_case(row, facts=facts())
-    assert isinstance(case, Case), case
+def case_of(row: Measurement) -> TrainingRun:
+    case = to_training_run(row, facts=facts())
+    assert isinstance(case, TrainingRun), case
     return case

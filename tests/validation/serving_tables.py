@@ -1,18 +1,20 @@
 """The project's own table of served configurations, and a stand-in for what predicts them."""
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from shardwright.hardware.catalog.serving_constants import ServingConstants
-from shardwright.validation.serving.measured_deployment import ServingCase, ServingSkip
-from shardwright.validation.serving.measured_rows import (
-    COLUMNS,
-    ServingMeasurement,
-    parse_serving,
-    read_serving,
-)
-from shardwright.validation.serving.predictor_protocol import ServingPrediction
-from shardwright.validation.serving.row_to_deployment import to_serving_case
+from shardwright.validation.reader import Fitted
+from shardwright.validation.serving.accuracy_page import ServingStudy
+from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
+from shardwright.validation.serving.measured_rows import SERVING_TABLE, ServingMeasurement
+from shardwright.validation.serving.row_to_deployment import to_serving_run
+from shardwright.validation.serving.serving_reader import SERVED
+from shardwright.validation.tables.csv_rows import parse_table, read_table
+from shardwright.validation.tables.skipped_rows import Skip
 from shardwright.validation.tables.table_facts import Facts, read_facts
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published" / "serving"
@@ -25,43 +27,62 @@ LINE = "lab,1,llama-3.3-70b,H200,4,vLLM 0.12.0,4,,,fp8,1024,512,64,17.5,300"
 
 @cache
 def facts() -> Facts:
-    return read_facts(FOLDER / "facts", columns=COLUMNS)
+    return read_facts(FOLDER / "facts", form=SERVING_TABLE)
 
 
 @cache
 def published(name: str = "runs.csv") -> tuple[ServingMeasurement, ...]:
-    return read_serving(FOLDER / name)
+    return read_table(FOLDER / name, form=SERVING_TABLE)
 
 
 @cache
-def published_cases() -> tuple[ServingCase | ServingSkip, ...]:
-    return tuple(to_serving_case(row, facts=facts()) for row in published())
+def published_cases() -> tuple[ServingRun | Skip, ...]:
+    return tuple(to_serving_run(row, facts=facts()) for row in published())
 
 
 def row_of(**cells: str) -> ServingMeasurement:
     """The row of `LINE` with other cells."""
     known = {**dict(zip(HEADER.split(","), LINE.split(","), strict=True)), **cells}
     content = "\n".join([",".join(known), ",".join(f'"{cell}"' for cell in known.values())])
-    (row,) = parse_serving(content.encode(), source="t.csv")
+    (row,) = parse_table(content.encode(), form=SERVING_TABLE, source="t.csv")
     return row
 
 
-def case_of(**cells: str) -> ServingCase:
-    found = to_serving_case(row_of(**cells), facts=Facts())
-    assert isinstance(found, ServingCase), found
+def case_of(**cells: str) -> ServingRun:
+    found = to_serving_run(row_of(**cells), facts=Facts())
+    assert isinstance(found, ServingRun), found
     return found
 
 
-def skip_of(**cells: str) -> ServingSkip:
-    found = to_serving_case(row_of(**cells), facts=Facts())
-    assert isinstance(found, ServingSkip), found
+def skip_of(**cells: str) -> Skip:
+    found = to_serving_run(row_of(**cells), facts=Facts())
+    assert isinstance(found, Skip), found
     return found
 
 
-def a_tenth_too_slow(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
+def a_tenth_too_slow(case: ServingRun, constants: ServingConstants) -> ServingValues:
     """What was measured and a tenth; of throughput a tenth less."""
-    return ServingPrediction(
-        tpot_s=1.1 * (case.tpot_s or 1.0),
-        ttft_s=1.1 * (case.ttft_s or 1.0),
-        tokens_per_s=0.9 * (case.tokens_per_s or 1.0),
+    return ServingValues(
+        tpot_s=1.1 * (case.values.tpot_s or 1.0),
+        ttft_s=1.1 * (case.values.ttft_s or 1.0),
+        tokens_per_s=0.9 * (case.values.tokens_per_s or 1.0),
     )
+
+
+def shipped(
+    runs: Sequence[ServingRun], *, folds: Sequence[str], **_: Any
+) -> Fitted[ServingConstants]:
+    """Nothing is fitted: whatever is held out, constants are the shipped ones."""
+    return Fitted(constants={fold: {} for fold in folds})
+
+
+def study(
+    rows: Sequence[ServingRun | Skip],
+    evaluate: Callable[[ServingRun, ServingConstants], ServingValues],
+    *,
+    fit: Callable[..., Fitted[ServingConstants]] = shipped,
+    folds: Sequence[str] = (),
+) -> ServingStudy:
+    """The validations of rows with another predictor."""
+    reader = replace(SERVED, predict=evaluate, fit=fit)
+    return reader.study(rows, facts=Facts(), folds=folds)

@@ -14,12 +14,15 @@ from shardwright.cli.main import run
 from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.hardware.expression import parse_cluster
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.fits.predict_run import predict_case
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.tables.empty_table import COLUMNS, template
-from shardwright.validation.tables.measured_rows import parse_measurements, read_measurements
-from shardwright.validation.tables.measured_run import Case, Skip, SkipReason
+from shardwright.validation.tables.csv_rows import parse_table, read_table
+from shardwright.validation.tables.empty_table import template_text
+from shardwright.validation.tables.skipped_rows import Skip, SkipReason
 from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.training.empty_table import COLUMNS
+from shardwright.validation.training.measured_rows import TRAINING_TABLE
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.predict_run import predict_run
+from shardwright.validation.training.row_to_problem import to_training_run
 
 CELLS = {
     "source_id": "mine",
@@ -62,14 +65,14 @@ def table(**cells: str) -> str:
     return text.getvalue()
 
 
-def read(**cells: str) -> Case | Skip:
-    (row,) = parse_measurements(table(**cells).encode(), source="mine.csv")
-    return to_case(row, facts=Facts())
+def read(**cells: str) -> TrainingRun | Skip:
+    (row,) = parse_table(table(**cells).encode(), form=TRAINING_TABLE, source="mine.csv")
+    return to_training_run(row, facts=Facts())
 
 
-def case(**cells: str) -> Case:
+def case(**cells: str) -> TrainingRun:
     found = read(**cells)
-    assert isinstance(found, Case), found
+    assert isinstance(found, TrainingRun), found
     return found
 
 
@@ -136,8 +139,10 @@ def test_a_model_is_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "runs.csv").write_text(table(model_name="ours", config="models/config.json"))
-    beside = to_case(read_measurements(tmp_path / "runs.csv")[0], facts=Facts())
-    assert isinstance(beside, Case)
+    beside = to_training_run(
+        read_table(tmp_path / "runs.csv", form=TRAINING_TABLE)[0], facts=Facts()
+    )
+    assert isinstance(beside, TrainingRun)
     assert beside.model.num_parameters == inside.model.num_parameters
     broken = read(model_name="ours", config='{"architectures": ["NoSuchModel"]}')
     assert isinstance(broken, Skip)
@@ -181,7 +186,7 @@ def test_adapters_on_a_sharded_base_are_predicted() -> None:
     cells = {"train": "lora:r16", "runtime": "torchtitan", "tp": "1", "gpu_count": "8"}
     cut, whole = (case(**cells, zero_stage_or_fsdp=said) for said in ("FSDP", "ZeRO-2"))
     assert (cut.grid.zero, whole.grid.zero) == (3, 2)
-    less, more = (predict_case(one) for one in (cut, whole))
+    less, more = (predict_run(one) for one in (cut, whole))
     assert less.step_time_s > more.step_time_s
 
 
@@ -193,18 +198,20 @@ def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
     said = case(**cells, cluster=nodes)
     assert said.cluster == parse_cluster(nodes)
     alone = [
-        predict_case(case(**{**cells, "gpu": gpu})).step_time_s for gpu in ("h100", "a100-sxm-80gb")
+        predict_run(case(**{**cells, "gpu": gpu})).step_time_s for gpu in ("h100", "a100-sxm-80gb")
     ]
-    assert alone[0] < predict_case(said).step_time_s
-    assert predict_case(said).step_time_s > 0.99 * alone[1]  # all replicas wait for the slower kind
+    assert alone[0] < predict_run(said).step_time_s
+    assert predict_run(said).step_time_s > 0.99 * alone[1]  # all replicas wait for the slower kind
     (tmp_path / "mine.yaml").write_text(
         "nodes:\n  - {accelerator: h100-sxm, count: 1}\n  - {accelerator: a100-sxm-80gb, count:"
         " 1}\n"
     )
     (tmp_path / "runs.csv").write_text(table(**cells, cluster="mine.yaml"))
-    beside = to_case(read_measurements(tmp_path / "runs.csv")[0], facts=Facts())
-    assert isinstance(beside, Case)
-    assert predict_case(beside).step_time_s == predict_case(said).step_time_s
+    beside = to_training_run(
+        read_table(tmp_path / "runs.csv", form=TRAINING_TABLE)[0], facts=Facts()
+    )
+    assert isinstance(beside, TrainingRun)
+    assert predict_run(beside).step_time_s == predict_run(said).step_time_s
 
 
 @pytest.mark.parametrize(
@@ -261,14 +268,14 @@ def test_what_lacks_is_named(cells: dict[str, str], reason: SkipReason, said: st
 def test_the_template_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["validate", "--template"]) == 0
     text = capsys.readouterr().out
-    assert text == template()
-    rows = parse_measurements(text.encode(), source="template")
-    cases = [to_case(row, facts=Facts()) for row in rows]
-    assert [c.runtime for c in cases if isinstance(c, Case)] == [
+    assert text == template_text(COLUMNS)
+    rows = parse_table(text.encode(), form=TRAINING_TABLE, source="template")
+    cases = [to_training_run(row, facts=Facts()) for row in rows]
+    assert [c.runtime for c in cases if isinstance(c, TrainingRun)] == [
         "megatron-core-0.12 tp_overlap=dgrad",
         "nemo-24.11",
     ]
-    assert all(predict_case(c).step_time_s > 0 for c in cases if isinstance(c, Case))
+    assert all(predict_run(c).step_time_s > 0 for c in cases if isinstance(c, TrainingRun))
     assert run(["validate", "--template", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {name for name, _, _ in COLUMNS}
     assert run(["validate"]) == 2

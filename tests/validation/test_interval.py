@@ -10,39 +10,42 @@ import pytest
 
 from shardwright.simulator.prediction import Doubt
 from shardwright.simulator.step_time_interval import COEFFICIENTS, interval
-from shardwright.validation.errors.error_limits import coverage
-from shardwright.validation.errors.prediction_errors import RowResult
-from shardwright.validation.fits.predict_run import predict_case
-from shardwright.validation.tables.measured_run import Case
+from shardwright.validation.errors.judged_rows import JudgedRow
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.order_and_scaling import TrainingRow, coverage
+from shardwright.validation.training.predict_run import predict_run
+from tests.cli.answers import PREDICTION
 from tests.validation.published import case_of, rows
 from tools.interval_fit import interval_coefficients
 
 ANY, EXPERTS = Doubt(name="any", share=1.0), Doubt(name="experts", share=1.0)
 
 
-def _case() -> Case:
+def _case() -> TrainingRun:
     return next(case_of(row) for row in rows("training.csv") if row.source_id == "korthikanti")
 
 
-def _rows(generator: np.random.Generator, *, n: int) -> list[RowResult]:
+def _rows(generator: np.random.Generator, *, n: int) -> list[TrainingRow]:
     """Rows whose residuals are normal: 3 % wide, and 12 % wide where there are experts."""
-    case, rows = _case(), []
+    run, rows = _case(), []
     for index in range(n):
         doubts = (ANY, EXPERTS) if index % 2 else (ANY,)
         residual = generator.normal(0.0, 0.12 if index % 2 else 0.03)
         rows.append(
-            RowResult(
-                case=replace(case, measured_s=1.0),
-                fold="",
-                predicted_s=exp(residual),
-                interval_s=None,
-                error=exp(residual) - 1,
-                predicted_memory_bytes=None,
-                memory_error=None,
-                doubts=doubts,
+            JudgedRow(
+                run=replace(run, measured_s=1.0),
+                prediction=replace(
+                    PREDICTION, step_time_s=exp(residual), interval_s=(1.0, 1.0), doubts=doubts
+                ),
             )
         )
     return rows
+
+
+def _slower(row: TrainingRow) -> TrainingRow:
+    assert row.prediction is not None
+    slow = replace(row.prediction, step_time_s=1.3 * row.prediction.step_time_s)
+    return replace(row, prediction=slow)
 
 
 def test_coefficients_hold_their_share_of_the_rows_in_each_group() -> None:
@@ -57,7 +60,7 @@ def test_coefficients_hold_their_share_of_the_rows_in_each_group() -> None:
 def test_a_device_without_runs_is_known_from_held_out_devices() -> None:
     generator = np.random.default_rng(8)
     seen, unseen = _rows(generator, n=1000), _rows(generator, n=1000)
-    far = [replace(row, predicted_s=(row.predicted_s or 1.0) * 1.3) for row in unseen]
+    far = [_slower(row) for row in unseen]
     assert interval_coefficients(seen, far)["device without runs"] > 0.15
     assert interval_coefficients(seen, seen)["device without runs"] < 0.01
 
@@ -71,7 +74,7 @@ def test_an_interval_is_as_far_up_as_down_and_widens_with_doubt() -> None:
 
 
 def test_a_prediction_says_what_its_interval_is_made_of() -> None:
-    prediction = predict_case(_case())
+    prediction = predict_run(_case())
     assert prediction.interval_s == pytest.approx(
         interval(prediction.step_time_s, prediction.doubts)
     )
@@ -80,8 +83,10 @@ def test_a_prediction_says_what_its_interval_is_made_of() -> None:
 
 
 def test_coverage_counts_rows_inside() -> None:
+    (row,) = _rows(np.random.default_rng(1), n=1)
+    assert row.prediction is not None
     inside, outside = (
-        replace(_rows(np.random.default_rng(1), n=1)[0], interval_s=bounds)
+        replace(row, prediction=replace(row.prediction, interval_s=bounds))
         for bounds in ((0.9, 1.1), (1.05, 1.2))
     )
     assert coverage([inside, outside]).inside == 0.5

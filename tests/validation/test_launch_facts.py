@@ -12,10 +12,15 @@ from shardwright.errors import RuntimeModelError
 from shardwright.runtime.engines.options import BY_NAME
 from shardwright.runtime.engines.registry import all_engines, load_engine
 from shardwright.serving.deployments.deployment_notation import parse_deployment, print_deployment
-from shardwright.validation.serving.launch_options import joined, of_all, told_workers
-from shardwright.validation.serving.measured_deployment import ServingCase, ServingSkip
-from shardwright.validation.serving.measured_rows import COLUMNS
-from shardwright.validation.serving.row_to_deployment import to_serving_case
+from shardwright.validation.serving.launch_options import (
+    engine_options,
+    joined_options,
+    with_role_options,
+)
+from shardwright.validation.serving.measured_deployment import ServingRun
+from shardwright.validation.serving.measured_rows import SERVING_TABLE
+from shardwright.validation.serving.row_to_deployment import to_serving_run
+from shardwright.validation.tables.skipped_rows import Skip
 from shardwright.validation.tables.table_facts import Facts, parse_facts
 from tests.validation.serving_tables import FOLDER, facts, published_cases, row_of
 
@@ -35,14 +40,14 @@ R1 = {
 
 @cache
 def launches(name: str) -> Facts:
-    return parse_facts((FOLDER / "facts" / name).read_bytes(), name=name, columns=COLUMNS)
+    return parse_facts((FOLDER / "facts" / name).read_bytes(), name=name, form=SERVING_TABLE)
 
 
-def started(**cells: str) -> ServingCase:
-    found = to_serving_case(
+def started(**cells: str) -> ServingRun:
+    found = to_serving_run(
         row_of(**{"gpu_count": cells.get("tp", "8"), "tp": "8", **R1, **cells}), facts=facts()
     )
-    assert isinstance(found, ServingCase), found
+    assert isinstance(found, ServingRun), found
     return found
 
 
@@ -66,11 +71,11 @@ def test_every_rule_has_a_source_and_known_options(name: str) -> None:
 
 def test_no_published_row_is_lost_for_its_launch() -> None:
     found = [case for case in published_cases() if case.measurement.protocol == "inferencex"]
-    cases = [case for case in found if isinstance(case, ServingCase)]
+    cases = [case for case in found if isinstance(case, ServingRun)]
     lost = [
         case
         for case in found
-        if isinstance(case, ServingSkip)
+        if isinstance(case, Skip)
         and case.reason.value in ("unsupported-runtime", "inconsistent-configuration")
     ]
     told = [case for case in cases if case.engine.options]
@@ -223,8 +228,11 @@ def test_guesses_of_a_recipe_go_before_those_of_the_engine() -> None:
 
 
 def test_a_row_goes_before_its_facts() -> None:
-    assert joined({"memory": "0.8", "kv": "fp8"}, "memory=0.9") == "kv=fp8 memory=0.9"
-    assert of_all("memory=0.9 decode.sequences=8 prefill.graphs=off kv=fp8") == "memory=0.9 kv=fp8"
+    assert joined_options({"memory": "0.8", "kv": "fp8"}, "memory=0.9") == "kv=fp8 memory=0.9"
+    assert (
+        engine_options("memory=0.9 decode.sequences=8 prefill.graphs=off kv=fp8")
+        == "memory=0.9 kv=fp8"
+    )
     assert (
         options_of(engine="sglang 0.5.9", gpu="b200_sxm", isl="1024", options="memory=0.5")[
             "memory"
@@ -236,7 +244,7 @@ def test_a_row_goes_before_its_facts() -> None:
 def test_options_of_workers() -> None:
     engine = load_engine("sglang-0.5.9")
     both = parse_deployment("prefill 1x(tp4) decode 2x(tp8 memory=0.7)")
-    told = told_workers(
+    told = with_role_options(
         both,
         engine=engine,
         options="kv=fp8 prefill.graphs=off decode.memory=0.8 decode.sequences=4",
@@ -245,6 +253,6 @@ def test_options_of_workers() -> None:
         print_deployment(told) == "prefill 1x(tp4 graphs=off) decode 2x(tp8 memory=0.7 sequences=4)"
     )
     with pytest.raises(RuntimeModelError, match="workers that there are none of"):
-        told_workers(parse_deployment("tp8"), engine=engine, options="decode.memory=0.8")
+        with_role_options(parse_deployment("tp8"), engine=engine, options="decode.memory=0.8")
     with pytest.raises(RuntimeModelError, match="unknown engine option"):
-        told_workers(both, engine=engine, options="decode.memry=0.8")
+        with_role_options(both, engine=engine, options="decode.memry=0.8")

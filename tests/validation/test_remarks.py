@@ -7,12 +7,14 @@ from functools import cache, partial
 
 import pytest
 
+from shardwright.validation.errors.judged_rows import judge
 from shardwright.validation.errors.markdown_tables import remark_of
-from shardwright.validation.errors.prediction_errors import RowResult, judge
-from shardwright.validation.fits.predict_run import predict_case
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.tables.measured_run import Case
 from shardwright.validation.tables.table_facts import Remark
+from shardwright.validation.training.measured_rows import TrainingMetric
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.order_and_scaling import TrainingRow
+from shardwright.validation.training.predict_run import predict_fitting_run
+from shardwright.validation.training.row_to_problem import to_training_run
 from tests.tiers import in_both, in_proof
 from tests.validation.published import case_of, facts, predicted, rows, some
 
@@ -21,25 +23,25 @@ REMARKS = facts().remarks
 
 
 @cache
-def _cases() -> tuple[Case, ...]:
+def _cases() -> tuple[TrainingRun, ...]:
     return tuple(
         case_of(row) for row in rows("training.csv", "heterogeneous.csv", "megatron_ci.csv")
     )
 
 
 @cache
-def _judged() -> tuple[RowResult, ...]:
+def _judged() -> tuple[TrainingRow, ...]:
     return judge(some(_cases()), predict=partial(predicted, fold="model"), fold="model").rows
 
 
 @in_both
 def test_no_run_of_the_tables_is_called_too_large() -> None:
     """They ran, so they fit; of what is predicted and not judged too."""
-    others = [to_case(row, facts=facts()) for row in rows("predicted/rows.csv")]
-    found = (*_judged(), *judge(some(others), predict=predict_case).rows)
+    others = [to_training_run(row, facts=facts()) for row in rows("predicted/rows.csv")]
+    found = (*_judged(), *judge(some(others), predict=predict_fitting_run).rows)
     assert len(found) > (1100 if in_proof() else 400)
     assert [
-        f"{r.case.measurement.source_id} {r.case.measurement.table_or_row}: {r.infeasible}"
+        f"{r.run.measurement.source_id} {r.run.measurement.table_or_row}: {r.infeasible}"
         for r in found
         if r.infeasible
     ] == []
@@ -48,15 +50,15 @@ def test_no_run_of_the_tables_is_called_too_large() -> None:
 @in_both
 def test_rows_far_off_have_a_sentence() -> None:
     judged = _judged()
-    far = [row for row in judged if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > FAR]
+    far = [row for row in judged if row.largest_error(TrainingMetric) > FAR]
     assert far
     assert [
-        f"{r.case.measurement.source_id} {r.case.measurement.table_or_row}"
+        f"{r.run.measurement.source_id} {r.run.measurement.table_or_row}"
         for r in far
-        if not remark_of(r.case, remarks=REMARKS)
+        if not remark_of(r.run, REMARKS)
     ] == []
 
 
 @pytest.mark.parametrize("remark", REMARKS, ids=lambda r: f"{REMARKS.index(r)}")
 def test_a_remark_is_about_some_row(remark: Remark) -> None:
-    assert any(remark_of(case, remarks=REMARKS) == remark.sentence for case in _cases())
+    assert any(remark_of(case, REMARKS) == remark.sentence for case in _cases())

@@ -13,16 +13,11 @@ from statistics import median
 import pytest
 
 from shardwright.hardware.catalog.serving_constants import SERVING
-from shardwright.validation.serving.error_limits import (
-    BARS,
-    ENOUGH,
-    ServingBarResult,
-    judge_serving_bars,
-)
-from shardwright.validation.serving.errors_by_fold import serving_study
-from shardwright.validation.serving.measured_deployment import Doubt, ServingCase
+from shardwright.validation.errors.error_limits import BarResult
+from shardwright.validation.serving.measured_deployment import Category, ServingRun
 from shardwright.validation.serving.predict_deployment import predict_serving
-from tests.validation.serving_tables import published_cases
+from shardwright.validation.serving.serving_bars import ENOUGH, WaitingResult, judge_serving_bars
+from tests.validation.serving_tables import facts, published_cases, study
 
 PAIRS = (
     "TPOT, sglang, b200-sxm",
@@ -34,6 +29,7 @@ PAIRS = (
     "TPOT, vllm, h100-sxm",
     "TPOT, vllm, h200-sxm",
 )
+BARS = facts().bars
 WAITING = "whether requests wait, near capacity"
 MISSED = {
     "TTFT": (
@@ -46,9 +42,9 @@ MISSED = {
 
 
 @cache
-def results() -> dict[str, ServingBarResult]:
-    study = serving_study(published_cases(), evaluate=predict_serving, folds=("none", "model"))
-    return {result.name: result for result in judge_serving_bars(study.validations)}
+def results() -> dict[str, BarResult | WaitingResult]:
+    found = study(published_cases(), predict_serving, folds=("none", "model"))
+    return {result.name: result for result in judge_serving_bars(found.validations, BARS)}
 
 
 @pytest.mark.parametrize(
@@ -60,15 +56,22 @@ def test_some_rows_of_an_engine_on_a_device(name: str) -> None:
     every = [
         c
         for c in published_cases()
-        if isinstance(c, ServingCase) and c.doubt is Doubt.NONE and c.tpot_s and not c.guessed
+        if isinstance(c, ServingRun)
+        and c.category is Category.KNOWN
+        and c.values.tpot_s
+        and not c.is_speculative
     ]
     some = [
         c
         for c in every
         if (c.engine.engine, c.cluster.node.accelerator.name) == (engine, device)
-        and not c.disaggregated
+        and not c.is_disaggregated
     ][::9]
-    errors = [abs(predict_serving(c, SERVING).tpot_s / c.tpot_s - 1) for c in some if c.tpot_s]
+    errors = [
+        abs(predict_serving(c, SERVING).tpot_s / c.values.tpot_s - 1)
+        for c in some
+        if c.values.tpot_s
+    ]
     assert len(errors) >= 7
     assert median(errors) <= 0.16
 

@@ -15,30 +15,31 @@ from shardwright.hardware.catalog.serving_constants import (
     ServingConstants,
     serving_names,
 )
+from shardwright.validation.reader import Fitted
 from shardwright.validation.serving.fit_constants import (
-    LinearFit,
     is_fitted_to,
+    linear_fit,
     read_slopes,
     slopes_of,
     slopes_text,
 )
-from shardwright.validation.serving.measured_deployment import Metric, ServingCase
+from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
+from shardwright.validation.serving.measured_rows import ServingMetric
 from shardwright.validation.serving.predict_deployment import predict_serving
-from shardwright.validation.serving.predictor_protocol import ServingPrediction
 from tests.validation.serving_tables import FOLDER, case_of, published_cases
 
 PRIOR_SERVING = ServingConstants(**{one.name: one.prior for one in DECLARED_SERVING})
 TRUE = replace(PRIOR_SERVING, products_hopper=1.06, host_iteration_s=3e-3)
 
 
-def predict(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
+def predict(case: ServingRun, constants: ServingConstants) -> ServingValues:
     """A made-up engine: a token takes its products and a host; nothing else is in it."""
     size, hosts = case.measurement.isl, case.measurement.concurrency
     tpot = constants.products_hopper * size * 1e-5 + constants.host_iteration_s * hosts
-    return ServingPrediction(tpot_s=tpot, ttft_s=tpot + constants.request_s, tokens_per_s=1 / tpot)
+    return ServingValues(tpot_s=tpot, ttft_s=tpot + constants.request_s, tokens_per_s=1 / tpot)
 
 
-def cases(**cells: str) -> list[ServingCase]:
+def cases(**cells: str) -> list[ServingRun]:
     """Rows that were made with `TRUE`; each has a line of its own."""
     found = []
     for number, (isl, concurrency) in enumerate(
@@ -47,14 +48,14 @@ def cases(**cells: str) -> list[ServingCase]:
         case = case_of(isl=str(isl), concurrency=str(concurrency), **cells)
         case = replace(case, measurement=replace(case.measurement, line=number + 2))
         seen = predict(case, TRUE)
-        found.append(replace(case, tpot_s=seen.tpot_s, ttft_s=seen.ttft_s))
+        found.append(replace(case, values=seen))
     return found
 
 
 def test_what_made_the_rows_is_found_and_what_they_do_not_tell_stays() -> None:
     at = PRIOR_SERVING
     for _ in range(4):
-        at = LinearFit(slopes=slopes_of(cases(), evaluate=predict, at=at))(cases())
+        at = linear_fit(slopes_of(cases(), evaluate=predict, at=at), cases())
     assert at.products_hopper == pytest.approx(1.06, rel=0.02)
     assert at.host_iteration_s == pytest.approx(3e-3, rel=0.05)
     for name in set(serving_names()) - {"products_hopper", "host_iteration_s", "request_s"}:
@@ -66,31 +67,30 @@ def test_rows_that_are_held_out_do_not_bend_a_constant() -> None:
         replace(
             c,
             measurement=replace(c.measurement, line=c.measurement.line + 100),
-            tpot_s=9.0,
-            ttft_s=9.0,
+            values=replace(c.values, tpot_s=9.0, ttft_s=9.0),
         )
         for c in cases()
     ]
-    fit = LinearFit(slopes=slopes_of([*cases(), *wrong], evaluate=predict))
-    alone = LinearFit(slopes=slopes_of(cases(), evaluate=predict))
-    assert fit(cases()) == alone(cases())
-    assert fit([*cases(), *wrong]) != alone(cases())
-    assert fit([]) == PRIOR_SERVING
+    slopes = slopes_of([*cases(), *wrong], evaluate=predict)
+    alone = linear_fit(slopes_of(cases(), evaluate=predict), cases())
+    assert linear_fit(slopes, cases()) == alone
+    assert linear_fit(slopes, [*cases(), *wrong]) != alone
+    assert linear_fit(slopes, []) == PRIOR_SERVING
 
 
 def test_rows_with_an_open_question_and_those_without_a_prediction_are_left_out() -> None:
-    def refuse(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
+    def refuse(case: ServingRun, constants: ServingConstants) -> ServingValues:
         if case.measurement.isl == 256:
             raise InfeasibleError("too large")
         return predict(case, constants)
 
     slopes = slopes_of([*cases()[:4], *cases(spec_decoding="unknown")], evaluate=refuse)
-    assert slopes.rows == (("lab", 5, Metric.TPOT), ("lab", 5, Metric.TTFT))
+    assert slopes.rows == (("lab", 5, ServingMetric.TPOT), ("lab", 5, ServingMetric.TTFT))
 
 
 def test_slopes_are_kept_in_a_file(tmp_path: Path) -> None:
     slopes, path = slopes_of(cases(), evaluate=predict), tmp_path / "slopes.json"
-    path.write_text(slopes_text(slopes), encoding="utf-8")
+    path.write_text(slopes_text(Fitted(report=slopes)), encoding="utf-8")
     again = read_slopes(path)
     assert (again.at, again.rows) == (SERVING, slopes.rows)
     assert np.allclose(again.slope, slopes.slope, atol=1e-4)
@@ -121,8 +121,8 @@ STORED = read_slopes(FOLDER / "slopes.json")
 
 
 def test_the_shipped_constants_are_the_fit_to_the_stored_slopes() -> None:
-    known = [case for case in published_cases() if isinstance(case, ServingCase)]
-    fitted = LinearFit(slopes=STORED)(known)
+    known = [case for case in published_cases() if isinstance(case, ServingRun)]
+    fitted = linear_fit(STORED, known)
     for name in serving_names():
         assert getattr(SERVING, name) == pytest.approx(getattr(fitted, name), rel=0.01), name
 
@@ -131,7 +131,7 @@ def test_stored_slopes_are_of_rows_that_the_fit_takes() -> None:
     known = {
         (c.measurement.source_id, c.measurement.line): c
         for c in published_cases()
-        if isinstance(c, ServingCase)
+        if isinstance(c, ServingRun)
     }
     assert len(STORED.rows) >= 400
     for source, line, metric in STORED.rows:
@@ -147,7 +147,7 @@ def test_stored_residuals_are_what_is_predicted() -> None:
     known = {
         (c.measurement.source_id, c.measurement.line): c
         for c in published_cases()
-        if isinstance(c, ServingCase)
+        if isinstance(c, ServingRun)
     }
     away = []
     for (source, line, metric), residual in list(zip(STORED.rows, STORED.residual, strict=True))[

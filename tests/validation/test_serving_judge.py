@@ -6,52 +6,59 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
+from shardwright.validation.errors.judged_rows import judge
+from shardwright.validation.reader import Fitted
 from shardwright.validation.serving.accuracy_page import serving_page
-from shardwright.validation.serving.error_limits import BARS, ServingBarResult, judge_serving_bars
-from shardwright.validation.serving.errors_by_fold import serving_study
-from shardwright.validation.serving.measured_deployment import Metric, ServingCase
-from shardwright.validation.serving.prediction_errors import (
-    Column,
+from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
+from shardwright.validation.serving.measured_rows import ServingMetric
+from shardwright.validation.serving.serving_bars import WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_errors import (
+    FOLDS,
+    category_of,
     errors_of,
-    judge_serving,
     serving_json,
     waiting,
 )
-from shardwright.validation.serving.predictor_protocol import ServingPrediction
-from shardwright.validation.tables.measured_run import SkipReason
+from shardwright.validation.tables.skipped_rows import SkipReason
 from shardwright.validation.tables.table_facts import Facts
-from tests.validation.serving_tables import a_tenth_too_slow, case_of, facts, published_cases
+from tests.validation.serving_tables import (
+    a_tenth_too_slow,
+    case_of,
+    facts,
+    published_cases,
+    study,
+)
 
 
-def _predict(case: ServingCase) -> ServingPrediction:
+def _predict(case: ServingRun) -> ServingValues:
     return a_tenth_too_slow(case, SERVING)
 
 
 def test_errors() -> None:
-    (row,) = judge_serving([case_of(output_tokens_per_s="1000")], predict=_predict).rows
-    found = {metric: row.error(metric) for metric in Metric}
+    (row,) = judge([case_of(output_tokens_per_s="1000")], predict=_predict).rows
+    found = {metric: row.error(metric) for metric in ServingMetric}
     assert found == {
-        Metric.TPOT: pytest.approx(0.1),
-        Metric.TTFT: pytest.approx(0.1),
-        Metric.E2E: pytest.approx(0.1),
-        Metric.THROUGHPUT: pytest.approx(-0.1),
+        ServingMetric.TPOT: pytest.approx(0.1),
+        ServingMetric.TTFT: pytest.approx(0.1),
+        ServingMetric.E2E: pytest.approx(0.1),
+        ServingMetric.THROUGHPUT: pytest.approx(-0.1),
     }
-    assert judge_serving([case_of()], predict=_predict).rows[0].error(Metric.THROUGHPUT) is None
+    assert judge([case_of()], predict=_predict).rows[0].error(ServingMetric.THROUGHPUT) is None
 
 
 def test_statistics_are_of_sizes_and_the_bias_is_a_median_with_sign() -> None:
     cases = [case_of(tpot_ms=value) for value in ("10", "10", "20", "40")]
 
-    def predict(case: ServingCase) -> ServingPrediction:
-        return ServingPrediction(tpot_s=0.02, ttft_s=1.0, tokens_per_s=1.0)
+    def predict(case: ServingRun) -> ServingValues:
+        return ServingValues(tpot_s=0.02, ttft_s=1.0, tokens_per_s=1.0)
 
-    errors = errors_of(judge_serving(cases, predict=predict).rows, Metric.TPOT)
+    errors = errors_of(judge(cases, predict=predict).rows, ServingMetric.TPOT)
     assert errors is not None
     assert (errors.n, errors.median, errors.mean, errors.worst, errors.bias) == (
         4,
@@ -63,23 +70,23 @@ def test_statistics_are_of_sizes_and_the_bias_is_a_median_with_sign() -> None:
 
 
 def test_infeasible_counts_as_a_hundred_percent_and_what_cannot_be_expressed_is_skipped() -> None:
-    def refuse(case: ServingCase) -> ServingPrediction:
+    def refuse(case: ServingRun) -> ServingValues:
         raise (
             InfeasibleError("10 GiB too much")
             if case.model.name == "llama-3.3-70b"
             else StrategyError("no such role")
         )
 
-    validation = judge_serving([case_of(), case_of(model_name="qwen3-32b")], predict=refuse)
+    validation = judge([case_of(), case_of(model_name="qwen3-32b")], predict=refuse)
     (row,) = validation.rows
-    assert (row.error(Metric.TPOT), row.infeasible) == (1.0, "10 GiB too much")
+    assert (row.error(ServingMetric.TPOT), row.infeasible) == (1.0, "10 GiB too much")
     assert [(skip.reason, skip.detail) for skip in validation.skipped] == [
         (SkipReason.UNSUPPORTED_STRATEGY, "no such role")
     ]
 
 
 def test_what_is_open_has_columns_of_its_own() -> None:
-    def predict(case: ServingCase) -> ServingPrediction:
+    def predict(case: ServingRun) -> ServingValues:
         return replace(_predict(case), cache_load=0.9, endless_ttft_s=0.1)
 
     cases = [
@@ -88,21 +95,23 @@ def test_what_is_open_has_columns_of_its_own() -> None:
         case_of(degrees="inconsistent"),
         case_of(precision=""),
     ]
-    validation = judge_serving(cases, predict=predict)
-    assert [row.column(Metric.TPOT) for row in validation.rows] == [
-        Column.KNOWN,
-        Column.MTP,
-        Column.DEGREES,
-        Column.PRECISION,
+    validation = judge(cases, predict=predict)
+    assert [category_of(row, ServingMetric.TPOT) for row in validation.rows] == [
+        Category.KNOWN,
+        Category.MTP,
+        Category.DEGREES,
+        Category.PRECISION,
     ]
-    assert [row.column(Metric.TTFT) for row in validation.rows] == [
-        Column.CAPACITY,
-        Column.MTP,
-        Column.DEGREES,
-        Column.PRECISION,
+    assert [category_of(row, ServingMetric.TTFT) for row in validation.rows] == [
+        Category.CAPACITY,
+        Category.MTP,
+        Category.DEGREES,
+        Category.PRECISION,
     ]
-    assert len(validation.counted(Metric.TPOT)) == 1
-    assert not validation.counted(Metric.TTFT)
+    errors = errors_of(validation.rows, ServingMetric.TPOT)
+    assert errors is not None
+    assert errors.n == 1
+    assert errors_of(validation.rows, ServingMetric.TTFT) is None
 
 
 @pytest.mark.parametrize(
@@ -110,12 +119,12 @@ def test_what_is_open_has_columns_of_its_own() -> None:
     [("100", 0.1, 1), ("500", 0.1, 0), ("100", 0.5, 0), ("900", 0.5, 1)],
 )
 def test_whether_requests_wait(measured_ms: str, predicted_s: float, right: int) -> None:
-    def predict(case: ServingCase) -> ServingPrediction:
-        return ServingPrediction(
+    def predict(case: ServingRun) -> ServingValues:
+        return ServingValues(
             tpot_s=1.0, ttft_s=predicted_s, tokens_per_s=1.0, cache_load=1.1, endless_ttft_s=0.1
         )
 
-    found = waiting(judge_serving([case_of(ttft_ms=measured_ms)], predict=predict).rows)
+    found = waiting(judge([case_of(ttft_ms=measured_ms)], predict=predict).rows)
     assert (found.n, found.right) == (1, right)
 
 
@@ -123,34 +132,48 @@ def test_folds_are_predicted_with_constants_that_have_not_seen_them() -> None:
     cases = [case_of(), case_of(model_name="qwen3-32b"), case_of(engine="vLLM 0.18.0")]
     seen: list[tuple[int, ...]] = []
 
-    def fit(some: Sequence[ServingCase]) -> ServingConstants:
+    def constants_of(some: Sequence[ServingRun]) -> ServingConstants:
         seen.append(tuple(cases.index(case) for case in some))
         return replace(SERVING, host_iteration_s=float(len(some)))
 
-    def evaluate(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
-        return ServingPrediction(tpot_s=constants.host_iteration_s, ttft_s=1.0, tokens_per_s=1.0)
+    def fit(
+        runs: Sequence[ServingRun], *, folds: Sequence[str], **_: Any
+    ) -> Fitted[ServingConstants]:
+        return Fitted(
+            constants={
+                name: {
+                    held: constants_of([run for run in runs if FOLDS[name].key(run) != held])
+                    for held in map(FOLDS[name].key, runs)
+                }
+                for name in folds
+            }
+        )
 
-    study = serving_study(cases, evaluate=evaluate, fit=fit)
-    assert sorted(seen) == [(0, 1), (0, 2), (1,), (2,)]
-    of_model = study.validation("model").rows
+    def evaluate(case: ServingRun, constants: ServingConstants) -> ServingValues:
+        return ServingValues(tpot_s=constants.host_iteration_s, ttft_s=1.0, tokens_per_s=1.0)
+
+    found = study(cases, evaluate, fit=fit)
+    assert sorted({*seen}) == [(0, 1), (0, 2), (1,), (2,)]
+    of_model = found.validation("model").rows
     assert [row.prediction and row.prediction.tpot_s for row in of_model] == [1.0, 2.0, 1.0]
-    assert [row.fold for row in study.validation("version").rows] == [
+    assert [row.fold for row in found.validation("version").rows] == [
         "vllm 0.12.0",
         "vllm 0.12.0",
         "vllm 0.18.0",
     ]
-    assert {row.prediction.tpot_s for row in study.validation("none").rows if row.prediction} == {
+    assert {row.prediction.tpot_s for row in found.validation("none").rows if row.prediction} == {
         SERVING.host_iteration_s
     }
     with pytest.raises(UsageError, match="did you mean version"):
-        serving_study(cases, evaluate=evaluate, folds=("versions",))
+        study(cases, evaluate, folds=("versions",))
 
 
 def test_bars_over_the_projects_own_rows() -> None:
     """Times a tenth too long hold a median of 15 %, and miss one of 8 %; throughput a tenth short
     holds 12 %."""
-    study = serving_study(published_cases(), evaluate=a_tenth_too_slow)
-    results = {result.name: result for result in judge_serving_bars(study.validations)}
+    found = study(published_cases(), a_tenth_too_slow)
+    bars = facts().bars
+    results = {result.name: result for result in judge_serving_bars(found.validations, bars)}
     assert not results["TPOT"].holds
     assert results["TPOT"].figures == {
         "median": (pytest.approx(0.1), 0.08),
@@ -170,18 +193,18 @@ def test_bars_over_the_projects_own_rows() -> None:
         "TPOT, tensorrt-llm, b200-sxm",
     } <= pairs
     assert not results["whether requests wait, near capacity"].holds
-    assert len(BARS) + len(pairs) + 1 == len(results)
+    assert len(bars) + len(pairs) + 1 == len(results)
 
 
 def test_a_share_must_be_reached() -> None:
-    result = partial(ServingBarResult, name="", fold="none", n=10)
-    assert result(figures={"right": (0.9, 0.85)}).holds
-    assert not result(figures={"right": (0.8, 0.85)}).holds
-    assert not ServingBarResult(name="", fold="none", n=0, figures={}).holds
+    result = WaitingResult(n=10, share=0.9)
+    assert result.holds
+    assert not replace(result, share=0.8).holds
+    assert not replace(result, n=0).holds
 
 
 def test_json_face() -> None:
-    skip = judge_serving([case_of(), case_of(output_tokens_per_s="9")], predict=_predict)
+    skip = judge([case_of(), case_of(output_tokens_per_s="9")], predict=_predict)
     face = json.loads(json.dumps(serving_json(skip), allow_nan=False))
     assert (face["kind"], len(face["rows"])) == ("serving", 2)
     assert face["rows"][0]["tpot"] == {
@@ -196,12 +219,12 @@ def test_json_face() -> None:
 def test_page() -> None:
     cases = [*published_cases()[::50], case_of(output_tokens_per_s="10")]
 
-    def evaluate(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
+    def evaluate(case: ServingRun, constants: ServingConstants) -> ServingValues:
         if case.model.name == "gpt-oss-120b":
             raise InfeasibleError("1 GiB too much")
         return a_tenth_too_slow(case, constants)
 
-    page = serving_page(serving_study(cases, evaluate=evaluate), facts=facts())
+    page = serving_page(study(cases, evaluate), facts=facts())
     assert "| TPOT | none |" in page
     assert "infeasible: 1 GiB too much" in page
     assert "## Skipped rows" in page
@@ -219,4 +242,4 @@ def test_page() -> None:
 
 
 def test_page_of_nothing() -> None:
-    assert "None." in serving_page(serving_study([], evaluate=a_tenth_too_slow), facts=Facts())
+    assert "None." in serving_page(study([], a_tenth_too_slow), facts=Facts())

@@ -3,7 +3,7 @@ facts."""
 
 import pytest
 
-from shardwright.validation.serving.measured_deployment import ServingCase
+from shardwright.validation.serving.measured_deployment import ServingRun
 from tests.validation.serving_tables import published_cases
 
 
@@ -14,7 +14,7 @@ def options_of(row: str) -> dict[str, str]:
         for c in published_cases()
         if c.measurement.source_id == "silicon" and c.measurement.table_or_row == row
     )
-    assert isinstance(found, ServingCase), found
+    assert isinstance(found, ServingRun), found
     return dict(found.engine.options)
 
 

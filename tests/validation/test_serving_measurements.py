@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.validation.serving.measured_rows import (
+    SERVING_TABLE,
     ServingMeasurement,
     is_serving_table,
-    parse_serving,
 )
+from shardwright.validation.tables.csv_rows import parse_table
 from tests.tiers import examples
 from tests.validation.published import FOLDER as TRAINING
 from tests.validation.serving_tables import FOLDER, HEADER, LINE, published
@@ -35,7 +36,7 @@ POOLS = (
 
 
 def _parse(*lines: str, header: str = HEADER) -> tuple[ServingMeasurement, ...]:
-    return parse_serving("\n".join([header, *lines]).encode(), source="t.csv")
+    return parse_table("\n".join([header, *lines]).encode(), form=SERVING_TABLE, source="t.csv")
 
 
 def test_values_are_read_by_the_header() -> None:
@@ -144,7 +145,7 @@ def test_any_cells_under_a_good_header_are_rows_or_an_error_of_ours(
 
 def _any(content: bytes) -> None:
     try:
-        parse_serving(content, source="fuzz")
+        parse_table(content, form=SERVING_TABLE, source="fuzz")
     except ShardwrightError as error:
         message = str(error)
     else:

@@ -10,15 +10,11 @@ import pytest
 from shardwright.errors import StrategyError
 from shardwright.job.serving import ClosedLoop, NumberFormat, Poisson
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.validation.serving.measured_deployment import (
-    Doubt,
-    Metric,
-    ServingCase,
-    ServingSkip,
-)
-from shardwright.validation.serving.row_to_deployment import to_serving_case
+from shardwright.validation.serving.measured_deployment import Category, ServingRun
+from shardwright.validation.serving.measured_rows import ServingMetric
+from shardwright.validation.serving.row_to_deployment import to_serving_run
 from shardwright.validation.serving.worker_degrees import row_deployment
-from shardwright.validation.tables.measured_run import SkipReason
+from shardwright.validation.tables.skipped_rows import Skip, SkipReason
 from tests.validation.serving_tables import (
     case_of,
     facts,
@@ -43,12 +39,12 @@ def test_a_whole_row() -> None:
         4,
         "vllm 0.12.0",
     )
-    assert (case.tpot_s, case.ttft_s, case.measured(Metric.THROUGHPUT)) == (
+    assert (case.values.tpot_s, case.values.ttft_s, case.measured(ServingMetric.THROUGHPUT)) == (
         pytest.approx(0.0175),
         pytest.approx(0.3),
         None,
     )
-    assert case.measured(Metric.E2E) == pytest.approx(0.3 + (461 - 1) * 0.0175)
+    assert case.measured(ServingMetric.E2E) == pytest.approx(0.3 + (461 - 1) * 0.0175)
 
 
 @pytest.mark.parametrize(
@@ -203,23 +199,25 @@ def test_the_cache_is_as_the_row_says_else_as_engine_and_checkpoint_do() -> None
 
 
 def test_what_nothing_says_is_judged_apart() -> None:
-    assert case_of(precision="").doubt is Doubt.PRECISION
-    assert case_of(spec_decoding="unknown").doubt is Doubt.MTP
-    assert case_of(degrees="inconsistent", spec_decoding="unknown").doubt is Doubt.DEGREES
+    assert case_of(precision="").category is Category.PRECISION
+    assert case_of(spec_decoding="unknown").category is Category.MTP
+    assert case_of(degrees="inconsistent", spec_decoding="unknown").category is Category.DEGREES
 
 
 def test_the_projects_own_rows() -> None:
     cases = published_cases()
-    counts = Counter(case.doubt if isinstance(case, ServingCase) else case.reason for case in cases)
-    assert counts[Doubt.NONE] > 1200
-    assert counts[Doubt.PRECISION] == 0
-    assert all(isinstance(case, ServingCase) or case.detail for case in cases)
-    assert sum(isinstance(case, ServingSkip) for case in cases) < 150
+    counts = Counter(
+        case.category if isinstance(case, ServingRun) else case.reason for case in cases
+    )
+    assert counts[Category.KNOWN] > 1200
+    assert counts[Category.PRECISION] == 0
+    assert all(isinstance(case, ServingRun) or case.detail for case in cases)
+    assert sum(isinstance(case, Skip) for case in cases) < 150
     # Attention DP 8, as printed in "1 (attn DP8)", and 896 requests a rank.
     (row,) = [
         case
         for case in cases
-        if isinstance(case, ServingCase)
+        if isinstance(case, ServingRun)
         and case.concurrency == 7168
         and case.measurement.source_id == "trtllm-r1"
     ]
@@ -236,7 +234,7 @@ def test_degrees_that_were_multiplied_twice_are_mended() -> None:
     found = {
         print_deployment(case.deployment)
         for case in published_cases()
-        if isinstance(case, ServingCase)
+        if isinstance(case, ServingRun)
         and case.model.name == "minimax-m2.5"
         and case.measurement.gpu == "h100_sxm"
     }
@@ -244,6 +242,6 @@ def test_degrees_that_were_multiplied_twice_are_mended() -> None:
 
 
 def test_rows_that_are_not_judged_have_their_reason() -> None:
-    found = [to_serving_case(row, facts=facts()) for row in published("skipped.csv")]
+    found = [to_serving_run(row, facts=facts()) for row in published("skipped.csv")]
     assert found
-    assert all(isinstance(one, ServingSkip) and one.detail for one in found)
+    assert all(isinstance(one, Skip) and one.detail for one in found)

@@ -9,14 +9,21 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.simulator.prediction import Counted, Prediction, StageMemory
-from shardwright.validation.errors.accuracy_page import accuracy_page
-from shardwright.validation.errors.errors_by_fold import Study
-from shardwright.validation.errors.prediction_errors import Validation, judge, validation_json
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.tables.measured_run import Case, Skip, SkipReason
+from shardwright.validation.errors.judged_rows import error_statistics, grouped, judge, source_of
+from shardwright.validation.reader import Fitted, Study
+from shardwright.validation.tables.skipped_rows import Skip, SkipReason
 from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.training.accuracy_page import accuracy_page
+from shardwright.validation.training.folds import FOLDS
+from shardwright.validation.training.measured_rows import TrainingMetric
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.order_and_scaling import TrainingValidation
+from shardwright.validation.training.predict_run import require_fits
+from shardwright.validation.training.row_to_problem import to_training_run
+from shardwright.validation.training.training_reader import TRAINING, validation_json
 from tests.validation.published import case_of, facts, rows
 
+TIME, MEMORY = TrainingMetric
 ROW_KEYS = {
     "source_id",
     "table_or_row",
@@ -38,12 +45,12 @@ ROW_KEYS = {
 }
 
 
-def _cases(*sources: str) -> tuple[Case, ...]:
+def _cases(*sources: str) -> tuple[TrainingRun, ...]:
     return tuple(case_of(r) for r in rows("training.csv") if r.source_id in sources)
 
 
-def _skipped() -> tuple[Case | Skip, ...]:
-    return tuple(to_case(r, facts=facts()) for r in rows("skipped_training.csv"))
+def _skipped() -> tuple[TrainingRun | Skip, ...]:
+    return tuple(to_training_run(r, facts=facts()) for r in rows("skipped_training.csv"))
 
 
 def _stage(rank: int, allocated: int) -> StageMemory:
@@ -74,7 +81,7 @@ def _prediction(*, seconds: float, allocated: int = 10, capacity: int = 0) -> Pr
     )
 
 
-def _slow(case: Case) -> Prediction:
+def _slow(case: TrainingRun) -> Prediction:
     """Ten percent too slow; first stages right, last stages half."""
     return _prediction(seconds=1.1 * (case.measured_s or 1.0), allocated=case.memory_bytes or 10)
 
@@ -82,45 +89,41 @@ def _slow(case: Case) -> Prediction:
 def test_errors_and_statistics() -> None:
     validation = judge(_cases("korthikanti", "mlm_sc21"), predict=_slow)
     assert len(validation.rows) == 18
-    assert all(row.error == pytest.approx(0.1) for row in validation.rows)
-    sc21, korthikanti = validation.by_source
-    assert (sc21.source_id, korthikanti.source_id) == ("mlm_sc21", "korthikanti")
-    assert korthikanti.time is not None
-    assert (korthikanti.time.n, korthikanti.memory) == (8, None)
-    for figure in (
-        korthikanti.time.mean,
-        korthikanti.time.median,
-        korthikanti.time.worst,
-        korthikanti.time.bias,
-    ):
+    assert all(row.error(TIME) == pytest.approx(0.1) for row in validation.rows)
+    groups = grouped(validation.rows, source_of)
+    assert [*groups] == ["mlm_sc21", "korthikanti"]
+    time = error_statistics(groups["korthikanti"], TIME)
+    assert time is not None
+    assert (time.n, error_statistics(groups["korthikanti"], MEMORY)) == (8, None)
+    for figure in (time.mean, time.median, time.worst, time.bias):
         assert figure == pytest.approx(0.1)
 
 
 def test_infeasible_counts_as_a_hundred_percent_and_not_in_the_bias() -> None:
     rows = _cases("korthikanti")
 
-    def predict(case: Case) -> Prediction:
+    def predict(case: TrainingRun) -> Prediction:
         if case.measurement.model_name == "megatron-1T":
             raise InfeasibleError("90 GiB on 80 GiB")
         if case.measurement.model_name == "turing-530B":
-            return _prediction(seconds=1.0, allocated=11, capacity=10)
+            require_fits(_prediction(seconds=1.0, allocated=11, capacity=10))
         return _slow(case)
 
     validation = judge(rows, predict=predict)
-    (source,) = validation.by_source
-    assert source.infeasible == 4
-    assert source.time is not None
-    assert source.time.mean == pytest.approx((4 * 1.0 + 4 * 0.1) / 8)
-    assert source.time.bias == pytest.approx(0.1)
+    assert sum(bool(row.infeasible) for row in validation.rows) == 4
+    time = error_statistics(validation.rows, TIME)
+    assert time is not None
+    assert time.mean == pytest.approx((4 * 1.0 + 4 * 0.1) / 8)
+    assert time.bias == pytest.approx(0.1)
     assert {row.infeasible for row in validation.rows if row.infeasible} == {
         "90 GiB on 80 GiB",
         "11 bytes on a device of 10",
     }
-    assert all(row.predicted_s is None for row in validation.rows if row.infeasible)
+    assert all(row.predicted(TIME) is None for row in validation.rows if row.infeasible)
 
 
 def test_what_a_predictor_cannot_express_is_skipped() -> None:
-    def predict(case: Case) -> Prediction:
+    def predict(case: TrainingRun) -> Prediction:
         raise StrategyError("no such schedule", rule="schedule")
 
     validation = judge(_cases("korthikanti"), predict=predict)
@@ -132,39 +135,40 @@ def test_what_a_predictor_cannot_express_is_skipped() -> None:
 
 def test_memory_is_compared_like_with_like() -> None:
     validation = judge(_cases("simumax_b200", "torchtitan"), predict=_slow)
-    errors = {row.case.memory_kind.value: row.memory_error for row in validation.rows}
+    errors = {row.run.memory_kind.value: row.error(MEMORY) for row in validation.rows}
     assert errors["allocated-first-stage"] == pytest.approx(0.0)
     assert errors["reserved-worst"] == pytest.approx(0.0)
     golden = judge([case_of(r) for r in rows("megatron_ci.csv")[:5]], predict=_slow)
-    assert all(row.memory_error == pytest.approx(-0.5, abs=1e-6) for row in golden.rows)
-    assert all(row.error is None for row in golden.rows)
+    assert all(row.error(MEMORY) == pytest.approx(-0.5, abs=1e-6) for row in golden.rows)
+    assert all(row.error(TIME) is None for row in golden.rows)
 
 
 def test_folds_label_cases() -> None:
     rows = _cases("korthikanti", "mosaic")
-    assert {r.fold for r in judge(rows, predict=_slow).rows} == {""}
-    assert {r.fold for r in judge(rows, predict=_slow, fold="source").rows} == {
-        "megatron-papers",
-        "mosaic",
-    }
-    accelerators = {r.fold for r in judge(rows, predict=_slow, fold="accelerator").rows}
-    assert accelerators == {"a100-sxm-80gb", "a100-sxm-40gb", "h100-sxm"}
+
+    def labels(fold: str) -> set[str]:
+        return {row.fold for row in judge(rows, predict=_slow, key=FOLDS[fold].key).rows}
+
+    assert labels("none") == {""}
+    assert labels("source") == {"megatron-papers", "mosaic"}
+    assert labels("accelerator") == {"a100-sxm-80gb", "a100-sxm-40gb", "h100-sxm"}
     with pytest.raises(UsageError, match="did you mean source"):
-        judge(rows, predict=_slow, fold="sorce")
+        TRAINING.study(rows, facts=Facts(), folds=("sorce",))
 
 
 def test_failures_are_judged_apart() -> None:
     row = replace(_cases("korthikanti")[0], ran=False, measured_s=None)
 
-    def refuse(case: Case) -> Prediction:
+    def refuse(case: TrainingRun) -> Prediction:
         raise InfeasibleError("too large")
 
     right, wrong = judge([row], predict=refuse), judge([row], predict=_slow)
-    assert [f.predicted_infeasible for f in (*right.failures, *wrong.failures)] == [True, False]
+    assert [bool(f.infeasible) for f in (*right.failures, *wrong.failures)] == [True, False]
+    assert (right.predicted_failures, wrong.predicted_failures) == (1, 0)
     assert not right.rows
 
 
-def _everything() -> Validation:
+def _everything() -> TrainingValidation:
     skipped = _skipped()
     return judge((*_cases("korthikanti", "simumax_b200"), *skipped), predict=_slow)
 
@@ -181,7 +185,7 @@ def test_json_face() -> None:
 
 
 def test_page_lists_sources_far_rows_and_skips() -> None:
-    def predict(case: Case) -> Prediction:
+    def predict(case: TrainingRun) -> Prediction:
         factor = 1.5 if case.measurement.model_name == "gpt3-175B" else 1.0
         return _prediction(
             seconds=factor * (case.measured_s or 1.0), allocated=case.memory_bytes or 10
@@ -189,7 +193,7 @@ def test_page_lists_sources_far_rows_and_skips() -> None:
 
     skipped = _skipped()
     judged = judge((*_cases("korthikanti", "simumax_b200"), *skipped), predict=predict)
-    page = accuracy_page(Study(fit=None, folds=(), validations=(judged,)), facts=facts())
+    page = accuracy_page(Study(fitted=Fitted(), validations=(judged,)), facts=facts())
     assert "| korthikanti | 8 | 12.5 % | 0.0 % | 50.0 % | +12.5 % | 75.0 % | 0 |" in page
     assert page.count("| korthikanti | Table5 gpt3-175B") == 2
     assert "+50.0 %" in page
@@ -205,6 +209,6 @@ def test_page_lists_sources_far_rows_and_skips() -> None:
 
 def test_page_of_nothing() -> None:
     page = accuracy_page(
-        Study(fit=None, folds=(), validations=(judge([], predict=_slow),)), facts=Facts()
+        Study(fitted=Fitted(), validations=(judge([], predict=_slow),)), facts=Facts()
     )
     assert "None." in page

@@ -1,4 +1,4 @@
-"""What one spawned rank does: join the group, time every collective, and send the seconds home."""
+"""One spawned rank: joins the process group, times every collective, and sends the seconds back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import torch.distributed as dist
 
 ELEMENT_BYTES: Final = 4
 _LONG_S: Final = {"cpu": 2e-2, "cuda": 2e-3}
-"""How long a timing lasts by type of device: ranks on a processor are woken by its scheduler,
-sooner or later."""
+"""Seconds that one timing lasts, by type of device. The scheduler of a processor wakes ranks at
+different times, so short timings vary."""
 # torch 2.13 renamed both; older releases have the old names only.
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _MAX_INNER: Final = 50
-_LACKS: Final = re.compile(r"\b(Backend|ProcessGroup) ?\w+ does not support\b")
-"""What torch.distributed says where a backend lacks a collective: "Backend gloo does not support
+_UNSUPPORTED: Final = re.compile(r"\b(Backend|ProcessGroup) ?\w+ does not support\b")
+"""Message of torch.distributed where a backend lacks a collective: "Backend gloo does not support
 alltoall_base"."""
 
 
@@ -57,11 +57,11 @@ def run_rank(
             timeout=timedelta(seconds=timeout_s),
         )
         for kind in kinds:
-            lacking = what_lacks(
+            message = unsupported_message(
                 _collective(kind, min(sizes), num_devices=num_devices, rank=rank, device=device)
             )
-            if lacking:
-                messages.put((rank, "unsupported", (kind, lacking)))
+            if message:
+                messages.put((rank, "unsupported", (kind, message)))
                 continue
             for size in sizes:
                 collective = _collective(
@@ -76,22 +76,22 @@ def run_rank(
                 )
         messages.put((rank, "done", None))
         dist.destroy_process_group()
-    # whatever ends a rank must reach the parent, or it would wait for the others' timeout
+    # The parent must hear of every error, or it would wait until the other ranks time out.
     except Exception as error:
         messages.put((rank, "error", _first_line(error)))
         raise SystemExit(1) from error
 
 
-def what_lacks(collective: Callable[[], Any]) -> str:
-    """What the backend says where it has no such collective; empty = it has, and it ran once.
+def unsupported_message(collective: Callable[[], Any]) -> str:
+    """Message of a backend that lacks a collective; empty where the collective ran once.
 
-    Anything else that goes wrong is an error of this machine, whatever words it has: "operation not
-    supported" of a device is one.
+    Any other error is raised, since it is an error of this machine: "operation not supported" of a
+    device is one.
     """
     try:
         collective()
     except RuntimeError as error:  # one that says "not implemented" by its class is one of these
-        if not (isinstance(error, NotImplementedError) or _LACKS.search(str(error))):
+        if not (isinstance(error, NotImplementedError) or _UNSUPPORTED.search(str(error))):
             raise
         return _first_line(error)
     return ""
@@ -104,26 +104,26 @@ def _first_line(error: Exception) -> str:
 def _collective(
     kind: str, size: int, *, num_devices: int, rank: int, device: str
 ) -> Callable[[], Any]:
-    """One call of `kind` whose full buffer has about `size` bytes."""
+    """A function that runs the collective `kind` on a full buffer of about `size` bytes."""
     part = max(size // ELEMENT_BYTES // num_devices, 1)
-    whole = torch.ones(part * num_devices, device=device)
-    piece = torch.ones(part, device=device)
+    full = torch.ones(part * num_devices, device=device)
+    shard = torch.ones(part, device=device)
     if kind == "all_reduce":
-        return lambda: dist.all_reduce(whole)
+        return lambda: dist.all_reduce(full)
     if kind == "all_gather":
-        return lambda: _ALL_GATHER(whole, piece)
+        return lambda: _ALL_GATHER(full, shard)
     if kind == "reduce_scatter":
-        return lambda: _REDUCE_SCATTER(piece, whole)
+        return lambda: _REDUCE_SCATTER(shard, full)
     if kind == "all_to_all":
-        other = torch.empty_like(whole)
-        return lambda: dist.all_to_all_single(other, whole)
+        received = torch.empty_like(full)
+        return lambda: dist.all_to_all_single(received, full)
     if kind == "broadcast":
-        return lambda: dist.broadcast(whole, src=0)
+        return lambda: dist.broadcast(full, src=0)
     # A ring of sends: every rank sends to the next and receives from the one before.
-    other = torch.empty_like(whole)
+    received = torch.empty_like(full)
     exchange = [
-        dist.P2POp(dist.isend, whole, (rank + 1) % num_devices),
-        dist.P2POp(dist.irecv, other, (rank - 1) % num_devices),
+        dist.P2POp(dist.isend, full, (rank + 1) % num_devices),
+        dist.P2POp(dist.irecv, received, (rank - 1) % num_devices),
     ]
 
     def send() -> None:
@@ -146,10 +146,10 @@ def _time(collective: Callable[[], Any], *, device: str, repetitions: int) -> fl
         return time.perf_counter() - start
 
     span(2)
-    # The slowest rank decides how often all of them run.
-    guess = torch.tensor([span(1)], device=device)
-    dist.all_reduce(guess, op=dist.ReduceOp.MAX)
-    inner = min(max(int(_LONG_S[device] / max(float(guess), 1e-7)), 1), _MAX_INNER)
+    # All ranks repeat the collective as often as the slowest rank does.
+    once = torch.tensor([span(1)], device=device)
+    dist.all_reduce(once, op=dist.ReduceOp.MAX)
+    inner = min(max(int(_LONG_S[device] / max(float(once), 1e-7)), 1), _MAX_INNER)
     return median(span(inner) / inner for _ in range(repetitions))
 
 

@@ -1,5 +1,6 @@
-"""From measured points to the few numbers of a profile, and how well they fit. Errors are relative:
-every point counts the same.
+"""Fits of measured points to the few numbers of a profile, with the errors of the fits.
+
+Errors are relative, so every point counts the same.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ def gemm_bytes(point: GemmPoint, dtype: Dtype) -> float:
 
 
 def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.0) -> GemmProfile:
-    """The four numbers of t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0 that minimise the squared
-    log of fitted over measured seconds.
+    """Rate R, bandwidth W, exponent q and overhead t0 of GEMMs, fitted to measured seconds.
+
+        t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0
+
+    They minimise the squared log of fitted over measured seconds.
 
     Args:
         points: at least 4, all in `dtype`.

@@ -1,6 +1,4 @@
-"""Kernels of a device, measured: GEMMs, attention, memory-bound kernels and copies, before anything
-is fitted.
-"""
+"""Measured seconds of a device's kernels: GEMMs, attention, element-wise kernels and copies."""
 
 from __future__ import annotations
 
@@ -20,14 +18,14 @@ from shardwright.progress import Progress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What one device measured.
+    """Measured kernels of one device.
 
     Args:
         gemm: (dtype, points, factor of a long run).
         attention: (kernel, dtype, points).
         elements: (bytes, seconds).
-        copies: bytes/s to the device and from it.
-        notes: what was not measured, and why.
+        copies: bytes/s to the device, and from it.
+        notes: kernels that were not measured, with the reason.
     """
 
     gemm: tuple[tuple[Dtype, tuple[GemmPoint, ...], float], ...] = ()
@@ -40,7 +38,7 @@ class Kernels:
 def measure_kernels(
     timer: Timer, settings: Calibration, progress: Progress | None = None
 ) -> Kernels:
-    """Every kernel of this device.
+    """Measure every kernel of this device.
 
     Raises:
         UsageError: a dtype that cannot be measured.
@@ -81,43 +79,50 @@ def measure_kernels(
     )
 
 
-def slowest(found: Sequence[Kernels]) -> Kernels:
-    """Of devices that measured the same at the same time, the slowest's seconds of each point: a
-    step waits for it.
+def slowest(devices: Sequence[Kernels]) -> Kernels:
+    """Kernels with the seconds of the slowest device at each point, as a step waits for it.
+
+    Args:
+        devices: measurements of the same points at the same time.
     """
-    first = found[0]
+    one_device = devices[0]
     return Kernels(
         gemm=tuple(
             (
                 dtype,
                 tuple(
                     max(same, key=lambda p: p.seconds)
-                    for same in zip(*(o.gemm[i][1] for o in found), strict=True)
+                    for same in zip(*(device.gemm[i][1] for device in devices), strict=True)
                 ),
-                _largest(found, i),
+                _largest(devices, i),
             )
-            for i, (dtype, _, _) in enumerate(first.gemm)
+            for i, (dtype, _, _) in enumerate(one_device.gemm)
         ),
         attention=tuple(
             (
                 kernel,
                 dtype,
                 tuple(
-                    _slower(same) for same in zip(*(o.attention[i][2] for o in found), strict=True)
+                    _slower(same)
+                    for same in zip(*(device.attention[i][2] for device in devices), strict=True)
                 ),
             )
-            for i, (kernel, dtype, _) in enumerate(first.attention)
+            for i, (kernel, dtype, _) in enumerate(one_device.attention)
         ),
         elements=tuple(
-            max(same, key=lambda p: p[1]) for same in zip(*(o.elements for o in found), strict=True)
+            max(same, key=lambda p: p[1])
+            for same in zip(*(device.elements for device in devices), strict=True)
         ),
-        copies=(min(o.copies[0] for o in found), min(o.copies[1] for o in found)),
-        notes=first.notes,
+        copies=(
+            min(device.copies[0] for device in devices),
+            min(device.copies[1] for device in devices),
+        ),
+        notes=one_device.notes,
     )
 
 
 def steps(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
-    """What is called after each of `total` points of a phase."""
+    """A function that reports progress, to be called after each of `total` points of a phase."""
     done = 0
 
     def step() -> None:
@@ -129,8 +134,8 @@ def steps(phase: str, total: int, progress: Progress | None) -> Callable[[], Non
     return step
 
 
-def _largest(found: Sequence[Kernels], index: int) -> float:
-    return max(one.gemm[index][2] for one in found)
+def _largest(devices: Sequence[Kernels], index: int) -> float:
+    return max(device.gemm[index][2] for device in devices)
 
 
 def _slower(same: Sequence[AttentionPoint]) -> AttentionPoint:
@@ -142,9 +147,7 @@ def _slower(same: Sequence[AttentionPoint]) -> AttentionPoint:
 def _attention(
     timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, progress: Progress | None
 ) -> tuple[tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...], tuple[str, ...]]:
-    """In the 16-bit dtype that was asked for first, else in the first: what the planner runs
-    attention in.
-    """
+    """(attention in the first 16-bit dtype of `dtypes`, else in the first; notes)."""
     dtype = next((d for d in (Dtype.BF16, Dtype.FP16) if d in dtypes), dtypes[0])
     shapes = attention_shapes(timer.device, tiny=settings.tiny)
     found, notes = [], []

@@ -70,8 +70,12 @@ _NOISE: Final = re.compile(r"_|base|coalesced|intotensor|tensor|single|outofplac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCollective:
-    """One collective kernel: `volume` bytes of the full buffer over `num_devices` ranks took
-    `seconds`, waiting included.
+    """A collective kernel of a trace.
+
+    Args:
+        volume: bytes of the full buffer.
+        num_devices: number of ranks.
+        seconds: with the time that it waited for other ranks.
     """
 
     collective: str
@@ -82,7 +86,7 @@ class TracedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What a trace holds.
+    """Kernels and collectives of a trace.
 
     Args:
         kernels: seconds and calls by class, longest first.
@@ -156,11 +160,11 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
         total, calls = times.get(kind, (0.0, 0))
         times[kind] = (total + seconds, calls + 1)
         if kind == "nccl":
-            found = _collective(_arguments(event), seconds) or _collective(
+            collective = _collective(_arguments(event), seconds) or _collective(
                 issued.get(_external(event), {}), seconds
             )
-            collectives += [found] if found else []
-            unsized += found is None
+            collectives += [collective] if collective else []
+            unsized += collective is None
     if not times:
         raise DataError(
             f"{name} holds no kernel of a device", hint="trace with ProfilerActivity.CUDA"
@@ -249,7 +253,9 @@ def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollectiv
 
 def _device(document: Any) -> tuple[str, int]:
     devices = document.get("deviceProperties") if isinstance(document, dict) else None
-    first = (
+    properties = (
         devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     )
-    return " ".join(str(first.get("name", "")).split())[:60], _count(first, "totalGlobalMem")
+    return " ".join(str(properties.get("name", "")).split())[:60], _count(
+        properties, "totalGlobalMem"
+    )

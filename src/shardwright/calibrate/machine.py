@@ -1,4 +1,4 @@
-"""What the machine at hand is: devices, memory, versions of libraries."""
+"""Facts about this machine: devices, memory, versions of libraries."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def accelerator_name(device: str) -> str:
         if word not in _MAKERS
     ]
     for end in range(len(words), 0, -1):
-        found = find_accelerator("-".join(words[:end]))
-        if found is not None:
-            return found.name
+        accelerator = find_accelerator("-".join(words[:end]))
+        if accelerator is not None:
+            return accelerator.name
     return "-".join(words)[:60]
 
 
 def device_name(device: str) -> str:
-    """As the driver or the operating system calls it."""
+    """Name of a device, as the driver or the operating system gives it."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
     try:
@@ -62,9 +62,12 @@ def device_memory(device: str, *, num_devices: int) -> int:
 
 
 def libraries(device: str) -> tuple[tuple[str, str], ...]:
-    """(name, version), torch first."""
-    found = [("torch", str(torch.__version__)), ("python", platform.python_version())]
+    """(name, version) of the libraries that measure, torch first."""
+    versions = [("torch", str(torch.__version__)), ("python", platform.python_version())]
     if device == "cuda":
-        found += [("cuda", str(torch.version.cuda)), ("cudnn", str(torch.backends.cudnn.version()))]
-        found.append(("nccl", ".".join(map(str, torch.cuda.nccl.version()))))
-    return tuple(found)
+        versions += [
+            ("cuda", str(torch.version.cuda)),
+            ("cudnn", str(torch.backends.cudnn.version())),
+        ]
+        versions.append(("nccl", ".".join(map(str, torch.cuda.nccl.version()))))
+    return tuple(versions)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from shardwright.calibrate.fit_profile import fit_attention, fit_elements, fit_gemm
-from shardwright.calibrate.imported import fit_groups
+from shardwright.calibrate.imported_profiles import fit_groups
 from shardwright.calibrate.kernels import Kernels, measure_kernels, slowest, steps
 from shardwright.calibrate.machine import (
     accelerator_name,
@@ -25,8 +25,8 @@ from shardwright.calibrate.measure_collectives import (
     measure_collectives,
 )
 from shardwright.calibrate.settings import Calibration
+from shardwright.calibrate.simultaneous_devices import on_all_devices
 from shardwright.calibrate.timing import Timer
-from shardwright.calibrate.together import together
 from shardwright.compiled import cores
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import CollectiveFit, HostFacts, Method, Profile
@@ -56,7 +56,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
             others = ranks - 1 if device == "cpu" else 0
             measure = partial(measure_kernels, timer, settings)
             kernels = slowest(
-                together(
+                on_all_devices(
                     measure,
                     here=partial(measure, progress=progress),
                     others=others,

@@ -28,8 +28,11 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivePoints:
-    """What one group measured: (bytes of the full buffer, seconds of the slowest rank) by kind; why
-    a kind is missing.
+    """Collectives measured over one group of devices.
+
+    Args:
+        points: (kind, (bytes of the full buffer, seconds of the slowest rank) points).
+        unsupported: (kind, message of the backend that lacks it).
     """
 
     num_devices: int

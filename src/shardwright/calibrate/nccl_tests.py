@@ -158,7 +158,10 @@ def by_group(points: Iterable[NcclPoint]) -> dict[tuple[str, int], tuple[tuple[i
         groups.setdefault((point.collective, point.num_devices), {}).setdefault(
             point.in_place, []
         ).append((point.volume, point.seconds))
-    return {key: tuple(found.get(False) or found[True]) for key, found in sorted(groups.items())}
+    return {
+        key: tuple(by_place.get(False) or by_place[True])
+        for key, by_place in sorted(groups.items())
+    }
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -183,16 +186,16 @@ def _header(words: list[str], above: str) -> _Header:
         for name in ("time", "algbw", "busbw")
     )
     halves = re.findall(r"out-of-place|in-place", above) or [_OUT, _IN]
-    found = []
+    columns = []
     for nth, place in enumerate(times):
         of_algorithm, of_bus = (
             others[nth] if len(others) == len(times) else -1 for others in (algorithm, bus)
         )
-        found.append((place, of_algorithm, of_bus, nth < len(halves) and halves[nth] == _IN))
+        columns.append((place, of_algorithm, of_bus, nth < len(halves) and halves[nth] == _IN))
     before = words[: times[0]] if times else words
     texts = sum(word in before for word in _WORDS)
     return _Header(
-        size=words.index("size"), words=texts, has_type="type" in before, times=tuple(found)
+        size=words.index("size"), words=texts, has_type="type" in before, times=tuple(columns)
     )
 
 

@@ -1,4 +1,4 @@
-"""How processes of a measurement are started."""
+"""Start of the processes of a measurement."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ PRELOADED: Final = "shardwright.calibrate.collective_rank"
 
 
 def context() -> Any:
-    """Processes that are forked from one of their own that has loaded PyTorch, once for all; where
-    there is none, each loads it.
+    """A multiprocessing context whose processes load PyTorch once.
+
+    They are forked from a server that has loaded it; where there is no such server, each process
+    loads it.
     """
     forks = "forkserver" in multiprocessing.get_all_start_methods()
-    found = multiprocessing.get_context("forkserver" if forks else "spawn")
+    started = multiprocessing.get_context("forkserver" if forks else "spawn")
     if forks:
-        found.set_forkserver_preload([PRELOADED])
-    return found
+        started.set_forkserver_preload([PRELOADED])
+    return started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from shardwright.calibrate.imported import joined, profile_of_nccl_tests, profile_of_trace
+from shardwright.calibrate.imported_profiles import joined, profile_of_nccl_tests, profile_of_trace
 from shardwright.calibrate.settings import Calibration, CheckRow
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import Profile
@@ -46,12 +46,14 @@ def _measured(request: Calibration, progress: Progress | None) -> Profile:
 def _imported(request: Calibration, *, name: str) -> list[Profile]:
     if not name:
         raise UsageError("an import needs the name of its accelerator", hint="--name h100-sxm")
-    found = []
+    profiles = []
     if request.nccl_tests:
-        found.append(profile_of_nccl_tests(request.nccl_tests, accelerator=name, date=request.date))
+        profiles.append(
+            profile_of_nccl_tests(request.nccl_tests, accelerator=name, date=request.date)
+        )
     if request.kineto is not None:
-        found.append(profile_of_trace(request.kineto, accelerator=name, date=request.date))
-    return found
+        profiles.append(profile_of_trace(request.kineto, accelerator=name, date=request.date))
+    return profiles
 
 
 def check_calibration(
@@ -64,7 +66,7 @@ def check_calibration(
         UsageError: torch is missing.
     """
     try:
-        from shardwright.calibrate.check import check_machine
+        from shardwright.calibrate.check_steps import check_machine
     except ModuleNotFoundError as error:
         raise _missing(error) from error
     return check_machine(

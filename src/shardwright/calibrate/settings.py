@@ -1,4 +1,4 @@
-"""What `calibrate` is asked for, and what its check says. Without torch."""
+"""Settings of `calibrate`, and rows of its check. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CheckRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What to measure on this machine, how long, and what to import.
+    """Settings of a calibration: measurements on this machine, and files to import.
 
     Args:
         date: ISO day, kept in the profile.

@@ -28,14 +28,14 @@ _MAX_INNER: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """How kernels are timed on one device.
+    """Settings for timing kernels on one device.
 
     Args:
         device: ``cpu`` or ``cuda``.
-        repetitions: timings whose median counts;
-        warm_up: runs before them.
-        shortest_s: a timing runs the kernel as often as it takes to last so long, so that the
-            clock's steps and the events' own cost do not show.
+        repetitions: number of timings, of which the median is taken.
+        warm_up: number of runs before them.
+        shortest_s: shortest timing; a kernel is repeated until it lasts so long, so that the
+            resolution of the clock and the cost of events do not matter.
     """
 
     device: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
@@ -13,23 +13,11 @@ from shardwright.files.text import to_text
 from shardwright.report.pictures.scatter_plot import scatter_svg
 from shardwright.report.screens.accuracy_screen import judged_line, points_of, render_validation
 from shardwright.report.serving.serving_accuracy_screen import render_serving, serving_judged_line
-from shardwright.validation.errors.accuracy_page import accuracy_page
-from shardwright.validation.errors.errors_by_fold import Study
-from shardwright.validation.errors.prediction_errors import validation_json
-from shardwright.validation.fits.held_out_folds import FOLDS, fold_text, read_folds
-from shardwright.validation.serving.accuracy_page import serving_page
-from shardwright.validation.serving.empty_table import COLUMNS as SERVING_COLUMNS
-from shardwright.validation.serving.empty_table import serving_template
-from shardwright.validation.serving.errors_by_fold import ServingStudy
-from shardwright.validation.serving.fit_constants import ServingSlopes, read_slopes, slopes_text
-from shardwright.validation.serving.measured_rows import is_serving_table
-from shardwright.validation.serving.prediction_errors import FOLDS as SERVING_FOLDS
-from shardwright.validation.serving.prediction_errors import require_serving_fold, serving_json
-from shardwright.validation.serving.validate_serving import serving_accuracy, serving_facts
-from shardwright.validation.tables.empty_table import COLUMNS
-from shardwright.validation.tables.empty_table import template as template_text
-from shardwright.validation.tables.table_facts import Facts
-from shardwright.validation.validate_training import accuracy, facts_of
+from shardwright.validation.reader import Study
+from shardwright.validation.serving.serving_reader import SERVED
+from shardwright.validation.tables.empty_table import template_text
+from shardwright.validation.training.training_reader import TRAINING
+from shardwright.validation.validate_tables import accuracy, reader_of
 
 SERVING: Final = "serving"
 
@@ -106,12 +94,9 @@ def validate(
     scatter plot (.svg) beside it.
     """
     if template:
-        of_serving = [str(path) for path in paths or ()] == [SERVING]
-        columns, text = (
-            (SERVING_COLUMNS, serving_template()) if of_serving else (COLUMNS, template_text())
-        )
-        meanings = {name: meaning for name, meaning, _ in columns}
-        screen.print_lines(form, document=meanings, text=text)
+        reader = SERVED if [str(path) for path in paths or ()] == [SERVING] else TRAINING
+        meanings = {name: meaning for name, meaning, _ in reader.template}
+        screen.print_lines(form, document=meanings, text=template_text(reader.template))
         return
     if not paths:
         raise UsageError(
@@ -125,91 +110,47 @@ def validate(
         raise UsageError(
             "--folds fits nothing that --save-folds could store", hint="give one of them"
         )
-    kinds_of_tables = {is_serving_table(path) for path in paths}
-    if len(kinds_of_tables) > 1:
-        raise UsageError(
-            "tables of training and of serving in one call", hint="validate each kind by itself"
-        )
-    if True in kinds_of_tables:
-        found = _serving(
-            paths,
-            fold=fold,
-            facts=facts,
-            engine=runtime,
-            known=read_slopes(folds) if folds is not None else None,
-            fitted=save_folds is not None,
-            output=output,
-            paged=paged,
-            form=form,
-        )
-        if save_folds is not None and found.slopes is not None:
-            screen.save(save_folds, slopes_text(found.slopes))
-        return
-    kinds = FOLDS if save_folds is not None or paged else (fold,)
-    known = read_folds(folds) if folds is not None else None
-    described = facts_of(*paths, folder=facts)
+    reader = reader_of(paths)
+    reader.fold_named(fold)
+    stored = reader.read_stored(folds) if folds is not None else None
+    described = reader.facts(*paths, folder=facts)
+    kinds = tuple(reader.folds) if save_folds is not None or paged else (fold,)
     with screen.progress(form) as report:
         study = accuracy(
-            *paths, facts=described, folds=kinds, known=known, runtime=runtime, progress=report
+            reader,
+            *paths,
+            facts=described,
+            folds=kinds,
+            stored=stored,
+            default=runtime,
+            progress=report,
         )
     validation = study.validation(fold)
     if save_folds is not None:
-        screen.save(save_folds, fold_text(study.folds))
+        screen.save(save_folds, reader.stored_text(study.fitted))
     if output is not None and paged:
-        _save_page(output, study, facts=described)
+        picture = _save_picture(output, study) if reader is TRAINING else ""
+        screen.save(output, reader.page(study, facts=described, picture=picture))
     elif output is not None:
-        screen.save(output, to_text(validation_json(validation)))
+        screen.save(output, to_text(reader.to_json(validation)))
+    line = judged_line if reader is TRAINING else serving_judged_line
+    render = render_validation if reader is TRAINING else render_serving
     screen.print_answer(
         form,
-        document=lambda: validation_json(validation),
-        line=lambda: f"{judged_line(validation)}\n",
-        picture=lambda: render_validation(validation),
+        document=lambda: reader.to_json(validation),
+        line=lambda: f"{line(validation)}\n",
+        picture=lambda: render(validation),
     )
 
 
-def _serving(
-    paths: list[Path],
-    *,
-    fold: str,
-    facts: Path | None,
-    engine: str,
-    known: ServingSlopes | None,
-    fitted: bool,
-    output: Path | None,
-    paged: bool,
-    form: flags.AnswerForm,
-) -> ServingStudy:
-    """`validate` of tables of served configurations. `known`: slopes of all folds; `fitted`: they
-    are asked for; `paged`: a page is.
-    """
-    described = serving_facts(*paths, folder=facts)
-    require_serving_fold(fold)
-    kinds = SERVING_FOLDS if paged or fitted else (fold,)
-    with screen.progress(form) as report:
-        study = serving_accuracy(
-            *paths, facts=described, folds=kinds, engine=engine, known=known, progress=report
-        )
-    validation = study.validation(fold)
-    if output is not None:
-        screen.save(
-            output,
-            serving_page(study, facts=described) if paged else to_text(serving_json(validation)),
-        )
-    screen.print_answer(
-        form,
-        document=lambda: serving_json(validation),
-        line=lambda: f"{serving_judged_line(validation)}\n",
-        picture=lambda: render_serving(validation),
-    )
-    return study
-
-
-def _save_page(path: Path, study: Study, *, facts: Facts) -> None:
-    picture = path.with_suffix(".svg")
+def _save_picture(page: Path, study: Study[Any, Any, Any]) -> str:
+    """File name of the scatter plot that is written beside a page; empty without step times."""
     points = points_of(study.validation("model"))
-    if points:
-        screen.save(picture, scatter_svg(points, title="Step time, each model held out", unit="s"))
-    screen.save(path, accuracy_page(study, facts=facts, picture=picture.name if points else ""))
+    if not points:
+        return ""
+    picture = page.with_suffix(".svg")
+    screen.save(picture, scatter_svg(points, title="Step time, each model held out", unit="s"))
+    return picture.name
 
 
 main = verb(validate, name="validate")

@@ -1,4 +1,4 @@
-"""From flags to a training job: the only place where a job's words and numbers are checked."""
+"""Training jobs from flags. The text and numbers of a job are checked here alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,14 @@ MAX_SAMPLES: Final = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRecipe:
-    """Number formats that go together: of GEMMs, of the working copy, of saved activations, of the
-    master copy, of optimizer states.
+    """Number formats of a training recipe.
+
+    Args:
+        compute: of GEMMs.
+        parameter: of the working copy of parameters.
+        activation: of saved activations.
+        master: of the master copy; None = there is none.
+        states: of optimizer states.
     """
 
     compute: Dtype
@@ -28,7 +34,7 @@ class PrecisionRecipe:
 
 
 MAX_IMBALANCE: Final = 1000
-"""No more devices than this share a layer's experts."""
+"""Most devices that share the experts of a layer."""
 
 PRECISIONS: Final = {
     "bf16": PrecisionRecipe(compute=Dtype.BF16, parameter=Dtype.BF16, activation=Dtype.BF16),
@@ -70,7 +76,7 @@ _NEAREST_RECIPE: Final = {
         "fp4; int4 is a format of weights that are served: serve-simulate --precision int4/bf16"
     ),
 }
-"""What is close to a format that no recipe of training computes in."""
+"""Format in which no recipe computes -> the recipe nearest to it, as a hint."""
 _SEQUENCE_FLAGS: Final = {
     "text": "--seq-len",
     "encoder": "--encoder-len",

@@ -1,9 +1,8 @@
-"""Number formats of published checkpoints: what "the fp8 one" of a model means for each class of
-its products, with where that is said.
+"""Number formats of published checkpoints for each class of GEMMs, with their sources.
 
-A checkpoint's name in short does not say it. DeepSeek-R1's FP8 covers all products but the head,
-NVIDIA's FP4 of it leaves the attention's projections in 16 bits but for the last one, and gpt-oss
-has four bits in its experts alone.
+The short name of a format does not define them. The FP8 checkpoint of DeepSeek-R1 has FP8 in all
+GEMMs but the head; NVIDIA's FP4 checkpoint of it keeps the attention projections in 16 bits, but
+for the output projection; gpt-oss has four bits in its experts alone.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ INT4: Final = OperatorPrecision(weights=NumberFormat.INT4_GROUP_32, activations=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A published checkpoint, or several that are quantised alike.
+    """A published checkpoint, or several with the same quantisation.
 
     Args:
-        names: as published, in lower case.
-        models: catalog names of the models that it may be one of.
-        words: what tables call it in short, where it is the usual one of those models.
-        originals: those of the models whose own weights were first published so.
+        names: published names, in lower case.
+        models: catalog names of the models that it belongs to.
+        words: short names of its format in tables, where it is the usual checkpoint of the models.
+        originals: the models whose weights were first published in this format.
         precision: its formats.
-        with_fp4_units: where the device multiplies in four bits and that changes what experts are
-            multiplied in.
-        source: where its formats are said.
+        with_fp4_units: its formats on devices that multiply in four bits, where they differ.
+        source: source of the formats.
     """
 
     names: tuple[str, ...]
@@ -46,28 +44,25 @@ class Checkpoint:
     source: str
 
     def formats(self, *, fp4_units: bool) -> Precision:
-        """Its formats on a device with four-bit units, or without: those cast weights of four bits
-        to the activations' format.
+        """Number formats on a device with, or without, units that multiply in four bits.
+
+        A device without them casts four-bit weights to bf16 and multiplies in that.
         """
-        found = self.with_fp4_units if fp4_units and self.with_fp4_units else self.precision
-        return (
-            found
-            if fp4_units
-            else replace(
-                found,
-                mlp=_cast(found.mlp),
-                experts=_cast(found.experts),
-                attention=_cast(found.attention),
-            )
+        if fp4_units:
+            return self.with_fp4_units or self.precision
+        formats = self.precision
+        return replace(
+            formats,
+            mlp=_without_fp4(formats.mlp),
+            experts=_without_fp4(formats.experts),
+            attention=_without_fp4(formats.attention),
         )
 
 
-def _cast(one: OperatorPrecision) -> OperatorPrecision:
-    return (
-        replace(one, activations=NumberFormat.BF16)
-        if one.activations is NumberFormat.NVFP4
-        else one
-    )
+def _without_fp4(formats: OperatorPrecision) -> OperatorPrecision:
+    if formats.activations is not NumberFormat.NVFP4:
+        return formats
+    return replace(formats, activations=NumberFormat.BF16)
 
 
 _ALL_FP8: Final = Precision(attention=FP8, mlp=FP8, experts=FP8)
@@ -273,41 +268,44 @@ CHECKPOINTS: Final = (
 
 
 def find_checkpoint(model: str, *, words: str, name: str = "") -> Checkpoint | None:
-    """The checkpoint called `name`, else the one that is meant by a word (``fp8``) for a model of
-    the catalog; None where nobody knows.
+    """The checkpoint of that name, else the usual one of a model in a format; None if unknown.
 
     Args:
         model: first name of the catalog's entry.
-        words: in lower case.
+        words: short name of the format in lower case, ``fp8``.
+        name: published name.
     """
-    by_name = next((one for one in CHECKPOINTS if name.lower() in one.names), None)
-    return by_name or next(
-        (one for one in CHECKPOINTS if model in one.models and words in one.words), None
+    named = [checkpoint for checkpoint in CHECKPOINTS if name.lower() in checkpoint.names]
+    usual = (
+        checkpoint
+        for checkpoint in CHECKPOINTS
+        if model in checkpoint.models and words in checkpoint.words
     )
+    return named[0] if named else next(usual, None)
 
 
 def published_checkpoint(model: str) -> Checkpoint | None:
-    """The checkpoint in which a model was first published, where that one is quantised; None for
-    others.
+    """The quantised checkpoint in which a model was first published; None for other models.
 
     Args:
         model: first name of the catalog's entry.
     """
-    return next((one for one in CHECKPOINTS if model in one.originals), None)
+    return next((found for found in CHECKPOINTS if model in found.originals), None)
 
 
 def plain_precision(words: str) -> Precision | None:
-    """Formats where a word alone is known: all products but the head in it; None for other words
-    than ``bf16``, ``fp16``, ``fp8``.
+    """Number formats of a model in ``bf16``, ``fp16`` or ``fp8``; None for other names.
+
+    All GEMMs but the head have the format; in fp16 the head has it too.
     """
-    known = {
+    formats = {
         "bf16": Precision(),
         "fp16": Precision(
             **dict.fromkeys(("attention", "mlp", "experts", "head"), _HALF), kv=NumberFormat.FP16
         ),
         "fp8": _ALL_FP8,
     }
-    return known.get(words)
+    return formats.get(words)
 
 
 _HALF: Final = OperatorPrecision(weights=NumberFormat.FP16, activations=NumberFormat.FP16)

@@ -19,8 +19,8 @@ LOSS_OF_TOKENS: Final = (1.8e13, 0.103)
 """N_c, alpha_N and D_c, alpha_D of L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D
 (equation 1.5, table 2)."""
 TOKENS_PER_PARAMETER: Final = 20.0
-"""Of a training run that spends its compute best (Hoffmann et al. 2022, arXiv 2203.15556, table 3):
-where nobody says how many."""
+"""Tokens for each parameter of a compute-optimal training run (Hoffmann et al. 2022, arXiv
+2203.15556, table 3): the default."""
 SOURCE: Final = (
     "Kaplan et al. 2020, arXiv 2001.08361, equations 1.4 and 1.5: dense models of GPT-2's kind,"
     " extrapolated"
@@ -28,7 +28,7 @@ SOURCE: Final = (
 
 
 def loss(*, parameters: float, tokens: float) -> float:
-    """Nats a token after training `parameters` on `tokens` with small batches (equation 1.5)."""
+    """Loss in nats a token after training on `tokens` with small batches (equation 1.5)."""
     (most, by_size), (data, by_data) = LOSS_OF_PARAMETERS, LOSS_OF_TOKENS
     return float(((most / parameters) ** (by_size / by_data) + data / tokens) ** by_data)
 

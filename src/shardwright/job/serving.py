@@ -1,6 +1,4 @@
-"""What is to be served: lengths and arrivals of requests, number formats, shared prefixes, and what
-is promised of the answers.
-"""
+"""A serving job: lengths and arrivals of requests, number formats, shared prefixes and SLO."""
 
 from __future__ import annotations
 
@@ -24,15 +22,13 @@ class TokenRange:
 
     @property
     def mean(self) -> float:
-        """Of all of them."""
+        """Mean number of tokens."""
         return (self.low + self.high) / 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Tokens of a request's prompt (`inputs`) and of its answer (`outputs`, the first token among
-    them), drawn apart.
-    """
+    """Tokens of a request's prompt (`inputs`) and output (`outputs`), drawn independently."""
 
     inputs: TokenRange
     outputs: TokenRange
@@ -40,13 +36,12 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """As many requests are in flight as `concurrency` says: all of those at once at the start, and
-    another as soon as one is done.
+    """A closed loop: `concurrency` requests are in flight, and another starts when one ends.
 
     Args:
-        requests: in all.
-        burst: the first `concurrency` arrive together; False = one after another over the mean time
-            of an answer.
+        requests: number of requests of the run.
+        burst: the first `concurrency` requests arrive together; False = they are spread over the
+            mean time of a request.
     """
 
     concurrency: int
@@ -56,7 +51,7 @@ class ClosedLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson:
-    """Requests arrive independently of one another, `per_second` in the mean."""
+    """Poisson arrivals, `per_second` requests a second on average."""
 
     per_second: float
     requests: int
@@ -76,14 +71,14 @@ class Diurnal:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trace:
-    """Requests as somebody logged them, in the order of arrival.
+    """Logged requests, in the order of arrival.
 
     Args:
-        arrival_s: (n,) from the first one's.
+        arrival_s: (n,) seconds after the first arrival.
         inputs, outputs: (n,) tokens.
-        blocks: (n,) of hashes of the prompt's blocks of `block_tokens` tokens, equal where all
-            tokens up to there are; empty = nothing is known to be shared.
-        source: file name or words that say where it is from.
+        blocks: (n,) hashes of the prompt's blocks of `block_tokens` tokens; equal hashes mean equal
+            tokens up to the end of the block; empty = no sharing is known.
+        source: file name or description of the origin.
     """
 
     arrival_s: FloatArray
@@ -109,14 +104,13 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What is promised of requests (an SLO): seconds at most, and of which share of them; None =
-    nothing.
+    """Service level objective: most seconds of a request; None = no limit.
 
     Args:
         ttft_s: to the first token.
-        tpot_s: of each further token in the mean of a request.
-        e2e_s: to the last.
-        share: of the requests.
+        tpot_s: for each output token after the first, as the mean of a request.
+        e2e_s: to the last token.
+        share: share of requests that must keep the limits.
     """
 
     ttft_s: float | None = None
@@ -126,7 +120,7 @@ class Promise:
 
 
 class NumberFormat(StrEnum):
-    """How numbers are stored: with the scales that groups of them share."""
+    """Stored number formats, with the scales that groups of numbers share."""
 
     FP32 = "fp32"
     BF16 = "bf16"
@@ -140,7 +134,7 @@ class NumberFormat(StrEnum):
 
     @property
     def bytes(self) -> float:
-        """Bytes an element, its share of the scales among them.
+        """Bytes of an element, with its share of the scales.
 
         MXFP4: 4 bits and an 8-bit scale for 32; NVFP4: 4 bits and an 8-bit scale for 16; INT4: 4
         bits and a 16-bit scale for 128 (AWQ, GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2
@@ -164,8 +158,8 @@ _BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPrecision:
-    """Formats of one class of products: how `weights` are stored, and in what they are multiplied
-    (`activations`: what the tokens are cast to).
+    """Number formats of one class of GEMMs: of the stored weights, and of the activations in the
+    multiplication.
     """
 
     weights: NumberFormat = NumberFormat.BF16
@@ -174,15 +168,15 @@ class OperatorPrecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """Formats by class of operators, and of keys and values.
+    """Number formats of each class of operators, and of the KV cache.
 
     Args:
-        attention: projections around the core.
-        output: the last of them, behind the core, where it differs; None = as `attention`.
-        mlp: dense feed-forward and shared experts.
-        experts: routed ones.
-        head: logits; the embedding is stored alike.
-        kv: what is cached.
+        attention: projections of attention.
+        output: output projection of attention, where it differs; None = as `attention`.
+        mlp: dense feed-forward layers and shared experts.
+        experts: routed experts.
+        head: output head; the embedding has the same format.
+        kv: KV cache.
     """
 
     attention: OperatorPrecision = OperatorPrecision()
@@ -195,11 +189,11 @@ class Precision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Tokens are guessed ahead and verified together.
+    """Speculative decoding: draft tokens that are verified together.
 
     Args:
-        tokens: guessed in each iteration by the model's own further-token modules (MTP).
-        acceptance: share of guesses that are right, given that all before them are.
+        tokens: draft tokens of each iteration, from the model's multi-token prediction modules.
+        acceptance: probability that a draft token is accepted, given that those before it were.
     """
 
     tokens: int
@@ -207,7 +201,7 @@ class Speculation:
 
     @property
     def mean_tokens(self) -> float:
-        """Tokens that an iteration yields in the mean: 1 + a + a^2 + ... + a^tokens; 2 guesses at
+        """Mean tokens that an iteration yields: 1 + a + a^2 + ... + a^tokens; 2 guesses at
         0.7 yield 1 + 0.7 + 0.49 = 2.19.
         """
         return sum(self.acceptance**i for i in range(self.tokens + 1))
@@ -218,9 +212,9 @@ class ServingJob:
     """Traffic to serve.
 
     Args:
-        lengths: None where the arrivals are a trace, which has its own.
+        lengths: None where the arrivals are a trace, which has lengths of its own.
         expert_skew: tokens of the device with the busiest experts over the mean, >= 1.
-        seed: of all that is drawn.
+        seed: random seed for lengths and arrivals.
     """
 
     arrivals: Arrivals

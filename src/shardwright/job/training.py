@@ -1,4 +1,4 @@
-"""What is to be trained: lengths, batch, optimizer and number formats."""
+"""A training job: lengths, batch, optimizer and number formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class OptimizerFamily(StrEnum):
-    """Families of optimizers, by the state they keep."""
+    """Families of optimizers, by the states that they keep."""
 
     ADAMW = "adamw"
     SGD_MOMENTUM = "sgd-momentum"
@@ -20,7 +20,7 @@ class OptimizerFamily(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """An optimizer family and the dtypes of what it keeps for every parameter.
+    """An optimizer family and the dtypes of its states for every parameter.
 
     Args:
         master: dtype of the master copy, None if the parameter itself is updated.
@@ -33,7 +33,7 @@ class Optimizer:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes a parameter: master copy and states."""
+        """Bytes of the master copy and the states of one parameter."""
         bits = sum(s.bits for s in self.states) + (self.master.bits if self.master else 0)
         return bits // 8
 

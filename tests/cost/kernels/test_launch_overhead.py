@@ -30,9 +30,9 @@ from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
-from shardwright.validation.rows.fill_cells import Completed, complete
-from shardwright.validation.tables.measured_rows import Measurement
-from shardwright.validation.tables.measured_run import Case
+from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.row_to_problem import with_facts
 from tests.cost.prices import rows_of
 from tests.tiers import examples
 from tests.validation.published import case_of, facts, rows
@@ -48,11 +48,11 @@ def row(*words: str) -> Measurement:
     return next(r for name, r in ROWS.items() if all(w in name for w in words))
 
 
-def case(*words: str) -> Case:
+def case(*words: str) -> TrainingRun:
     return case_of(row(*words))
 
 
-def problem(made: Case, runtime: Runtime, *, host_launch: float | None = None) -> Problem:
+def problem(made: TrainingRun, runtime: Runtime, *, host_launch: float | None = None) -> Problem:
     base = Problem(model=made.model, cluster=made.cluster, job=made.job, runtime=runtime)
     return (
         base
@@ -61,7 +61,7 @@ def problem(made: Case, runtime: Runtime, *, host_launch: float | None = None) -
     )
 
 
-def table(made: Case, runtime: Runtime, *, host_launch: float | None = None) -> LayerTable:
+def table(made: TrainingRun, runtime: Runtime, *, host_launch: float | None = None) -> LayerTable:
     return layer_table(problem(made, runtime, host_launch=host_launch), rows_of([made.grid]))
 
 
@@ -76,7 +76,7 @@ GRAPHED = (
 FLEX = load_runtime("megatron-bridge recompute_mla=on")
 
 
-def layer(made: Case, runtime: Runtime, **changes: float) -> np.ndarray:
+def layer(made: TrainingRun, runtime: Runtime, **changes: float) -> np.ndarray:
     """(phases, parts) seconds of the sparse layer."""
     index = next(i for i, b in enumerate(made.model.blocks) if b.name == "moe")
     return table(made, runtime, **changes).seconds[index, :, :, 0]
@@ -397,9 +397,8 @@ def test_each_step_hides_only_what_runs_beside_it() -> None:
 
 
 def stage_layers(measured: Measurement) -> tuple[int, ...]:
-    completed = complete(measured, facts=facts())
-    assert isinstance(completed, Completed)
-    return completed.row.stage_layers
+    row, _ = with_facts(measured, facts=facts())
+    return row.stage_layers
 
 
 def test_deepseek_has_the_stages_that_its_recipe_lists() -> None:

@@ -14,13 +14,14 @@ from shardwright import validate
 from shardwright.cli.main import run
 from shardwright.errors import DataError, RuntimeModelError, ShardwrightError
 from shardwright.units import GIB
-from shardwright.validation.rows.fill_cells import Completed, complete
-from shardwright.validation.rows.row_to_problem import to_case
-from shardwright.validation.tables.measured_rows import Measurement, MemoryKind, read_measurements
-from shardwright.validation.tables.measured_run import Case, MeasuredKind, Skip, SkipReason
+from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of
+from shardwright.validation.tables.skipped_rows import Skip, SkipReason
 from shardwright.validation.tables.table_facts import Facts, parse_facts
-from shardwright.validation.validate_training import cases_of, facts_of
+from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement, MemoryKind
+from shardwright.validation.training.measured_run import MeasuredKind, TrainingRun
+from shardwright.validation.training.row_to_problem import to_training_run, with_facts
+from shardwright.validation.training.training_reader import TRAINING
 from tests.tiers import examples
 from tests.validation.published import FOLDER, facts, rows
 
@@ -42,13 +43,11 @@ ROW = Measurement(
 
 
 def _facts(text: str) -> Facts:
-    return parse_facts(text.encode(), name="lab.toml")
+    return parse_facts(text.encode(), name="lab.toml", form=TRAINING_TABLE)
 
 
-def _completed(text: str, row: Measurement = ROW) -> Completed:
-    found = complete(row, facts=_facts(text))
-    assert isinstance(found, Completed), found
-    return found
+def _completed(text: str, row: Measurement = ROW) -> Measurement:
+    return with_facts(row, facts=_facts(text))[0]
 
 
 def _table(folder: Path, *lines: str, header: str = HEADER) -> Path:
@@ -58,7 +57,7 @@ def _table(folder: Path, *lines: str, header: str = HEADER) -> Path:
 
 
 def test_rules_fill_replace_and_read_and_the_first_wins() -> None:
-    found = _completed("""
+    facts = _facts("""
         where = { source_id = '^LAB$' }
         rules = [
           { where = { gpu = ['A100', 'h100'], pp = { at_least = 2 } },\
@@ -70,15 +69,15 @@ def test_rules_fill_replace_and_read_and_the_first_wins() -> None:
           { read = { ulysses = { column = "pp" } } },
         ]
         """)
-    row = found.row
+    row, found = with_facts(ROW, facts=facts)
     assert (row.tp, row.pp, row.cp, row.gpu_count, row.dropout, row.ulysses) == (2, 4, 3, 16, 1, 4)
     assert row.stage_layers == (4, 7, 13)
     assert found.assumptions == ("tp 2, dropout 1: its script",)
     kept = _completed(
         "rules = [{ fill = { recompute = 'full', sp = 1 } }]", replace(ROW, recompute="none", sp=0)
-    ).row
+    )
     assert (kept.recompute, kept.sp) == ("none", 0)
-    assert _completed("where = { source_id = 'other' }\nrules = [{ fill = { tp = 2 } }]").row == ROW
+    assert _completed("where = { source_id = 'other' }\nrules = [{ fill = { tp = 2 } }]") == ROW
 
 
 def test_a_list_of_stages_counts_modules_around_the_layers() -> None:
@@ -86,8 +85,8 @@ def test_a_list_of_stages_counts_modules_around_the_layers() -> None:
         "rules = [{ read = { stage_layers = { column = 'notes', pattern = 'parts=(.+)', before = 1,"
         " after = 1 } } }]"
     )
-    assert _completed(read, replace(ROW, notes="parts=7, 9,9, 9")).row.stage_layers == (6, 9, 9, 8)
-    wrong = complete(replace(ROW, notes="parts=7,x"), facts=_facts(read))
+    assert _completed(read, replace(ROW, notes="parts=7, 9,9, 9")).stage_layers == (6, 9, 9, 8)
+    wrong = to_training_run(replace(ROW, notes="parts=7,x"), facts=_facts(read))
     assert isinstance(wrong, Skip)
     assert (wrong.reason, wrong.detail[:21]) == (
         SkipReason.INCONSISTENT_CONFIGURATION,
@@ -96,7 +95,7 @@ def test_a_list_of_stages_counts_modules_around_the_layers() -> None:
 
 
 def test_a_rule_says_why_rows_are_not_judged() -> None:
-    found = complete(
+    found = to_training_run(
         ROW,
         facts=_facts(
             "rules = [{ where = { table_or_row = '1$' }, skip = 'no-measurement', because = 'a"
@@ -143,8 +142,16 @@ def test_a_rule_says_why_rows_are_not_judged() -> None:
         ("rules = [{ read = { tp = { column = 'notes', pattern = 'tp' } } }]", "'tp' has 0 groups"),
         ("remarks = [{ where = { zero = 1 } }]", "remarks.1.sentence"),
         (
-            "bars = [{ name = 'x', where = [{ zero = 1 }] }]",
-            "bars.1.where.1: there is no column 'zero'",
+            "bars = [{ name = 'x', where = [{ zeros = 1 }] }]",
+            "bars.1.where.1: there is no column 'zeros': did you mean zero",
+        ),
+        (
+            "bars = [{ name = 'x', where = [{}], metric = 'tpot' }]",
+            "bars.1.metric: not one of time, memory",
+        ),
+        (
+            "bars = [{ name = 'x', where = [{}], limits = { model = { middle = 1 } } }]",
+            "bars.1.limits: 'middle' is not one of mean, median, worst",
         ),
     ],
 )
@@ -163,7 +170,7 @@ def test_malformed_facts_name_the_place(text: str, message: str) -> None:
 )
 def test_any_bytes_are_facts_or_an_error_of_ours(content: bytes) -> None:
     try:
-        parse_facts(content, name="fuzz.toml")
+        parse_facts(content, name="fuzz.toml", form=TRAINING_TABLE)
     except ShardwrightError as error:
         message = str(error)
     else:
@@ -176,21 +183,21 @@ def test_a_bare_table_of_anybody_is_predicted(tmp_path: Path) -> None:
         tmp_path, LINE + ",torchtitan-0.2,FSDP", header=HEADER + ",runtime,zero_stage_or_fsdp"
     )
     (row,) = validate(path).rows
-    assert row.case.runtime == "torchtitan-0.2"
-    assert (row.case.grid.dp, row.case.grid.tp, row.case.grid.zero) == (8, 2, 3)
-    assert (row.case.model.num_parameters, row.case.laboratory) == (8_030_261_248, "mine")
-    assert (row.case.measured_s, row.case.measured_kind) == (11.5, MeasuredKind.ITERATION_TIME)
+    assert row.run.runtime == "torchtitan-0.2"
+    assert (row.run.grid.dp, row.run.grid.tp, row.run.grid.zero) == (8, 2, 3)
+    assert (row.run.model.num_parameters, row.run.laboratory) == (8_030_261_248, "mine")
+    assert (row.run.measured_s, row.run.measured_kind) == (11.5, MeasuredKind.ITERATION_TIME)
     assert row.error is not None
 
 
 def test_a_runtime_may_be_given_for_the_whole_table(tmp_path: Path) -> None:
     path = _table(tmp_path, LINE)
     (usual,) = validate(path).rows
-    assert usual.case.runtime == "megatron-core-0.12"
-    assert any("nothing says which" in line for line in usual.case.assumptions)
+    assert usual.run.runtime == "megatron-core-0.12"
+    assert any("nothing says which" in line for line in usual.run.assumptions)
     (row,) = validate(path, runtime="nemo tp_overlap=none").rows
-    assert row.case.runtime == "nemo-24.11 tp_overlap=none"
-    assert not any("nothing says which" in line for line in row.case.assumptions)
+    assert row.run.runtime == "nemo-24.11 tp_overlap=none"
+    assert not any("nothing says which" in line for line in row.run.assumptions)
     with pytest.raises(RuntimeModelError, match="megatorn"):
         validate(path, runtime="megatorn")
 
@@ -206,8 +213,8 @@ def test_a_table_gives_its_own_decoder_and_memory(tmp_path: Path) -> None:
         + ",nemo-24.11,llama,4,1024,8,32000,4096,3.5,allocated-worst",
         header=header,
     )
-    (case,) = cases_of(path, facts=Facts())
-    assert isinstance(case, Case)
+    (case,) = TRAINING.runs(path, facts=Facts())
+    assert isinstance(case, TrainingRun)
     assert (case.model.architecture, case.model.hidden, case.model.vocab) == ("llama", 1024, 32000)
     assert (case.memory_kind, case.memory_bytes) == (MemoryKind.ALLOCATED_WORST, round(3.5 * GIB))
 
@@ -218,12 +225,12 @@ def test_facts_are_found_beside_a_table_or_given(tmp_path: Path) -> None:
     for folder in ("facts", "elsewhere"):
         (tmp_path / folder).mkdir()
     (tmp_path / "elsewhere" / "a.toml").write_text(rule, encoding="utf-8")
-    assert validate(path).rows[0].case.runtime == "megatron-core-0.12"
-    assert validate(path, facts=tmp_path / "elsewhere").rows[0].case.grid.sp
+    assert validate(path).rows[0].run.runtime == "megatron-core-0.12"
+    assert validate(path, facts=tmp_path / "elsewhere").rows[0].run.grid.sp
     (tmp_path / "facts" / "a.toml").write_text(rule, encoding="utf-8")
-    assert validate(path).rows[0].case.runtime == "nemo-24.11"
+    assert validate(path).rows[0].run.runtime == "nemo-24.11"
     with pytest.raises(DataError, match="no such folder"):
-        facts_of(path, folder=tmp_path / "nowhere")
+        TRAINING.facts(path, folder=tmp_path / "nowhere")
 
 
 def test_the_verb_takes_facts_a_runtime_and_stored_constants(
@@ -257,7 +264,8 @@ def test_every_rule_of_the_project_is_used_by_some_row() -> None:
     """A rule that no row of the tables needs says nothing that was checked; layouts of one recipe
     file are listed together."""
     cells = [
-        cells_of(row) for row in (*rows(), *read_measurements(FOLDER / "predicted" / "rows.csv"))
+        cells_of(row)
+        for row in (*rows(), *read_table(FOLDER / "predicted" / "rows.csv", form=TRAINING_TABLE))
     ]
     unused = [
         rule for rule in facts().rules if not any(rule.where.matches(found) for found in cells)
@@ -276,7 +284,7 @@ def test_the_wheel_holds_no_facts_of_a_table() -> None:
 
 
 def test_rows_of_a_source_without_facts_say_what_they_lack() -> None:
-    skip = to_case(
+    skip = to_training_run(
         next(r for r in rows("training.csv") if r.source_id == "internevo"), facts=Facts()
     )
     assert isinstance(skip, Skip)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,19 +12,30 @@ from shardwright.report.line_breaking import Words
 from shardwright.report.pictures.scatter_plot import Point
 from shardwright.report.table_style import plain_table
 from shardwright.units import format_percent
-from shardwright.validation.errors.prediction_errors import (
+from shardwright.validation.errors.judged_rows import (
     ErrorStatistics,
-    SourceResult,
     Validation,
+    error_statistics,
+    grouped,
+    source_of,
+)
+from shardwright.validation.training.measured_rows import TrainingMetric
+from shardwright.validation.training.order_and_scaling import (
+    TrainingRow,
+    TrainingValidation,
+    timed,
 )
 
 MOST_LISTED: Final = 20
-"""Rows that are not judged, of which each has its line."""
+"""Most skipped rows of which each has a line."""
 
 
-def render_validation(validation: Validation) -> RenderableType:
-    """Errors by source, what was skipped and why."""
-    rows = [_row(source) for source in validation.by_source]
+def render_validation(validation: TrainingValidation) -> RenderableType:
+    """Table of errors by source, with the skipped rows and the failures below it."""
+    rows = [
+        source_cells(source, members)
+        for source, members in grouped(validation.rows, source_of).items()
+    ]
     header = (
         "source",
         "rows",
@@ -40,25 +51,19 @@ def render_validation(validation: Validation) -> RenderableType:
     parts: list[RenderableType] = [
         plain_table(header, rows, right=range(1, len(header)), spare=(5, 4, 8, 6, 9)),
         Words(Text(f"\n{judged_line(validation)}")),
-        *_skipped(validation),
+        *skipped_lines(validation),
     ]
     if validation.failures:
-        right = sum(f.predicted_infeasible for f in validation.failures)
-        parts.append(
-            Words(
-                Text(
-                    f"{right} of {len(validation.failures)} configurations that did not fit are"
-                    " predicted not to fit"
-                )
-            )
+        text = (
+            f"{validation.predicted_failures} of {len(validation.failures)} configurations that did"
+            " not fit are predicted not to fit"
         )
+        parts.append(Words(Text(text)))
     return Group(*parts)
 
 
-def _skipped(validation: Validation) -> list[RenderableType]:
-    """The first rows that were not judged, each with what it lacks, of tables that mean to have
-    none.
-    """
+def skipped_lines(validation: Validation[Any, Any]) -> list[RenderableType]:
+    """A line for each skipped row of a table that has few of them."""
     if len(validation.skipped) > MOST_LISTED:
         return [Words(Text("--json says of each what it lacks", style="dim"))]
     return [
@@ -72,43 +77,36 @@ def _skipped(validation: Validation) -> list[RenderableType]:
     ]
 
 
-def judged_line(validation: Validation) -> str:
-    """How many rows were judged, and why others were not."""
-    reasons = Counter(skip.reason.value for skip in validation.skipped)
-    skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return (
-        f"{len(validation.rows)} rows judged, {len(validation.skipped)}"
-        f" skipped{f' ({skipped})' if skipped else ''}"
-    )
+def judged_line(validation: TrainingValidation) -> str:
+    """Numbers of judged and of skipped rows, with the reasons."""
+    return f"{len(validation.rows)} rows judged, {validation.summary}"
 
 
-def _row(source: SourceResult) -> tuple[str, ...]:
-    time, memory = source.time, source.memory
+def source_cells(source: str, rows: Sequence[TrainingRow]) -> tuple[str, ...]:
+    """Cells of a source: statistics of the errors in time and in memory, infeasible rows."""
+    time, memory = (error_statistics(rows, metric) for metric in TrainingMetric)
+    infeasible = sum(bool(row.infeasible) for row in rows)
     return (
-        source.source_id,
+        source,
         *(_figures(time) if time else ("-",) * 5),
         *(_figures(memory)[i] if memory else "-" for i in (0, 1, 3)),
-        str(source.infeasible) if source.infeasible else "-",
+        str(infeasible) if infeasible else "-",
     )
 
 
 def _figures(errors: ErrorStatistics) -> tuple[str, ...]:
-    sizes = (format_percent(e) for e in (errors.mean, errors.median, errors.worst))
+    sizes = (format_percent(size) for size in (errors.mean, errors.median, errors.worst))
     return (str(errors.n), *sizes, f"{100 * errors.bias:+.1f} %")
 
 
-def points_of(validation: Validation) -> tuple[Point, ...]:
-    """Step times of all rows with both, for a scatter plot."""
+def points_of(validation: TrainingValidation) -> tuple[Point, ...]:
+    """Predicted and measured step times of all rows that have both, for a scatter plot."""
     return tuple(
         Point(
-            group=row.case.measurement.source_id,
-            measured=row.case.measured_s,
-            predicted=row.predicted_s,
-            label=(
-                f"{row.case.measurement.model_name} {row.case.measured_s:.4g},"
-                f" {row.predicted_s:.4g} s"
-            ),
+            group=source_of(row),
+            measured=measured,
+            predicted=predicted,
+            label=f"{row.run.measurement.model_name} {measured:.4g}, {predicted:.4g} s",
         )
-        for row in validation.rows
-        if row.case.measured_s and row.predicted_s
+        for row, predicted, measured in timed(validation.rows)
     )

@@ -1,1 +1,4 @@
-"""Prediction errors by row, source and group, and the accuracy page."""
+"""Prediction errors by row, source and group, their limits, and Markdown tables of them.
+
+Runs and predictions come from validation.training and validation.serving.
+"""

@@ -1,15 +1,18 @@
-"""Markdown tables of the accuracy page."""
+"""Sections and tables that the accuracy pages of training and of serving share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_percent
-from shardwright.validation.errors.prediction_errors import RowResult, Validation
-from shardwright.validation.tables.measured_run import Case
+from shardwright.validation.errors.judged_rows import JudgedRow, Validation
+from shardwright.validation.errors.measured_run import MeasuredRun, PredictionT, RunT
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.table_facts import Remark
+
+Line = tuple[str, ...]
 
 
 def percent(value: float, *, sign: bool = False) -> str:
@@ -17,60 +20,58 @@ def percent(value: float, *, sign: bool = False) -> str:
     return f"{100 * value:+.1f} %" if sign else format_percent(value)
 
 
-def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A Markdown table."""
-    lines = [header, tuple("---" for _ in header), *rows]
-    return (
-        "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
-    )
+def error_cell(error: float | None) -> str:
+    """An error with its sign, in percent; empty where nothing was measured."""
+    return "" if error is None else percent(error, sign=True)
 
 
-def _cell(text: str) -> str:
-    """Text that cannot break a Markdown table."""
+def section(title: str, header: Sequence[str], lines: Sequence[Line], *, about: str = "") -> str:
+    """A heading, an optional sentence, and a Markdown table; empty without lines."""
+    if not lines:
+        return ""
+    rows = [header, ["---"] * len(header), *lines]
+    table = "\n".join("| " + " | ".join(map(_escaped, row)) + " |" for row in rows)
+    return "\n\n".join([f"## {title}", *([about] if about else []), table]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Text of one line in which no character ends a table's cell."""
     return " ".join(text.replace("|", "\\|").split())
 
 
-def far_rows(
-    validation: Validation, *, far: float, remarks: Sequence[Remark]
-) -> list[tuple[str, ...]]:
-    """A line for every row whose time or memory is further off than `far`, with what a remark says
-    of it.
-    """
-    return [
-        _far_row(row, remarks=remarks)
-        for row in validation.rows
-        if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > far
-    ]
-
-
-def _far_row(row: RowResult, *, remarks: Sequence[Remark]) -> tuple[str, ...]:
-    measurement = row.case.measurement
-    why = (
-        f"infeasible: {row.infeasible}" if row.infeasible else remark_of(row.case, remarks=remarks)
-    )
-    return (
-        measurement.source_id,
-        measurement.table_or_row,
-        measurement.model_name,
-        f"{row.case.cluster.num_devices} x {measurement.gpu}",
-        f"`{print_grid(row.case.grid)}`",
-        row.case.runtime,
-        "" if row.error is None else percent(row.error, sign=True),
-        "" if row.memory_error is None else percent(row.memory_error, sign=True),
-        why,
+def far_section(
+    validation: Validation[RunT, PredictionT],
+    header: Sequence[str],
+    line: Callable[[JudgedRow[RunT, PredictionT]], Line],
+    *,
+    far: float,
+    metrics: Iterable[Any],
+) -> str:
+    """The rows with an |error| above `far` in any metric."""
+    metrics = tuple(metrics)
+    lines = [line(row) for row in validation.rows if row.largest_error(metrics) > far]
+    title = f"Rows more than {100 * far:.0f} % off"
+    return section(title, header, lines, about=f"{len(lines)} of {len(validation.rows)}.") or (
+        f"## {title}\n\nNone.\n"
     )
 
 
-def remark_of(case: Case, *, remarks: Sequence[Remark]) -> str:
-    """The sentence of the first remark whose conditions hold for the row and the plan that ran;
-    empty if nobody has looked yet.
-    """
-    grid = case.grid
-    plan = {
-        **{name: getattr(grid, name) for name in ("tp", "cp", "pp", "dp", "ep", "zero", "shard")},
-        "micro_batch": grid.microbatch,
-        "microbatches": case.job.global_batch / (grid.dp * grid.microbatch),
-        "runtime": case.runtime,
-    }
-    cells = cells_of(case.measurement) | plan
+def skipped_section(validation: Validation[RunT, PredictionT], *, about: str, details: bool) -> str:
+    """Numbers of skipped rows by source and reason, and by detail where `details` is set."""
+    counts = Counter(
+        (
+            skip.measurement.source_id,
+            skip.reason.value,
+            *((skip.detail,) if details else ()),
+        )
+        for skip in validation.skipped
+    )
+    lines = [(*words, str(count)) for words, count in sorted(counts.items())]
+    header = ("source", "reason", *(("what",) if details else ()), "rows")
+    return section("Skipped rows", header, lines, about=f"{len(validation.skipped)} rows{about}.")
+
+
+def remark_of(run: MeasuredRun, remarks: Iterable[Remark]) -> str:
+    """The sentence of the first remark that matches the row and the run; empty without one."""
+    cells = {**cells_of(run.measurement), **run.run_cells()}
     return next((remark.sentence for remark in remarks if remark.where.matches(cells)), "")

@@ -1,4 +1,4 @@
-"""Constants fitted to measured step times, with rows held out.
+"""Robust least squares, and predictions made once on several processes.
 
-Errors are judged in validation.errors.
+The constants that are fitted are those of validation.training and validation.serving.
 """

@@ -1,4 +1,4 @@
-"""Constants that fit residuals best where these are linear in their logarithms."""
+"""Robust least squares: constants that fit residuals linear in their logarithms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.arrays import FloatArray
 from shardwright.hardware.catalog.constants import Declared
 
 
-def optimum(
+def fitted_values(
     declared: Sequence[Declared],
     at: Sequence[float],
     *,
@@ -24,8 +24,8 @@ def optimum(
         sum_i w_i rho(z_i / noise) + sum_k (ln(c_k / prior_k) / spread_k)^2,
         where z_i = residual_i + slope_i . ln(c / at),
 
-    with rho(z) = 2 (sqrt(1 + z^2) - 1): by least squares that are weighed anew, then each value
-    inside its bounds.
+    with rho(z) = 2 (sqrt(1 + z^2) - 1): by iteratively reweighted least squares, with each value
+    clipped to its bounds.
 
     Args:
         declared: the constants.
@@ -35,22 +35,28 @@ def optimum(
         weights: (rows,).
         noise: spread of a residual that no constant explains.
     """
-    logs = np.log(np.array(at, dtype=np.float64))
-    centre, tight = (
-        np.log([one.prior for one in declared]),
-        np.array([one.spread for one in declared]) ** -2.0,
+    start = np.log(np.array(at, dtype=np.float64))
+    prior, low, high = (
+        np.log([getattr(constant, name) for constant in declared])
+        for name in ("prior", "low", "high")
     )
-    low, high = np.log([one.low for one in declared]), np.log([one.high for one in declared])
-    values = logs.copy()
+    tight = np.array([constant.spread for constant in declared]) ** -2.0
+    logs = start
     for _ in range(50):
-        away = (residual + slope @ (values - logs)) / noise
-        each = weights / np.sqrt(1.0 + away**2) / noise**2
-        normal = slope.T @ (each[:, None] * slope) + np.diag(tight)
-        wanted = slope.T @ (each * (slope @ logs - residual)) + tight * centre
-        following = np.clip(np.linalg.solve(normal, wanted), low, high)
-        if np.abs(following - values).max() < 1e-6:
+        curvature = row_curvature(residual + slope @ (logs - start), weights, noise=noise)
+        normal = slope.T @ (curvature[:, None] * slope) + np.diag(tight)
+        right_side = slope.T @ (curvature * (slope @ start - residual)) + tight * prior
+        following = np.clip(np.linalg.solve(normal, right_side), low, high)
+        if np.abs(following - logs).max() < 1e-6:
             break
-        values = following
+        logs = following
     return {
-        one.name: float(f"{np.exp(value):.5g}") for one, value in zip(declared, values, strict=True)
+        constant.name: float(f"{np.exp(value):.5g}")
+        for constant, value in zip(declared, logs, strict=True)
     }
+
+
+def row_curvature(residual: FloatArray, weights: FloatArray, *, noise: float) -> FloatArray:
+    """(rows,) weight of each row in the least squares that stand for the robust function."""
+    curvature: FloatArray = weights / np.sqrt(1.0 + (residual / noise) ** 2) / noise**2
+    return curvature

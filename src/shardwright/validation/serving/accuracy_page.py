@@ -1,31 +1,44 @@
-"""The page docs/serving-accuracy.md, written from a study."""
+"""Markdown page of the accuracy of predicted serving configurations (docs/serving-accuracy.md)."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from shardwright.hardware.catalog.serving_constants import DECLARED_SERVING, SERVING
+from shardwright.hardware.catalog.serving_constants import (
+    DECLARED_SERVING,
+    SERVING,
+    ServingConstants,
+)
 from shardwright.serving.deployments.deployment_notation import print_deployment
-from shardwright.validation.errors.markdown_tables import percent, table
-from shardwright.validation.serving.error_limits import ServingBarResult, judge_serving_bars
-from shardwright.validation.serving.errors_by_fold import ServingStudy
-from shardwright.validation.serving.measured_deployment import Metric
-from shardwright.validation.serving.prediction_errors import (
-    Column,
-    Errors,
+from shardwright.validation.errors.error_limits import BarResult
+from shardwright.validation.errors.judged_rows import ErrorStatistics, grouped
+from shardwright.validation.errors.markdown_tables import (
+    Line,
+    error_cell,
+    far_section,
+    percent,
+    remark_of,
+    section,
+    skipped_section,
+)
+from shardwright.validation.reader import Study
+from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
+from shardwright.validation.serving.measured_rows import ServingMetric
+from shardwright.validation.serving.serving_bars import WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_errors import (
     ServingRow,
     ServingValidation,
+    category_of,
     engine_and_device,
     errors_of,
-    grouped,
 )
-from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.table_facts import Facts
 
 FAR: Final = 0.5
+"""Error above which a row is listed."""
 INFORMS: Final = 0.02
+"""Least slope at which a row is said to inform a constant."""
 _HEAD: Final = """# Accuracy of serving
 
 Predicted against measured, on published runs of vLLM, SGLang and TensorRT-LLM. This page is \
@@ -45,77 +58,72 @@ cent of memory decide there whether they
 wait.
 Rows that repeat a measurement are left out.
 """
-_METRICS: Final = (Metric.TPOT, Metric.TTFT, Metric.E2E)
+_TIMES: Final = (ServingMetric.TPOT, ServingMetric.TTFT, ServingMetric.E2E)
+_FIGURES: Final = "Median, mean (rows)."
+ServingStudy = Study[ServingRun, ServingValues, ServingConstants]
 
 
-def serving_page(study: ServingStudy, *, facts: Facts, far: float = FAR) -> str:
-    """Markdown text.
+def serving_page(study: ServingStudy, *, facts: Facts, far: float = FAR, picture: str = "") -> str:
+    """Markdown text of the page.
 
     Args:
-        facts: their remarks are shown beside rows.
-        far: rows further off (a fraction) are listed.
+        facts: bars and remarks about the rows.
+        far: error above which a row is listed, as a fraction.
+        picture: not used: the page has no scatter plot.
     """
+    del picture
     plain = study.validation("none")
     parts = [
         _HEAD,
-        _bars(judge_serving_bars(study.validations)),
+        _bars(judge_serving_bars(study.validations, facts.bars)),
         _constants(study),
-        _columns(plain),
+        _categories(plain),
         _groups("By engine and device", plain, engine_and_device),
-        _groups("By model", plain, lambda row: row.case.model.name),
-        _groups("By engine's version", plain, lambda row: row.case.version),
+        _groups("By model", plain, lambda row: row.run.model.name),
+        _groups("By engine's version", plain, lambda row: row.run.version),
         _folds(study),
         _throughput(plain),
         _far(plain, facts=facts, far=far),
-        _skipped(plain),
+        skipped_section(plain, about="", details=True),
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _bars(results: Sequence[ServingBarResult]) -> str:
-    lines = []
+def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
+    lines: list[Line] = []
     for result in results:
         figures = ", ".join(
-            f"{name} {percent(found)} of {percent(limit)}"
-            for name, (found, limit) in result.figures.items()
-            if result.n
+            f"{name} {percent(figure)} of {percent(limit)}"
+            for name, (figure, limit) in result.figures.items()
         )
-        text = figures or "no rows"
-        lines.append(
-            (
-                result.name,
-                result.fold,
-                str(result.n),
-                f"**{text}**" if result.holds else f"*{text}*",
-            )
-        )
+        text = figures if result.n else "no rows"
+        mark = "**" if result.holds else "*"
+        lines.append((result.name, result.fold, str(result.n), f"{mark}{text}{mark}"))
     about = (
         "Found and allowed; **bold** holds its bar, *italic* misses it. Only rows that leave"
         " nothing open count."
     )
-    return f"## Bars\n\n{about}\n\n" + table(("rows", "held out", "n", "result"), lines)
+    return section("Bars", ("rows", "held out", "n", "result"), lines, about=about)
 
 
 def _constants(study: ServingStudy) -> str:
-    """What was fitted, and how many rows tell it: those whose time moves by more than 2 % of the
-    constant's change.
-    """
+    slopes = study.fitted.report
     informed = (
         [0] * len(DECLARED_SERVING)
-        if study.slopes is None
-        else (abs(study.slopes.slope) > INFORMS).sum(axis=0).tolist()
+        if slopes is None
+        else (abs(slopes.slope) > INFORMS).sum(axis=0).tolist()
     )
     lines = [
         (
-            one.name,
-            one.owner,
-            f"{getattr(SERVING, one.name):.3g}",
-            f"{one.prior:.3g}",
+            constant.name,
+            constant.owner,
+            f"{getattr(SERVING, constant.name):.3g}",
+            f"{constant.prior:.3g}",
             str(rows),
-            one.meaning,
-            one.source,
+            constant.meaning,
+            constant.source,
         )
-        for one, rows in zip(DECLARED_SERVING, informed, strict=True)
+        for constant, rows in zip(DECLARED_SERVING, informed, strict=True)
     ]
     about = (
         "Fitted to all rows that leave nothing open, of one role and without guesses; none is of a"
@@ -130,91 +138,93 @@ def _constants(study: ServingStudy) -> str:
         "meaning",
         "source of the prior",
     )
-    return f"## Constants\n\n{about}\n\n" + table(header, lines)
+    return section("Constants", header, lines, about=about)
 
 
-def _columns(validation: ServingValidation) -> str:
-    lines = []
-    for column in Column:
-        cells = [_cell(errors_of(validation.counted(metric, column), metric)) for metric in Metric]
-        if any(cell != "-" for cell in cells):
-            lines.append((column.value, *cells))
-    return "## What the sources leave open\n\nMedian, mean (rows).\n\n" + table(
-        ("column", *(metric.value for metric in Metric)), lines
-    )
+def _metric_cells(
+    rows: Sequence[ServingRow], category: Category = Category.KNOWN
+) -> tuple[str, ...]:
+    """Median, mean and number of errors of each metric."""
+    return tuple(_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
 
 
-def _cell(errors: Errors | None) -> str:
-    return (
-        "-" if errors is None else f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"
-    )
+def _cell(errors: ErrorStatistics | None) -> str:
+    if errors is None:
+        return "-"
+    return f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"
 
 
-def _groups(title: str, validation: ServingValidation, by: Callable[[ServingRow], str]) -> str:
-    lines: list[tuple[str, ...]] = []
-    for name, rows in grouped(validation.rows, by).items():
+def _categories(validation: ServingValidation) -> str:
+    lines = [
+        (category.value, *cells)
+        for category in Category
+        if {*(cells := _metric_cells(validation.rows, category))} != {"-"}
+    ]
+    header = ("column", *(metric.value for metric in ServingMetric))
+    return section("What the sources leave open", header, lines, about=_FIGURES)
+
+
+def _groups(title: str, validation: ServingValidation, key: Callable[[ServingRow], str]) -> str:
+    lines: list[Line] = []
+    for name, rows in sorted(grouped(validation.rows, key).items()):
         cells: list[str] = []
-        for metric in _METRICS:
-            errors = errors_of((row for row in rows if row.column(metric) is Column.KNOWN), metric)
+        for metric in _TIMES:
+            errors = errors_of(rows, metric)
             cells += [_cell(errors), percent(errors.bias, sign=True) if errors else "-"]
-        if any(cell != "-" for cell in cells):
+        if {*cells} != {"-"}:
             lines.append((name, *cells))
-    if not lines:
-        return ""
-    header = ("", *(word for metric in _METRICS for word in (metric.value, "bias")))
-    return f"## {title}\n\nMedian, mean (rows).\n\n" + table(header, lines)
+    header = ("", *(name for metric in _TIMES for name in (metric.value, "bias")))
+    return section(title, header, lines, about=_FIGURES)
 
 
 def _folds(study: ServingStudy) -> str:
-    lines = []
-    for validation in study.validations:
-        name = "nothing" if validation.fold == "none" else f"each {validation.fold}"
-        lines.append(
-            (name, *(_cell(errors_of(validation.counted(metric), metric)) for metric in Metric))
+    lines = [
+        (
+            "nothing" if validation.fold == "none" else f"each {validation.fold}",
+            *_metric_cells(validation.rows),
         )
+        for validation in study.validations
+    ]
     about = "Each row predicted with constants fitted without the rows that are held out with it."
-    return f"## Held out\n\n{about}\n\n" + table(
-        ("held out", *(metric.value for metric in Metric)), lines
-    )
+    header = ("held out", *(metric.value for metric in ServingMetric))
+    return section("Held out", header, lines, about=about)
 
 
 def _throughput(validation: ServingValidation) -> str:
-    lines = []
-    rows = [row for row in validation.rows if row.case.measured(Metric.THROUGHPUT) is not None]
-    for name, some in grouped(
-        rows, lambda row: f"{row.case.model.name}, {engine_and_device(row)}, {_deployed(row)}"
-    ).items():
-        errors = errors_of(some, Metric.THROUGHPUT)
+    """Errors in throughput of each deployment, also of rows that leave something open."""
+
+    def key(row: ServingRow) -> str:
+        deployment = print_deployment(row.run.deployment)
+        return f"{row.run.model.name}, {engine_and_device(row)}, {deployment}"
+
+    lines: list[Line] = []
+    for name, rows in sorted(grouped(validation.rows, key).items()):
+        errors = errors_of(rows, ServingMetric.THROUGHPUT, None)
         if errors is not None:
-            lines.append(
-                (
-                    name,
-                    str(errors.n),
-                    percent(errors.median),
-                    percent(errors.mean),
-                    percent(errors.bias, sign=True),
-                )
-            )
-    if not lines:
-        return ""
-    return "## Throughput\n\n" + table(
-        ("model, engine, device, deployment", "rows", "median", "mean", "bias"), lines
-    )
-
-
-def _deployed(row: ServingRow) -> str:
-    return print_deployment(row.case.deployment)
+            figures = (percent(errors.median), percent(errors.mean))
+            lines.append((name, str(errors.n), *figures, percent(errors.bias, sign=True)))
+    header = ("model, engine, device, deployment", "rows", "median", "mean", "bias")
+    return section("Throughput", header, lines)
 
 
 def _far(validation: ServingValidation, *, facts: Facts, far: float) -> str:
-    lines = [
-        _far_row(row, facts=facts)
-        for row in validation.rows
-        if max((abs(row.error(m) or 0.0) for m in Metric), default=0.0) > far
-    ]
-    title = f"## Rows more than {100 * far:.0f} % off\n\n"
-    if not lines:
-        return f"{title}None.\n"
+    def line(row: ServingRow) -> Line:
+        run, measurement = row.run, row.run.measurement
+        category = category_of(row, ServingMetric.TTFT)
+        open_question = "" if category is Category.KNOWN else category.value
+        remark = remark_of(run, facts.remarks) or open_question
+        return (
+            measurement.source_id,
+            measurement.table_or_row,
+            run.model.name,
+            run.cluster.node.accelerator.name,
+            run.version,
+            f"`{print_deployment(run.deployment)}`",
+            f"{measurement.isl}, {measurement.osl}, {run.concurrency}",
+            *(error_cell(row.error(metric)) for metric in ServingMetric),
+            f"infeasible: {row.infeasible}" if row.infeasible else remark,
+        )
+
     header = (
         "source",
         "row",
@@ -223,43 +233,7 @@ def _far(validation: ServingValidation, *, facts: Facts, far: float) -> str:
         "engine",
         "deployment",
         "in, out, in flight",
-        *(metric.value for metric in Metric),
+        *(metric.value for metric in ServingMetric),
         "why",
     )
-    return f"{title}{len(lines)} of {len(validation.rows)}.\n\n" + table(header, lines)
-
-
-def _far_row(row: ServingRow, *, facts: Facts) -> tuple[str, ...]:
-    case, measurement = row.case, row.case.measurement
-    cells = cells_of(measurement)
-    remark = next((remark.sentence for remark in facts.remarks if remark.where.matches(cells)), "")
-    doubt = row.column(Metric.TTFT).value if row.column(Metric.TTFT) is not Column.KNOWN else ""
-    return (
-        measurement.source_id,
-        measurement.table_or_row,
-        case.model.name,
-        case.cluster.node.accelerator.name,
-        case.version,
-        f"`{_deployed(row)}`",
-        f"{measurement.isl}, {measurement.osl}, {case.concurrency}",
-        *(
-            percent(error, sign=True) if (error := row.error(metric)) is not None else ""
-            for metric in Metric
-        ),
-        f"infeasible: {row.infeasible}" if row.infeasible else remark or doubt,
-    )
-
-
-def _skipped(validation: ServingValidation) -> str:
-    counts = Counter(
-        (skip.measurement.source_id, skip.reason.value, skip.detail) for skip in validation.skipped
-    )
-    if not counts:
-        return ""
-    lines = [
-        (source, reason, detail, str(count))
-        for (source, reason, detail), count in sorted(counts.items())
-    ]
-    return f"## Skipped rows\n\n{len(validation.skipped)} rows.\n\n" + table(
-        ("source", "reason", "what", "rows"), lines
-    )
+    return far_section(validation, header, line, far=far, metrics=ServingMetric)

@@ -1,28 +1,22 @@
-"""A table of served configurations to fill in: columns, two rows that are whole, and what each
-column means.
-"""
+"""Columns of the empty table of served configurations, with two complete rows."""
 
 from __future__ import annotations
 
 from typing import Final
 
-COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
-    ("source_id", "who measured it", ("mine", "mine")),
-    ("table_or_row", "what tells it from other rows", ("run 1", "run 2")),
-    (
-        "model_name",
-        "a model of `shardwright catalog models`; any name beside `config`",
-        ("llama-3.3-70b", "deepseek-r1"),
-    ),
-    (
-        "config",
-        (
-            "path of a Hugging Face config.json from the table's folder, or its text, where it is"
-            " no model of the catalog"
-        ),
-        ("", ""),
-    ),
-    ("gpu", "accelerator: of the catalog, or as its driver calls it", ("NVIDIA H200", "B200")),
+from shardwright.validation.tables.empty_table import (
+    CONFIG_COLUMN,
+    GPU_MEANING,
+    MODEL_MEANING,
+    SOURCE_COLUMNS,
+    Column,
+)
+
+COLUMNS: Final[tuple[Column, ...]] = (
+    *SOURCE_COLUMNS,
+    ("model_name", MODEL_MEANING, ("llama-3.3-70b", "deepseek-r1")),
+    CONFIG_COLUMN,
+    ("gpu", GPU_MEANING, ("NVIDIA H200", "B200")),
     ("gpu_count", "devices of all workers; empty = what the degrees say", ("4", "")),
     ("engine", "vLLM, SGLang or TensorRT-LLM and its version", ("vLLM 0.12.0", "SGLang 0.5.9")),
     (
@@ -59,10 +53,3 @@ COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
     ("output_tokens_per_s", "of all workers", ("3500", "")),
     ("notes", "free; LOW QUALITY = leave out", ("", "")),
 )
-
-
-def serving_template() -> str:
-    """A CSV text with its two rows."""
-    names = ",".join(name for name, _, _ in COLUMNS)
-    rows = (",".join(values[place] for _, _, values in COLUMNS) for place in range(2))
-    return "\n".join([names, *rows]) + "\n"

@@ -1,15 +1,14 @@
-"""Constants of serving from measured configurations: the fit of `validation.fit`, to times a token,
-to the first token, and throughput.
+"""Constants of serving, fitted to measured TPOT, TTFT and throughput.
 
-Slopes are taken once, at the constants that are shipped, by finite differences; what is fitted to
-all rows and to those of each fold comes out of them as if logarithms of times were linear in
-logarithms of constants. They are stored beside the tables, so that a fold costs nothing.
+Slopes are taken once, at the shipped constants, by finite differences. The constants fitted to all
+rows, and those fitted without each fold, follow from them as if logarithms of times were linear in
+logarithms of constants. Slopes are stored beside the tables, so that a fold needs no simulation.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
@@ -25,18 +24,21 @@ from shardwright.hardware.catalog.serving_constants import (
     serving_names,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.fits.robust_least_squares import optimum
-from shardwright.validation.serving.measured_deployment import Doubt, Metric, ServingCase
-from shardwright.validation.serving.parallel_predictions import predictions_of
-from shardwright.validation.serving.prediction_errors import NEAR, Progress
-from shardwright.validation.serving.predictor_protocol import ServingEvaluator
+from shardwright.validation.errors.measured_run import Fold, Progress
+from shardwright.validation.fits.predictions import predictor
+from shardwright.validation.fits.robust_least_squares import fitted_values
+from shardwright.validation.reader import Fitted
+from shardwright.validation.serving.measured_deployment import Category, ServingRun, ServingValues
+from shardwright.validation.serving.measured_rows import ServingMetric
+from shardwright.validation.serving.predict_deployment import predict_serving
+from shardwright.validation.serving.serving_errors import FOLDS, is_near_capacity
+from shardwright.validation.tables.table_facts import Facts
 
-NOISE: Final = {Metric.TPOT: 0.05, Metric.TTFT: 0.2, Metric.THROUGHPUT: 0.15}
-"""Spread of the logarithm of what is measured that no constant explains: what one configuration
-differs by between engines' versions."""
+NOISE: Final = {ServingMetric.TPOT: 0.05, ServingMetric.TTFT: 0.2, ServingMetric.THROUGHPUT: 0.15}
+"""Spread of ln(measured) that no constant explains, such as that between versions of an engine."""
 STEP: Final = 0.1
-"""Of a constant's logarithm: a simulation is a chain of decisions, which smaller steps would see as
-noise."""
+"""Step of a constant's logarithm; smaller ones show noise, as a simulation takes decisions."""
+Evaluate = Callable[[ServingRun, ServingConstants], ServingValues]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,98 +47,125 @@ class ServingSlopes:
 
     Args:
         at: the constants.
-        rows: (n,) source, line of its table, and metric.
+        rows: (n,) source, line in the table, and metric.
         residual: (n,) ln(predicted / measured).
         slope: (n, constants) d residual / d ln constant.
     """
 
     at: ServingConstants
-    rows: tuple[tuple[str, int, Metric], ...]
+    rows: tuple[tuple[str, int, ServingMetric], ...]
     residual: FloatArray
     slope: FloatArray
 
 
-def is_fitted_to(case: ServingCase) -> bool:
-    """Whether constants are fitted to a case: its source leaves nothing open, and it is served by
-    workers of one role without guesses.
+def is_fitted_to(run: ServingRun) -> bool:
+    """True if constants are fitted to a run: its source leaves nothing open, its workers are equal,
+    and it decodes without draft tokens.
     """
-    return case.doubt is Doubt.NONE and not case.disaggregated and not case.guessed
+    known = run.category is Category.KNOWN
+    return known and not run.is_disaggregated and not run.is_speculative
 
 
 def slopes_of(
-    cases: Sequence[ServingCase],
+    runs: Sequence[ServingRun],
     *,
-    evaluate: ServingEvaluator,
+    evaluate: Evaluate = predict_serving,
     at: ServingConstants = SERVING,
     workers: int = 1,
     progress: Progress | None = None,
 ) -> ServingSlopes:
-    """Residuals and slopes of all that `is_fitted_to` and can be predicted; times to first tokens
-    near capacity are left out.
+    """Residuals and slopes of the runs that constants are fitted to and that can be predicted, but
+    for times to first tokens near capacity.
     """
-    steps = [replace(at, **{name: getattr(at, name) * np.exp(STEP)}) for name in serving_names()]
-    used = [case for case in cases if is_fitted_to(case)]
-    tasks = [(case, constants) for case in used for constants in (at, *steps)]
-    found = predictions_of(
-        tasks, evaluate=evaluate, workers=workers, progress=progress, label="slopes"
-    )
-    rows: list[tuple[str, int, Metric]] = []
+    stepped = [replace(at, **{name: getattr(at, name) * np.exp(STEP)}) for name in serving_names()]
+    points = [at, *stepped]
+    used = [run for run in runs if is_fitted_to(run)]
+    with predictor(evaluate, workers=workers) as predictions:
+        tasks = [(run, constants) for run in used for constants in points]
+        outcomes = predictions.outcomes(tasks, progress=progress, phase="slopes")
+    rows: list[tuple[str, int, ServingMetric]] = []
     logs: list[list[float]] = []
-    for index, case in enumerate(used):
-        outcomes = found[index * (1 + len(steps)) : (index + 1) * (1 + len(steps))]
-        known = [one for one in outcomes if not isinstance(one, ShardwrightError)]
-        if len(known) < len(outcomes):
+    for index, run in enumerate(used):
+        of_run = outcomes[index * len(points) : (index + 1) * len(points)]
+        values = [found for found in of_run if not isinstance(found, ShardwrightError)]
+        if len(values) < len(points):
             continue
-        for metric in _metrics(case, near=abs(known[0].cache_load - 1) <= NEAR):
-            measured = case.measured(metric)
-            predicted = [one.of(metric, outputs=case.mean_outputs) for one in known]
+        for metric in _fitted_metrics(run, near=is_near_capacity(values[0])):
+            measured = run.measured(metric)
+            predicted = [run.predicted(found, metric) or 0.0 for found in values]
             if measured and all(predicted):
-                rows.append((*_key(case), metric))
-                logs.append([float(np.log(float(value or 0) / measured)) for value in predicted])
-    table = np.array(logs).reshape(len(logs), 1 + len(steps))
+                rows.append((*_key(run), metric))
+                logs.append([float(np.log(value / measured)) for value in predicted])
+    table = np.array(logs).reshape(len(logs), len(points))
     return ServingSlopes(
         at=at, rows=tuple(rows), residual=table[:, 0], slope=(table[:, 1:] - table[:, :1]) / STEP
     )
 
 
-def _key(case: ServingCase) -> tuple[str, int]:
-    return case.measurement.source_id, case.measurement.line
+def _key(run: ServingRun) -> tuple[str, int]:
+    return run.measurement.source_id, run.measurement.line
 
 
-def _metrics(case: ServingCase, *, near: bool) -> Iterable[Metric]:
-    if case.tpot_s:
-        yield Metric.TPOT
-    if case.ttft_s and not near:
-        yield Metric.TTFT
-    if case.measurement.protocol == "maximum":
-        yield Metric.THROUGHPUT
+def _fitted_metrics(run: ServingRun, *, near: bool) -> Iterator[ServingMetric]:
+    if run.values.tpot_s:
+        yield ServingMetric.TPOT
+    if run.values.ttft_s and not near:
+        yield ServingMetric.TTFT
+    if run.measurement.protocol == "maximum":
+        yield ServingMetric.THROUGHPUT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LinearFit:
-    """A `study.ServingFit`: the optimum over the rows of the cases that it is given, of slopes that
-    were taken of all.
+def linear_fit(slopes: ServingSlopes, runs: Sequence[ServingRun]) -> ServingConstants:
+    """Constants at the optimum over the rows of some runs. Rows weigh the same; a run without
+    slopes does not count.
     """
-
-    slopes: ServingSlopes
-
-    def __call__(self, cases: Sequence[ServingCase], /) -> ServingConstants:
-        """Every row weighs as much; those without slopes do not count."""
-        given = {_key(case) for case in cases}
-        metrics = [metric for _, _, metric in self.slopes.rows]
-        weights = np.array([float((source, line) in given) for source, line, _ in self.slopes.rows])
-        noise = np.array([NOISE[metric] for metric in metrics])
-        at = [getattr(self.slopes.at, name) for name in serving_names()]
-        residual, slope = self.slopes.residual / noise, self.slopes.slope / noise[:, None]
-        return ServingConstants(
-            **optimum(
-                DECLARED_SERVING, at, residual=residual, slope=slope, weights=weights, noise=1.0
-            )
+    keys = {_key(run) for run in runs}
+    noise = np.array([NOISE[metric] for _, _, metric in slopes.rows])
+    return ServingConstants(
+        **fitted_values(
+            DECLARED_SERVING,
+            [getattr(slopes.at, name) for name in serving_names()],
+            residual=slopes.residual / noise,
+            slope=slopes.slope / noise[:, None],
+            weights=np.array([float((source, line) in keys) for source, line, _ in slopes.rows]),
+            noise=1.0,
         )
+    )
 
 
-def slopes_text(slopes: ServingSlopes) -> str:
-    """JSON text, a row a line."""
+def leave_out(
+    slopes: ServingSlopes, runs: Sequence[ServingRun], *, fold: Fold[ServingRun]
+) -> Mapping[str, ServingConstants]:
+    """Key of each fold -> constants fitted without it."""
+    keys = dict.fromkeys(map(fold.key, runs))
+    return {key: linear_fit(slopes, [run for run in runs if fold.key(run) != key]) for key in keys}
+
+
+def fit_folds(
+    runs: Sequence[ServingRun],
+    *,
+    folds: Sequence[str],
+    facts: Facts,
+    stored: ServingSlopes | None,
+    workers: int,
+    progress: Progress | None,
+) -> Fitted[ServingConstants]:
+    """Constants fitted without each fold, with the stored slopes or with new ones."""
+    del facts
+    slopes = stored
+    if slopes is None and folds:
+        slopes = slopes_of(runs, workers=workers, progress=progress)
+    if slopes is None:
+        return Fitted()
+    return Fitted(
+        constants={name: leave_out(slopes, runs, fold=FOLDS[name]) for name in folds},
+        report=slopes,
+    )
+
+
+def slopes_text(fitted: Fitted[ServingConstants]) -> str:
+    """JSON text of the slopes of a fit, one row a line."""
+    slopes: ServingSlopes = fitted.report
     lines = [
         json.dumps(
             [
@@ -144,7 +173,7 @@ def slopes_text(slopes: ServingSlopes) -> str:
                 line,
                 metric.value,
                 round(float(residual), 5),
-                [round(float(one), 4) for one in slope],
+                [round(float(value), 4) for value in slope],
             ]
         )
         for (source, line, metric), residual, slope in zip(
@@ -156,23 +185,21 @@ def slopes_text(slopes: ServingSlopes) -> str:
 
 
 def read_slopes(path: Path) -> ServingSlopes:
-    """What `slopes_text` wrote.
+    """The slopes in a file that `slopes_text` made.
 
     Raises:
-        DataError: it is no such file.
+        DataError: not such a file.
     """
     try:
-        text = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
         names = serving_names()
-        rows = text["rows"]
-        slope = np.array([[float(one) for one in row[4]] for row in rows]).reshape(
-            len(rows), len(names)
-        )
+        rows = document["rows"]
+        slope = np.array([[float(value) for value in row[4]] for row in rows])
         return ServingSlopes(
-            at=ServingConstants(**{name: float(text["at"][name]) for name in names}),
-            rows=tuple((str(row[0]), int(row[1]), Metric(row[2])) for row in rows),
+            at=ServingConstants(**{name: float(document["at"][name]) for name in names}),
+            rows=tuple((str(row[0]), int(row[1]), ServingMetric(row[2])) for row in rows),
             residual=np.array([float(row[3]) for row in rows]),
-            slope=slope,
+            slope=slope.reshape(len(rows), len(names)),
         )
     except (OSError, ValueError, AttributeError, TypeError, KeyError, IndexError) as error:
         raise DataError(

@@ -1,22 +1,26 @@
-"""Tables with a row a metric, as collections of published serving runs have them: joined to a row a
-configuration.
+"""Tables with one metric a row, as collections of published serving runs have them, joined to one
+configuration a row.
 
-Their columns have other names, say several things in one cell (``P4/D8`` = degrees of prefill and
-of decode workers), and leave some in the words of their notes: numbers of workers, and the degrees
-of experts.
+Their columns have other names. One cell may have two values (``P4/D8`` = degrees of prefill and of
+decode workers), and numbers of workers and degrees of experts may be in the notes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from shardwright.errors import DataError, nearest
+from shardwright.validation.tables.csv_rows import Lines
 
 METRIC: Final = "metric name"
 _NEEDED: Final = ("source", "row", "model", "gpu", "framework+version", METRIC, "value")
-_SAME: Final = ("source", "gpu", "precision", "workers", "spec_decoding", "duplicate_of", "notes")
+_OPTIONAL: Final = (
+    *("batch_or_concurrency", "degrees", "dp", "duplicate_of", "ep", "gpus", "isl", "kv_precision"),
+    *("notes", "osl", "pp", "precision", "protocol", "spec_decoding", "tp", "workers"),
+)
+_SAME: Final = ("source", "gpu", "workers", "degrees", "spec_decoding", "duplicate_of")
 _METRICS: Final = {
     "tpot_ms": "tpot_ms",
     "ttft_ms": "ttft_ms",
@@ -48,52 +52,30 @@ _UNKNOWN: Final = (
 )
 _DUAL: Final = re.compile(r"P([0-9]{1,6})/D([0-9]{1,6})")
 
-NAMES: Final = [
-    *(
-        "source_id",
-        "source",
-        "table_or_row",
-        "model_name",
-        "gpu",
-        "gpu_count",
-        "engine",
-        "replicas",
-        "tp",
-        "dpa",
-        "ep",
-        "pp",
-        "workers",
-    ),
-    *(
-        "degrees",
-        "precision",
-        "kv_precision",
-        "isl",
-        "osl",
-        "concurrency",
-        "protocol",
-        "spec_decoding",
-    ),
-    *("tpot_ms", "ttft_ms", "output_tokens_per_s", "duplicate_of", "notes"),
-]
+_COPIED: Final = ("isl", "osl", "concurrency", "gpu_count")
+_COLUMN_OF: Final = {"concurrency": "batch_or_concurrency", "gpu_count": "gpus"}
 
 
-def metric_rows(
-    names: list[str], lines: Iterable[tuple[int, list[str]]], *, source: str
-) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """(names, (line, cells) of each configuration) of a table with a metric a line, in the columns
-    of `ServingMeasurement`.
+def join_metric_rows(names: list[str], lines: Lines, source: str) -> tuple[list[str], Lines]:
+    """(names, lines) with one configuration a row, in the columns of `ServingMeasurement`.
+
+    A table without the column of metrics is returned as it is.
+
+    Args:
+        source: name of the table in errors.
 
     Raises:
         DataError: a column is missing, or a line has more cells than the header.
     """
+    if METRIC not in names:
+        return names, lines
     missing = next((name for name in _NEEDED if name not in names), "")
     if missing:
         raise DataError(
             f"{source} line 1: no column {missing}",
-            hint=nearest(missing, [n[:60] for n in names if n]),
+            hint=nearest(missing, [name[:60] for name in names if name]),
         )
-    joined: dict[tuple[str, ...], tuple[int, dict[str, str]]] = {}
+    joined: dict[tuple[str, str, str], tuple[int, dict[str, str]]] = {}
     for line, cells in lines:
         if not any(cells):
             continue
@@ -102,28 +84,30 @@ def metric_rows(
                 f"{source} line {line}: {len(cells)} cells for {len(names)} columns",
                 hint="is a comma not quoted?",
             )
-        row = {
-            **dict.fromkeys(names, ""),
-            **{name: cell.strip() for name, cell in zip(names, cells, strict=False)},
-        }
-        _, made = joined.setdefault(
-            (row["source"], row["row"], row.get("notes", "")), (line, _configuration(row))
-        )
-        metric = _METRICS.get(row.get(METRIC, ""), "")
-        value = row.get("value", "")
-        if metric:
-            made[metric] = value
-        elif (
-            row.get(METRIC, "").endswith("_per_s_per_gpu")
-            and _is_whole(row.get("gpus", ""))
-            and _is_number(value)
-        ):
-            made.setdefault("output_tokens_per_s", f"{float(value) * int(row['gpus']):.6g}")
-        else:
-            made["notes"] = f"{made['notes']}; {row.get(METRIC, '')} {value}".strip("; ")
-    return NAMES, iter(
-        [(line, [made.get(name, "") for name in NAMES]) for line, made in joined.values()]
-    )
+        row = dict.fromkeys((*_NEEDED, *_OPTIONAL, *names), "")
+        row |= {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
+        key = (row["source"], row["row"], row["notes"])
+        if key not in joined:
+            joined[key] = line, _configuration(row)
+        _add_metric(joined[key][1], row)
+    columns = [*dict.fromkeys(column for _, cells in joined.values() for column in cells)]
+    for column in ("source_id", "table_or_row", "model_name", "gpu", "engine"):
+        if column not in columns:
+            columns.append(column)
+    return columns, [
+        (line, [cells.get(column, "") for column in columns]) for line, cells in joined.values()
+    ]
+
+
+def _add_metric(cells: dict[str, str], row: Mapping[str, str]) -> None:
+    """Add a row's metric to the cells of its configuration, or to the notes if it is unknown."""
+    metric, value, devices = row[METRIC], row["value"], row["gpus"]
+    if metric in _METRICS:
+        cells[_METRICS[metric]] = value
+    elif metric.endswith("_per_s_per_gpu") and _is_whole(devices) and _is_number(value):
+        cells.setdefault("output_tokens_per_s", f"{float(value) * int(devices):.6g}")
+    else:
+        cells["notes"] = f"{cells['notes']}; {metric} {value}".strip("; ")
 
 
 def _is_whole(text: str) -> bool:
@@ -135,72 +119,57 @@ def _is_number(text: str) -> bool:
 
 
 def _configuration(row: Mapping[str, str]) -> dict[str, str]:
-    """The cells of a configuration, without what was measured."""
-    made = {name: row.get(name, "") for name in _SAME}
-    made["source_id"] = next(
-        (name for pattern, name in _SOURCES if pattern.search(row["source"])), row["source"]
-    )
-    made["table_or_row"], made["model_name"], made["engine"] = (
-        row.get("row", ""),
-        row.get("model", ""),
-        row.get("framework+version", ""),
-    )
-    made["protocol"] = next(
-        (name for words, name in _PROTOCOLS if row.get("protocol", "").startswith(words)),
-        row.get("protocol", ""),
-    )
-    if row.get("batch_or_concurrency", "").startswith("max"):
-        made["protocol"] = "maximum"
-    for name, column in (
-        ("isl", "isl"),
-        ("osl", "osl"),
-        ("concurrency", "batch_or_concurrency"),
-        ("gpu_count", "gpus"),
-    ):
-        made[name] = row.get(column, "") if _is_whole(row.get(column, "")) else ""
-    made["degrees"] = row.get("degrees", "")
-    made["kv_precision"] = (
-        "" if row.get("kv_precision", "") in _UNKNOWN else row.get("kv_precision", "")
-    )
-    made["precision"] = "" if row.get("precision", "") in _UNKNOWN else row.get("precision", "")
-    made |= _degrees(row)
-    made["notes"] = _shortened(row.get("notes", ""))
-    return made
+    """Cells of a configuration, without metrics."""
+    protocol = row["protocol"]
+    if row["batch_or_concurrency"].startswith("max"):
+        protocol = "maximum"
+    else:
+        protocol = next((to for start, to in _PROTOCOLS if protocol.startswith(start)), protocol)
+    source = row["source"]
+    counts = {name: row[_COLUMN_OF.get(name, name)] for name in _COPIED}
+    formats = {name: row[name] for name in ("precision", "kv_precision")}
+    return {
+        **{name: row[name] for name in _SAME},
+        "source_id": next((name for pattern, name in _SOURCES if pattern.search(source)), source),
+        "table_or_row": row["row"],
+        "model_name": row["model"],
+        "engine": row["framework+version"],
+        "protocol": protocol,
+        **{name: cell if _is_whole(cell) else "" for name, cell in counts.items()},
+        **{name: "" if cell in _UNKNOWN else cell for name, cell in formats.items()},
+        **_degrees(row),
+        "notes": _shortened(row["notes"]),
+    }
 
 
 def _degrees(row: Mapping[str, str]) -> dict[str, str]:
-    """tp, dpa, ep, pp of equal workers, or both pools in the words of `workers`."""
-    notes, plain = (
-        row.get("notes", ""),
-        {name: row.get(name, "") for name in ("tp", "ep", "dp", "pp")},
-    )
+    """Cells tp, dpa, ep and pp of equal workers, or the cell `workers` of two pools."""
+    notes = row["notes"]
+    printed = {name: row[name] for name in ("tp", "ep", "dp", "pp")}
     pools = {
         name: (match[1], match[2])
-        for name, cell in plain.items()
+        for name, cell in printed.items()
         if (match := _DUAL.fullmatch(cell))
     }
     if notes.startswith("disagg") or pools:
-        made = dict.fromkeys(("tp", "dpa", "ep", "pp"), "")
         counts = _POOLS.search(notes)
-        if not row.get("workers", "") and counts and "tp" in pools:
-            made["workers"] = "+".join(_worker(counts[side + 1], pools, side) for side in (0, 1))
-        return made
+        if row["workers"] or not counts or "tp" not in pools:
+            return {}
+        return {"workers": "+".join(_worker(counts[side + 1], pools, side) for side in (0, 1))}
+    degrees = {name: cell if _is_whole(cell) else "" for name, cell in printed.items()}
     attention = _ATTENTION.search(notes)
-    tp = attention[1] if attention else plain["tp"]
-    dpa = (attention[2] if attention else "") or (plain["dp"] if _is_whole(plain["dp"]) else "")
-    if "attn DP" in plain["tp"]:
-        tp = "1"
+    tp = attention[1] if attention else degrees["tp"]
     return {
-        "tp": tp if _is_whole(tp) else "",
-        "dpa": dpa,
-        "ep": plain["ep"] if _is_whole(plain["ep"]) and plain["ep"] != "0" else "",
-        "pp": plain["pp"] if _is_whole(plain["pp"]) else "",
+        "tp": "1" if "attn DP" in printed["tp"] else tp,
+        "dpa": (attention[2] if attention else "") or degrees["dp"],
+        "ep": "" if degrees["ep"] == "0" else degrees["ep"],
+        "pp": degrees["pp"],
     }
 
 
 def _worker(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
-    """A pool in InferenceX's words; ranks with attention of their own are tp x dp devices, and said
-    by ``dp``.
+    """A pool of workers as InferenceX prints it; ``dp`` is data parallel attention, over tp x dp
+    devices.
     """
     tp, ep = int(pools["tp"][side]), int(pools.get("ep", ("1", "1"))[side]) or 1
     dp = int(pools.get("dp", ("1", "1"))[side]) or 1
@@ -208,7 +177,7 @@ def _worker(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
 
 
 def _shortened(notes: str) -> str:
-    """The day of the run, or the notes without what the cells say."""
+    """The date of the run, else the notes, unless they only repeat cells."""
     day = _RUN.search(notes)
     if day:
         return f"{day[1]}-{day[2]}-{day[3]}"

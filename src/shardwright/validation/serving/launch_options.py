@@ -1,5 +1,5 @@
-"""What a launch sets, as text: of all its workers, ``token_budget=8192``, or of those of one role,
-``decode.sequences=128``.
+"""Options of an engine's launch: for all workers, ``token_budget=8192``, or for the workers of one
+role, ``decode.sequences=128``.
 """
 
 from __future__ import annotations
@@ -11,58 +11,52 @@ from shardwright.errors import RuntimeModelError
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.options import with_options
 from shardwright.serving.deployments.workers import Deployment, Pool, Role
+from shardwright.validation.tables.facts_of_row import options_of_text, text_of_options
+
+_PREFIXES = tuple(f"{role.value}." for role in Role)
 
 
-def joined(facts: Mapping[str, str], own: str) -> str:
-    """Options that facts give and those of the row itself, which win."""
-    said = {word.partition("=")[0] for word in own.split()}
-    return " ".join(
-        [*(f"{name}={value}" for name, value in facts.items() if name not in said), *own.split()]
-    )
+def joined_options(facts: Mapping[str, str], own: str) -> str:
+    """Options of facts and of the row itself, which win."""
+    names = options_of_text(own)
+    kept = {name: value for name, value in facts.items() if name not in names}
+    return " ".join([text_of_options(kept), *own.split()]).strip()
 
 
-def of_all(options: str) -> str:
-    """Those of the engine, whoever's workers they are."""
-    return " ".join(
-        word
-        for word in options.split()
-        if not any(word.startswith(f"{role.value}.") for role in Role)
-    )
+def engine_options(options: str) -> str:
+    """The options that are not for the workers of one role."""
+    return " ".join(word for word in options.split() if not word.startswith(_PREFIXES))
 
 
-def told_workers(deployment: Deployment, *, engine: Engine, options: str) -> Deployment:
-    """`deployment` whose workers have the options of their roles, besides those that they have.
+def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -> Deployment:
+    """The deployment whose workers have the options of their roles, unless they set others.
 
     Raises:
-        RuntimeModelError: they are none of the engine's, or no workers have that role.
+        RuntimeModelError: the engine has no such option, or no workers have the role.
     """
-    roles = {pool.role for pool in deployment.pools}
-    lost = next(
-        (
-            word
-            for role in Role
-            if role not in roles
-            for word in options.split()
-            if word.startswith(f"{role.value}.")
-        ),
-        "",
-    )
+    roles = {f"{pool.role.value}." for pool in deployment.pools}
+    without_workers = [prefix for prefix in _PREFIXES if prefix not in roles]
+    lost = [
+        word for prefix in without_workers for word in options.split() if word.startswith(prefix)
+    ]
     if lost:
         raise RuntimeModelError(
-            f"{lost[:60]} is said of workers that there are none of", hint="leave the role out"
+            f"{lost[0][:60]} is said of workers that there are none of", hint="leave the role out"
         )
     return Deployment(
-        pools=tuple(_told(pool, engine=engine, options=options) for pool in deployment.pools)
+        pools=tuple(
+            _with_options(pool, engine=engine, options=options) for pool in deployment.pools
+        )
     )
 
 
-def _told(pool: Pool, *, engine: Engine, options: str) -> Pool:
-    role = f"{pool.role.value}."
-    own = {
-        name.removeprefix(role): value
-        for name, _, value in (word.partition("=") for word in options.split())
-        if name.startswith(role)
+def _with_options(pool: Pool, *, engine: Engine, options: str) -> Pool:
+    prefix = f"{pool.role.value}."
+    of_role = {
+        name.removeprefix(prefix): value
+        for name, value in options_of_text(options).items()
+        if name.startswith(prefix)
     }
-    chosen = tuple(sorted((own | dict(pool.worker.options)).items()))
+    chosen = tuple(sorted((of_role | dict(pool.worker.options)).items()))
     with_options(engine, chosen)
     return replace(pool, worker=replace(pool.worker, options=chosen))

@@ -1,8 +1,9 @@
-"""A measured configuration of serving as a problem to predict, or the reason why it is none."""
+"""A measured serving configuration as a problem to predict, and its prediction."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving import ClosedLoop, ServingJob
@@ -10,44 +11,69 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployments.workers import Deployment, Role
-from shardwright.validation.serving.measured_rows import ServingMeasurement
-from shardwright.validation.tables.measured_run import SkipReason
+from shardwright.validation.errors.measured_run import has_routed_experts
+from shardwright.validation.serving.measured_rows import ServingMeasurement, ServingMetric
 
 
-class Metric(StrEnum):
-    """What is judged: seconds a token behind the first, to the first one, and of a whole answer, in
-    the mean of requests; tokens a second.
+class Category(StrEnum):
+    """The part of a configuration that its source leaves open; each is judged apart.
+
+    CAPACITY: the requests would fill nearly the whole KV cache, so that a few per cent of memory
+    decide whether requests wait.
     """
 
-    TPOT = "tpot"
-    TTFT = "ttft"
-    E2E = "e2e"
-    THROUGHPUT = "throughput"
-
-
-class Doubt(StrEnum):
-    """What of a configuration its source leaves open; such rows are judged in columns of their
-    own.
-    """
-
-    NONE = "known"
+    KNOWN = "known"
     MTP = "mtp unknown"
     DEGREES = "degrees inconsistent"
     PRECISION = "precision unknown"
+    CAPACITY = "near capacity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingCase:
-    """One measured configuration, ready to predict.
+class ServingValues:
+    """Values of the metrics of a configuration, measured or predicted; None = not known.
+
+    Args:
+        tpot_s: seconds for each output token after the first.
+        ttft_s: seconds to the first token.
+        tokens_per_s: output tokens a second of all workers.
+        cache_load: tokens that all requests in flight would hold, over those that fit (on the rank
+            with the least room); 0 = not known.
+        endless_ttft_s: seconds to the first token with an endless KV cache; None = not predicted.
+    """
+
+    tpot_s: float | None
+    ttft_s: float | None
+    tokens_per_s: float | None
+    cache_load: float = 0.0
+    endless_ttft_s: float | None = None
+
+    def of(self, metric: str, *, outputs: float) -> float | None:
+        """The value of a metric. A request takes TTFT + (outputs - 1) x TPOT.
+
+        Args:
+            outputs: mean number of output tokens of a request.
+        """
+        if metric != ServingMetric.E2E:
+            values = {"tpot": self.tpot_s, "ttft": self.ttft_s, "throughput": self.tokens_per_s}
+            return values[metric]
+        if self.ttft_s is None or self.tpot_s is None:
+            return None
+        return self.ttft_s + (outputs - 1) * self.tpot_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingRun:
+    """A measured serving configuration, ready to predict.
 
     Args:
         measurement: the row as published.
-        engine: with its options, not yet on its devices.
-        version: as the row says it, ``sglang 0.5.9``; the engine alone where it says none.
-        tpot_s, ttft_s, tokens_per_s: as measured; None = were not. guessed: tokens were guessed
-            ahead.
-        doubt: the first that holds.
-        assumptions: what the row does not say and how it is known, one line each.
+        engine: the engine with its options, not yet on its devices.
+        version: engine and version as the row gives them, ``sglang 0.5.9``; the engine alone where
+            it gives no version.
+        values: measured values.
+        category: the part that the source leaves open.
+        assumptions: settings that the row lacks and how they are known, one line each.
     """
 
     measurement: ServingMeasurement
@@ -57,25 +83,28 @@ class ServingCase:
     engine: Engine
     version: str
     deployment: Deployment
-    tpot_s: float | None
-    ttft_s: float | None
-    tokens_per_s: float | None
-    doubt: Doubt = Doubt.NONE
+    values: ServingValues
+    category: Category = Category.KNOWN
     assumptions: tuple[str, ...] = ()
 
     @property
-    def guessed(self) -> bool:
-        """Whether tokens are guessed ahead."""
+    def ran(self) -> bool:
+        """True: tables of serving have no failures."""
+        return True
+
+    @property
+    def is_speculative(self) -> bool:
+        """True if the engine decodes speculatively, with draft tokens."""
         return self.job.speculation is not None
 
     @property
-    def disaggregated(self) -> bool:
-        """Whether prompts and answers have workers of their own."""
+    def is_disaggregated(self) -> bool:
+        """True if prefill and decode have workers of their own."""
         return any(pool.role is Role.DECODE for pool in self.deployment.pools)
 
     @property
     def mean_outputs(self) -> float:
-        """Tokens of an answer in the mean."""
+        """Mean number of output tokens of a request."""
         return self.job.lengths.outputs.mean if self.job.lengths else 1.0
 
     @property
@@ -83,41 +112,18 @@ class ServingCase:
         """Requests in flight of a closed loop, else 0."""
         return self.job.arrivals.concurrency if isinstance(self.job.arrivals, ClosedLoop) else 0
 
-    def measured(self, metric: Metric) -> float | None:
-        """Seconds, or tokens a second; None where it was not measured. A whole answer takes TTFT +
-        (tokens - 1) x TPOT.
-        """
-        return metric_value(
-            metric,
-            ttft_s=self.ttft_s,
-            tpot_s=self.tpot_s,
-            tokens_per_s=self.tokens_per_s,
-            outputs=self.mean_outputs,
-        )
+    def measured(self, metric: str) -> float | None:
+        """Measured seconds, or tokens a second; None where it was not measured."""
+        return self.values.of(metric, outputs=self.mean_outputs)
 
+    def predicted(self, prediction: ServingValues, metric: str) -> float | None:
+        """Predicted seconds, or tokens a second."""
+        return prediction.of(metric, outputs=self.mean_outputs)
 
-def metric_value(
-    metric: Metric,
-    *,
-    ttft_s: float | None,
-    tpot_s: float | None,
-    tokens_per_s: float | None,
-    outputs: float,
-) -> float | None:
-    """One metric of those that are at hand; `outputs`: tokens of an answer in the mean."""
-    if metric is Metric.TPOT:
-        return tpot_s
-    if metric is Metric.TTFT:
-        return ttft_s
-    if metric is Metric.THROUGHPUT:
-        return tokens_per_s
-    return None if ttft_s is None or tpot_s is None else ttft_s + (outputs - 1) * tpot_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingSkip:
-    """A row that is not judged. `detail`: the field or word in question."""
-
-    measurement: ServingMeasurement
-    reason: SkipReason
-    detail: str = ""
+    def run_cells(self) -> dict[str, Any]:
+        """Routed experts, disaggregation and speculative decoding of the run; 1 = yes, 0 = no."""
+        return {
+            "routed_experts": int(has_routed_experts(self.model)),
+            "disaggregated": int(self.is_disaggregated),
+            "speculative": int(self.is_speculative),
+        }

@@ -1,4 +1,4 @@
-"""The simulator as an evaluator of measured configurations."""
+"""Predicted times and throughput of a measured serving configuration under given constants."""
 
 from __future__ import annotations
 
@@ -14,68 +14,68 @@ from shardwright.serving.simulation.run_deployment import simulate_job
 from shardwright.serving.simulation.user_metrics import metrics
 from shardwright.serving.step_times.worker_memory import require_room, worker_memory
 from shardwright.serving.traffic.draw_requests import longest_request
-from shardwright.validation.serving.measured_deployment import ServingCase
-from shardwright.validation.serving.predictor_protocol import ServingPrediction
+from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
 
 NEAR_CAPACITY: Final = (0.8, 1.2)
-"""Loads of the cache at which an error of a few per cent in memory decides whether requests wait.
-"""
+"""Loads of the KV cache at which a few per cent of memory decide whether requests wait."""
 
 
-def predict_serving(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
-    """What `serve-simulate` says of a case. Raises as `ServingEvaluator`; a run none of whose
-    requests is let in is infeasible.
+def predict_serving(run: ServingRun, constants: ServingConstants) -> ServingValues:
+    """Predicted values of a configuration, from the simulation of `serve-simulate`.
+
+    Raises:
+        InfeasibleError: it does not fit, or no request is admitted. StrategyError, ModelError,
+        ClusterError, RuntimeModelError: it cannot be described.
     """
-    problem = problem_of_serving(case, constants=constants)
-    own = [problem_on_worker(problem, pool.worker) for pool in case.deployment.pools]
+    problem = problem_of_serving(run, constants=constants)
     longest = longest_request(problem.job)
     memories = [
-        worker_memory(one, pool.worker)
-        for one, pool in zip(own, case.deployment.pools, strict=True)
+        worker_memory(problem_on_worker(problem, pool.worker), pool.worker)
+        for pool in run.deployment.pools
     ]
     for memory in memories:
         require_room(memory, longest=longest)
     blocks = tuple(memory.blocks for memory in memories)
-    seen = metrics(
-        *simulate_job(problem, case.deployment, blocks=blocks), request_s=constants.request_s
+    means = metrics(
+        *simulate_job(problem, run.deployment, blocks=blocks), request_s=constants.request_s
     )
-    if not seen.num_requests:
+    if not means.num_requests:
         raise InfeasibleError("every request is refused: none is let in under the engine's limits")
-    load = cache_load(case, problem=problem, tokens=memories[-1].tokens)
-    # the cache is endless where it holds twice what it is said to: of what requests hold, all fits
-    # then
+    load = cache_load(run, problem=problem, tokens=memories[-1].tokens)
     endless = None
-    if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1] and case.ttft_s is not None:
-        free = simulate_job(problem, case.deployment, blocks=tuple(2 * number for number in blocks))
-        endless = metrics(*free, request_s=constants.request_s).ttft.mean
-    return ServingPrediction(
-        tpot_s=seen.tpot.mean,
-        ttft_s=seen.ttft.mean,
-        tokens_per_s=seen.tokens_per_second,
+    if NEAR_CAPACITY[0] <= load <= NEAR_CAPACITY[1] and run.values.ttft_s is not None:
+        # Twice the blocks hold all tokens of the requests in flight, as an endless cache does.
+        doubled = simulate_job(problem, run.deployment, blocks=tuple(2 * count for count in blocks))
+        endless = metrics(*doubled, request_s=constants.request_s).ttft.mean
+    return ServingValues(
+        tpot_s=means.tpot.mean,
+        ttft_s=means.ttft.mean,
+        tokens_per_s=means.tokens_per_second,
         cache_load=load,
         endless_ttft_s=endless,
     )
 
 
-def problem_of_serving(case: ServingCase, *, constants: ServingConstants) -> ServingProblem:
+def problem_of_serving(run: ServingRun, *, constants: ServingConstants) -> ServingProblem:
     """The problem of a measured configuration."""
     return ServingProblem(
-        model=case.model,
-        cluster=case.cluster,
-        job=case.job,
-        engine=case.engine,
+        model=run.model,
+        cluster=run.cluster,
+        job=run.job,
+        engine=run.engine,
         constants=constants,
     )
 
 
-def cache_load(case: ServingCase, *, problem: ServingProblem, tokens: int) -> float:
-    """Tokens that the requests in flight hold in the mean (whole answers where they are reserved),
-    over `tokens` that fit on a rank.
+def cache_load(run: ServingRun, *, problem: ServingProblem, tokens: int) -> float:
+    """Mean tokens that the requests in flight hold, over `tokens` that fit on a rank.
+
+    A request holds half of its output tokens on average, or all where the engine reserves them.
     """
-    arrivals, lengths = case.job.arrivals, case.job.lengths
+    arrivals, lengths = run.job.arrivals, run.job.lengths
     if not isinstance(arrivals, ClosedLoop) or not isinstance(lengths, Lengths) or not tokens:
         return 0.0
-    pool = case.deployment.pools[-1]
-    whole = problem.engine.admission is Admission.WHOLE
-    held = lengths.inputs.mean + lengths.outputs.mean * (1.0 if whole else 0.5)
+    pool = run.deployment.pools[-1]
+    reserved = problem.engine.admission is Admission.WHOLE
+    held = lengths.inputs.mean + lengths.outputs.mean * (1.0 if reserved else 0.5)
     return arrivals.concurrency / (pool.count * pool.worker.dpa) * held / tokens

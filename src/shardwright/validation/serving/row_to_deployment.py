@@ -1,9 +1,8 @@
-"""From a row of a table of served configurations to a problem and the deployment that ran, or to
-the reason why not.
+"""A serving run from a row of a table, or the reason why the row is skipped.
 
-Nothing is guessed: a cell that is empty in the table and in the facts beside it makes the row
-incomplete, or is judged apart (`Doubt`). What filled a cell is listed in
-``ServingCase.assumptions``.
+Nothing is guessed. A cell that is empty, both in the table and in the facts beside it, makes the
+row incomplete, or puts it in a category that is judged apart. Cells that were filled are listed in
+``ServingRun.assumptions``.
 """
 
 from __future__ import annotations
@@ -32,32 +31,42 @@ from shardwright.job.serving import (
     TokenRange,
 )
 from shardwright.model.catalog.catalog import catalog_entry, load_model
-from shardwright.model.families.huggingface_config import (
-    load_config,
-    model_from_config,
-    parse_config,
-)
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.registry import load_engine, version_notice
 from shardwright.units import MILLI
-from shardwright.validation.rows.cluster_of_row import row_cluster
-from shardwright.validation.rows.fill_cells import told
-from shardwright.validation.rows.model_names import catalogued
-from shardwright.validation.rows.table_spellings import number_format
-from shardwright.validation.serving.launch_options import joined, of_all, told_workers
-from shardwright.validation.serving.measured_deployment import Doubt, ServingCase, ServingSkip
-from shardwright.validation.serving.measured_rows import COLUMNS, ServingMeasurement
+from shardwright.validation.serving.launch_options import (
+    engine_options,
+    joined_options,
+    with_role_options,
+)
+from shardwright.validation.serving.measured_deployment import (
+    Category,
+    ServingRun,
+    ServingValues,
+)
+from shardwright.validation.serving.measured_rows import SERVING_TABLE, ServingMeasurement
 from shardwright.validation.serving.worker_degrees import INCONSISTENT, row_deployment
-from shardwright.validation.tables.measured_rows import Measurement
-from shardwright.validation.tables.measured_run import SkipReason
+from shardwright.validation.tables.facts_of_row import facts_of_row
+from shardwright.validation.tables.skipped_rows import (
+    Skip,
+    SkipReason,
+    UnusableRowError,
+    skip_of,
+)
 from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.training.cluster_of_row import row_cluster
+from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.model_from_sizes import model_of_config
+from shardwright.validation.training.model_names import catalog_name
+from shardwright.validation.training.table_spellings import number_format
 
 SHORTEST: Final = {"inferencex": 0.8}
+"""Protocol -> shortest length over the longest."""
 REQUESTS_IN_FLIGHT: Final = 10
-"""Requests of a run for each that is in flight, as InferenceX and most clients take."""
+"""Requests of a run for each request in flight, as in InferenceX and most clients."""
 _NEVER_VERSIONS: Final = re.compile(r"(nightly.*|[(].*|[0-9]{4}\b.*)$")
-_WORDS: Final = {
+_FORMATS: Final = {
     "int4": "int4",
     "uint4": "int4",
     "int8": "int8",
@@ -66,106 +75,84 @@ _WORDS: Final = {
 }
 
 
-class _Unusable(Exception):  # noqa: N818 - control flow inside this file, not an error
-    def __init__(self, reason: SkipReason, detail: str = "") -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-
-
-def to_serving_case(
-    row: ServingMeasurement, *, facts: Facts, engine: str = ""
-) -> ServingCase | ServingSkip:
-    """The case of a row, or why it is skipped.
+def to_serving_run(
+    row: ServingMeasurement, *, facts: Facts, default: str = ""
+) -> ServingRun | Skip:
+    """The run of a row, or the skipped row.
 
     Args:
-        facts: what is known of its table.
-        engine: of rows for which neither they nor their facts name one.
+        default: engine of rows for which neither they nor the facts name one.
     """
     try:
-        if row.duplicate_of:
-            raise _Unusable(SkipReason.DUPLICATE, f"row {row.duplicate_of} is the same measurement")
-        if "LOW QUALITY" in row.notes:
-            raise _Unusable(SkipReason.LOW_QUALITY)
-        said = told(row, facts=facts, columns=COLUMNS)
-        if said.skip is not None:
-            raise _Unusable(*said.skip)
-        whole = replace(row, **said.given)
-        return _case(
-            row,
-            whole=replace(whole, options=joined(said.options, whole.options)),
-            assumptions=[*said.assumptions],
-            otherwise=engine,
-        )
-    except _Unusable as unusable:
-        return ServingSkip(measurement=row, reason=unusable.reason, detail=unusable.detail)
-    except StrategyError as error:
-        return ServingSkip(
-            measurement=row, reason=SkipReason.UNSUPPORTED_STRATEGY, detail=error.message
-        )
-    except RuntimeModelError as error:
-        return ServingSkip(
-            measurement=row, reason=SkipReason.UNSUPPORTED_RUNTIME, detail=error.message
-        )
+        return _run(row, facts=facts, default=default)
+    except (UnusableRowError, StrategyError, RuntimeModelError) as error:
+        return skip_of(row, error)
 
 
-def _case(
-    row: ServingMeasurement, *, whole: ServingMeasurement, assumptions: list[str], otherwise: str
-) -> ServingCase:
-    if not (whole.tpot_ms or whole.ttft_ms or whole.output_tokens_per_s):
-        raise _Unusable(SkipReason.NO_MEASUREMENT)
-    model = _model(whole)
-    engine, version = _engine(whole, otherwise=otherwise, assumptions=assumptions)
-    speculation = _speculation(whole, guesses=whole.guesses or engine.guesses)
-    deployment = told_workers(
-        row_deployment(whole, guesses=speculation.tokens if speculation else 0),
+def _run(published: ServingMeasurement, *, facts: Facts, default: str) -> ServingRun:
+    if published.duplicate_of:
+        raise UnusableRowError(
+            SkipReason.DUPLICATE, f"row {published.duplicate_of} is the same measurement"
+        )
+    if "LOW QUALITY" in published.notes:
+        raise UnusableRowError(SkipReason.LOW_QUALITY)
+    given = facts_of_row(published, facts=facts, columns=SERVING_TABLE.columns)
+    row = replace(published, **given.cells)
+    row = replace(row, options=joined_options(given.options, row.options))
+    assumptions = [*given.assumptions]
+    if not (row.tpot_ms or row.ttft_ms or row.output_tokens_per_s):
+        raise UnusableRowError(SkipReason.NO_MEASUREMENT)
+    model = _model(row)
+    engine, version = _engine(row, default=default, assumptions=assumptions)
+    speculation = _speculation(row, draft_tokens=row.guesses or engine.guesses)
+    deployment = with_role_options(
+        row_deployment(row, draft_tokens=speculation.tokens if speculation else 0),
         engine=engine,
-        options=whole.options,
+        options=row.options,
     )
-    cluster = _cluster(whole, devices=deployment.devices)
-    precision, known = _precision(whole, model=model, cluster=cluster, assumptions=assumptions)
-    if not whole.kv_precision and not engine.kv_from_checkpoint:
-        # What the launch sets is put on where the engine meets its devices.
+    cluster = _cluster(row, devices=deployment.devices)
+    precision, known = _precision(row, model=model, cluster=cluster, assumptions=assumptions)
+    if not row.kv_precision and not engine.kv_from_checkpoint:
+        # The launch's own option is applied where the engine meets its devices.
         precision = replace(precision, kv=NumberFormat.BF16)
-    doubt = (
-        Doubt.DEGREES
-        if whole.degrees == INCONSISTENT
-        else Doubt.MTP
-        if whole.spec_decoding == "unknown"
-        else Doubt.NONE
-    )
-    return ServingCase(
-        measurement=row,
+    return ServingRun(
+        measurement=published,
         model=model,
         cluster=cluster,
         job=ServingJob(
-            arrivals=_arrivals(whole, assumptions=assumptions),
-            lengths=_lengths(whole),
+            arrivals=_arrivals(row, assumptions=assumptions),
+            lengths=_lengths(row),
             precision=precision,
             speculation=speculation,
         ),
         engine=engine,
         version=version,
         deployment=deployment,
-        tpot_s=whole.tpot_ms * MILLI if whole.tpot_ms else None,
-        ttft_s=whole.ttft_ms * MILLI if whole.ttft_ms else None,
-        tokens_per_s=whole.output_tokens_per_s or None,
-        doubt=doubt if known else Doubt.PRECISION,
+        values=ServingValues(
+            tpot_s=row.tpot_ms * MILLI if row.tpot_ms else None,
+            ttft_s=row.ttft_ms * MILLI if row.ttft_ms else None,
+            tokens_per_s=row.output_tokens_per_s or None,
+        ),
+        category=_category(row, precision_known=known),
         assumptions=tuple(assumptions),
     )
+
+
+def _category(row: ServingMeasurement, *, precision_known: bool) -> Category:
+    if not precision_known:
+        return Category.PRECISION
+    if row.degrees == INCONSISTENT:
+        return Category.DEGREES
+    return Category.MTP if row.spec_decoding == "unknown" else Category.KNOWN
 
 
 def _model(row: ServingMeasurement) -> Model:
     try:
         if row.config:
-            if not row.config.lstrip().startswith("{"):
-                return replace(load_config(row.config), name=row.model_name)
-            return model_from_config(
-                parse_config(row.config.encode(), source="config"), name=row.model_name
-            )
-        return _catalog_model(catalogued(row.model_name) or row.model_name)
+            return model_of_config(row.config, name=row.model_name)
+        return _catalog_model(catalog_name(row.model_name) or row.model_name)
     except ModelError as error:
-        raise _Unusable(SkipReason.UNSUPPORTED_MODEL, error.message) from None
+        raise UnusableRowError(SkipReason.UNSUPPORTED_MODEL, error.message) from None
 
 
 @cache
@@ -174,71 +161,65 @@ def _catalog_model(name: str) -> Model:
 
 
 def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
-    """Whole usual nodes of the row's accelerator that hold so many devices, or what its column
-    `cluster` says.
-    """
-    device = find_accelerator(row.gpu)
-    node = row.gpus_per_node or (node_of(device).num_devices if device else 1)
-    asked = Measurement(
+    """The cluster in the cell `cluster`, else whole nodes of the accelerator for all devices."""
+    accelerator = find_accelerator(row.gpu)
+    per_node = row.gpus_per_node or (node_of(accelerator).num_devices if accelerator else 1)
+    in_whole_nodes = devices if devices < per_node else ceil(devices / per_node) * per_node
+    training_row = Measurement(
         line=row.line,
         source_id=row.source_id,
         table_or_row=row.table_or_row,
         model_name=row.model_name,
         gpu=row.gpu,
-        gpu_count=(
-            None if row.cluster else devices if devices < node else ceil(devices / node) * node
-        ),
+        gpu_count=None if row.cluster else in_whole_nodes,
         gpus_per_node=row.gpus_per_node,
         cluster=row.cluster,
     )
-    found = row_cluster(asked, facts=Facts())
-    if isinstance(found, tuple):
-        raise _Unusable(*found)
-    if found.num_devices < devices:
-        raise _Unusable(
+    cluster = row_cluster(training_row, facts=Facts())
+    if cluster.num_devices < devices:
+        raise UnusableRowError(
             SkipReason.INCONSISTENT_CONFIGURATION,
-            f"{devices} devices of workers on a cluster of {found.num_devices}",
+            f"{devices} devices of workers on a cluster of {cluster.num_devices}",
         )
-    return found
+    return cluster
 
 
-def _engine(
-    row: ServingMeasurement, *, otherwise: str, assumptions: list[str]
-) -> tuple[Engine, str]:
-    """The engine with the options that its launch set, and what the row calls it; a version that is
-    not described is answered for.
+def _engine(row: ServingMeasurement, *, default: str, assumptions: list[str]) -> tuple[Engine, str]:
+    """The engine with the options of its launch, and its name and version as the row gives them.
+
+    For a version that is not described the nearest one before it is used.
     """
-    words = _NEVER_VERSIONS.sub("", row.engine or otherwise).strip().lower()
+    words = _NEVER_VERSIONS.sub("", row.engine or default).strip().lower()
     try:
-        engine = load_engine(f"{words} {of_all(row.options)}")
+        engine = load_engine(f"{words} {engine_options(row.options)}")
     except RuntimeModelError as error:
-        raise _Unusable(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
+        raise UnusableRowError(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
     if version_notice(engine):
         assumptions.append(version_notice(engine))
     version = words.split()[-1] if any(letter.isdigit() for letter in words) else ""
     return engine, f"{engine.engine} {version}".strip()
 
 
-def _speculation(row: ServingMeasurement, *, guesses: int) -> Speculation | None:
-    if row.spec_decoding in ("", "none", "unknown") and not guesses:
+def _speculation(row: ServingMeasurement, *, draft_tokens: int) -> Speculation | None:
+    if row.spec_decoding in ("", "none", "unknown") and not draft_tokens:
         return None
-    if not guesses:
-        raise _Unusable(
+    if not draft_tokens:
+        raise UnusableRowError(
             SkipReason.INCOMPLETE_CONFIGURATION, "guesses: tokens that are guessed ahead"
         )
     if not row.acceptance or row.acceptance > 1:
-        raise _Unusable(
+        raise UnusableRowError(
             SkipReason.INCOMPLETE_CONFIGURATION, "acceptance: share of guesses that are right"
         )
-    return Speculation(tokens=guesses, acceptance=row.acceptance)
+    return Speculation(tokens=draft_tokens, acceptance=row.acceptance)
 
 
 def _lengths(row: ServingMeasurement) -> Lengths:
     if not row.isl or not row.osl:
-        raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "isl" if not row.isl else "osl")
+        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "isl" if not row.isl else "osl")
     shortest = row.shortest or SHORTEST.get(row.protocol, 1.0)
     if shortest > 1:
-        raise _Unusable(
+        raise UnusableRowError(
             SkipReason.INCONSISTENT_CONFIGURATION,
             f"shortest {shortest:g} is no share of the longest",
         )
@@ -252,14 +233,14 @@ def _lengths(row: ServingMeasurement) -> Lengths:
 def _arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
     if row.request_rate:
         if not row.requests:
-            raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "requests")
+            raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "requests")
         return Poisson(per_second=row.request_rate, requests=row.requests)
     if row.protocol == "maximum" and not row.concurrency:
         if not row.requests:
-            raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "requests")
+            raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "requests")
         return ClosedLoop(concurrency=row.requests, requests=row.requests)
     if not row.concurrency:
-        raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "concurrency")
+        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "concurrency")
     requests = row.requests or REQUESTS_IN_FLIGHT * row.concurrency
     if not row.requests and row.protocol != "inferencex":
         assumptions.append(f"requests {requests}: ten for each in flight, as usual")
@@ -269,48 +250,45 @@ def _arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
 def _precision(
     row: ServingMeasurement, *, model: Model, cluster: Cluster, assumptions: list[str]
 ) -> tuple[Precision, bool]:
-    """Formats of the row's checkpoint, and whether anything says them; 16 bits where nothing
-    does.
-    """
-    words = _format_words(row.precision or row.model_name)
-    checkpoint = find_checkpoint(_catalog_name(model), words=words, name=row.checkpoint)
-    device = cluster.node.accelerator
+    """Number formats of the checkpoint, and whether the row or the facts give them; else bf16."""
+    name = _format_name(row.precision or row.model_name)
+    checkpoint = find_checkpoint(_entry_name(model), words=name, name=row.checkpoint)
     if checkpoint is not None:
-        found, known = (
-            checkpoint.formats(fp4_units=device.peak(Dtype.FP4) > 0),
-            bool(words or row.checkpoint),
-        )
+        known = bool(name or row.checkpoint)
+        has_fp4 = cluster.node.accelerator.peak(Dtype.FP4) > 0
+        precision = checkpoint.formats(fp4_units=has_fp4)
         assumptions.append(
-            f"{words or row.checkpoint} is {checkpoint.names[0]}: {checkpoint.source}"
+            f"{name or row.checkpoint} is {checkpoint.names[0]}: {checkpoint.source}"
         )
     else:
-        plain = plain_precision(words)
-        found, known = plain or Precision(), plain is not None
+        plain = plain_precision(name)
+        precision, known = plain or Precision(), plain is not None
         if not known and row.precision:
-            raise _Unusable(
+            raise UnusableRowError(
                 SkipReason.INCOMPLETE_CONFIGURATION,
                 f"precision {row.precision[:40]}: which products of {row.model_name[:60]}",
             )
         assumptions.append(
-            f"{words} in all products but the head" if known else "precision bf16: nothing says it"
+            f"{name} in all products but the head" if known else "precision bf16: nothing says it"
         )
     if row.kv_precision:
-        kv = _format_words(row.kv_precision)
-        if kv not in set(NumberFormat):
-            raise _Unusable(
+        cache_format = _format_name(row.kv_precision)
+        if cache_format not in set(NumberFormat):
+            raise UnusableRowError(
                 SkipReason.INCOMPLETE_CONFIGURATION, f"kv_precision {row.kv_precision[:40]}"
             )
-        found = replace(found, kv=NumberFormat(kv))
-    return found, known
+        precision = replace(precision, kv=NumberFormat(cache_format))
+    return precision, known
 
 
-def _format_words(words: str) -> str:
-    """``nvfp4``, ``int4``, ``fp8``, .. of a table's words; empty where they name none."""
-    text = words.lower()
-    return next((name for word, name in _WORDS.items() if word in text), "") or number_format(text)
+def _format_name(cell: str) -> str:
+    """Number format that a cell names, such as ``nvfp4``, ``int4`` or ``fp8``; empty for none."""
+    text = cell.lower()
+    named = next((name for word, name in _FORMATS.items() if word in text), "")
+    return named or number_format(text)
 
 
-def _catalog_name(model: Model) -> str:
+def _entry_name(model: Model) -> str:
     try:
         return catalog_entry(model.name).names[0]
     except ModelError:

@@ -1,6 +1,4 @@
-"""Degrees of a row as a deployment: those of equal workers, or the pools in the words that
-InferenceX prints.
-"""
+"""The deployment of a row: equal workers from its degrees, or pools as InferenceX prints them."""
 
 from __future__ import annotations
 
@@ -17,34 +15,40 @@ INCONSISTENT: Final = "inconsistent"
 _POOL: Final = re.compile(r"([0-9]{1,5})x\(tp([0-9]{1,5})(?:ep([0-9]{1,5}))?(dp)?\)")
 
 
-def row_deployment(row: ServingMeasurement, *, guesses: int = 0) -> Deployment:
-    """The workers of a row: as `deployment` says, else `workers`, else its degrees.
+def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deployment:
+    """The workers of a row, from its cell `deployment`, else `workers`, else its degrees.
 
     Args:
-        guesses: tokens that workers which decode guess ahead.
+        draft_tokens: draft tokens of workers that decode.
 
     Raises:
-        StrategyError: degrees are missing, do not fit one another, or do not fit the number of
+        StrategyError: degrees are missing, contradict one another, or do not fit the number of
         devices.
     """
     if row.deployment:
-        found = parse_deployment(row.deployment)
+        deployment = parse_deployment(row.deployment)
     elif row.workers:
-        found = _pools(row.workers, guesses=guesses)
+        deployment = _pools(row.workers, draft_tokens=draft_tokens)
     else:
-        found = _equal(row, guesses=guesses)
-    for pool in found.pools:
+        deployment = _equal_workers(row, draft_tokens=draft_tokens)
+    for pool in deployment.pools:
         worker = pool.worker
         if worker.stage_devices % worker.ep:
             raise StrategyError(f"ep {worker.ep} does not divide {worker.stage_devices} devices")
-    if row.gpu_count and row.degrees != PRODUCT and row.workers and found.devices != row.gpu_count:
-        raise StrategyError(f"{row.workers} are {found.devices} devices, not {row.gpu_count}")
-    return found
+    if (
+        row.gpu_count
+        and row.degrees != PRODUCT
+        and row.workers
+        and deployment.devices != row.gpu_count
+    ):
+        raise StrategyError(f"{row.workers} are {deployment.devices} devices, not {row.gpu_count}")
+    return deployment
 
 
-def _pools(words: str, *, guesses: int) -> Deployment:
-    """``1x(tp4ep4dp)+5x(tp8ep8)``: prefill, then decode. With ``dp`` each of the tp devices has
-    attention of its own.
+def _pools(words: str, *, draft_tokens: int) -> Deployment:
+    """Prefill and decode workers from ``1x(tp4ep4dp)+5x(tp8ep8)``.
+
+    With ``dp`` attention is data parallel over the tp devices.
     """
     parts = [_POOL.fullmatch(part.strip()) for part in words.split("+")]
     if len(parts) != 2 or None in parts:
@@ -52,20 +56,21 @@ def _pools(words: str, *, guesses: int) -> Deployment:
     pools = []
     for role, part in zip((Role.PREFILL, Role.DECODE), parts, strict=True):
         assert part is not None
-        count, devices, ep, own = int(part[1]), int(part[2]), int(part[3] or 1), bool(part[4])
+        count, devices, ep = int(part[1]), int(part[2]), int(part[3] or 1)
+        data_parallel = bool(part[4])
         if not count or not devices or not ep:
             raise StrategyError(f"workers {words[:60]!r}: a count or degree of 0")
         worker = Worker(
-            tp=1 if own else devices,
-            dpa=devices if own else 1,
+            tp=1 if data_parallel else devices,
+            dpa=devices if data_parallel else 1,
             ep=ep,
-            draft_tokens=guesses if role is Role.DECODE else 0,
+            draft_tokens=draft_tokens if role is Role.DECODE else 0,
         )
         pools.append(Pool(role=role, count=count, worker=worker))
     return Deployment(pools=tuple(pools))
 
 
-def _equal(row: ServingMeasurement, *, guesses: int) -> Deployment:
+def _equal_workers(row: ServingMeasurement, *, draft_tokens: int) -> Deployment:
     tp, dpa, ep, pp = row.tp, row.dpa or 1, row.ep or 1, row.pp or 1
     if not tp:
         raise StrategyError("tp is not said, nor workers with their numbers")
@@ -74,7 +79,7 @@ def _equal(row: ServingMeasurement, *, guesses: int) -> Deployment:
         if tp % ep:
             raise StrategyError(f"tp {tp} is no multiple of ep {ep}, and is said to be a product")
         tp, count = tp // ep, None
-    worker = Worker(tp=tp, dpa=dpa, ep=ep, pp=pp, draft_tokens=guesses)
+    worker = Worker(tp=tp, dpa=dpa, ep=ep, pp=pp, draft_tokens=draft_tokens)
     replicas = row.replicas or (count or worker.devices) // worker.devices
     if replicas * worker.devices != (count or replicas * worker.devices):
         raise StrategyError(f"{replicas} x (tp {tp} x dpa {dpa} x pp {pp}) is not {count} devices")

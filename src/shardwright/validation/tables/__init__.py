@@ -1,4 +1,4 @@
-"""CSV tables of measured runs and the facts beside them, read strictly.
+"""CSV tables of measured runs and the facts about them, read strictly.
 
-Rows become problems in validation.rows.
+Rows become runs to predict in validation.training and validation.serving.
 """

@@ -14,10 +14,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from shardwright.errors import nearest
+from shardwright.validation.tables.row_conditions import require_column
 
 MOST: Final = 1 << 31
+"""Largest number that an expression may have."""
 MOST_SIZES: Final = 4096
+"""Most numbers that ``upto`` may give."""
 _MAX_TEXT: Final = 200
 _MAX_DEPTH: Final = 20
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
@@ -28,94 +30,95 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _FUNCTIONS: Final = {"max": (1, 8), "min": (1, 8), "up": (2, 2), "upto": (3, 3)}
-"""Name -> how few and how many numbers it takes."""
+"""Name -> least and most numbers of its arguments."""
 
 
 def computed(text: str, cells: Mapping[str, Any]) -> str:
     """`text` with the numbers of its expressions for a row with these cells.
 
     Raises:
-        ValueError: a cell is no whole number there, or a number is above 2^31 or divides by
-        nothing.
+        ValueError: a cell in an expression is no whole number, or a number is above 2^31 or is
+        divided by 0.
     """
-    return _BRACES.sub(lambda found: _shown(ast.parse(found[1], mode="eval").body, cells), text)
+    return _BRACES.sub(lambda match: _text(ast.parse(match[1], mode="eval").body, cells), text)
 
 
 def require_computable(text: str, names: Iterable[str]) -> None:
-    """Refuse a text whose expressions are none, or have other names than `names`.
+    """Refuse a text with a malformed expression, or with other names than `names`.
 
     Raises:
-        ValueError: it says what is wrong.
+        ValueError: the message says what is wrong.
     """
     if "{" in _BRACES.sub("", text) or "}" in _BRACES.sub("", text):
         raise ValueError(f"{text[:60]!r}: a brace is not closed")
-    known = tuple(names)
-    for found in _BRACES.finditer(text):
-        for part in _parts(found[1]):
-            if isinstance(part, ast.Name) and part.id not in known:
-                raise ValueError(
-                    f"there is no column {part.id[:40]!r}: {nearest(part.id[:40], known)}"
-                )
+    columns = tuple(names)
+    for match in _BRACES.finditer(text):
+        for leaf in _leaves(_parsed(match[1]), match[1], depth=0):
+            if isinstance(leaf, ast.Name):
+                require_column(leaf.id, columns)
 
 
-def _parts(expression: str) -> Iterator[ast.expr]:
-    """Names and numbers of an expression, all of whose parts are those of the form above."""
-    try:
-        tree = ast.parse(expression, mode="eval").body if len(expression) <= _MAX_TEXT else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        tree = None
-    if tree is None:
-        raise ValueError(f"{expression[:60]!r} is no expression")
-    yield from _below(tree, expression, depth=0)
+def _parsed(expression: str) -> ast.expr:
+    """The syntax tree of an expression."""
+    if len(expression) <= _MAX_TEXT:
+        try:
+            return ast.parse(expression, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass
+    raise ValueError(f"{expression[:60]!r} is no expression")
 
 
-def _below(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr]:
-    inner: list[ast.expr] = []
+def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr]:
+    """Names and numbers of an expression whose every node is of the form above."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        inner = [node.left, node.right]
-    elif (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _FUNCTIONS
-        and not node.keywords
-    ):
-        least, most = _FUNCTIONS[node.func.id]
-        if not least <= len(node.args) <= most or (node.func.id == "upto" and depth):
+        parts = [node.left, node.right]
+    elif function := _function(node):
+        assert isinstance(node, ast.Call)
+        least, most = _FUNCTIONS[function]
+        if not least <= len(node.args) <= most or (function == "upto" and depth):
             raise ValueError(
-                f"{expression[:60]!r}: {node.func.id} takes {most} numbers, and upto gives no"
-                " number"
+                f"{expression[:60]!r}: {function} takes {most} numbers, and upto gives no number"
             )
-        inner = node.args
-    elif not (
-        isinstance(node, ast.Name)
-        or (isinstance(node, ast.Constant) and type(node.value) is int and node.value <= MOST)
+        parts = node.args
+    elif isinstance(node, ast.Name) or (
+        isinstance(node, ast.Constant) and type(node.value) is int and node.value <= MOST
     ):
+        parts = []
+    else:
         raise ValueError(
             f"{expression[:60]!r} has more than columns, whole numbers, + - * //,"
             f" {', '.join(_FUNCTIONS)}"
         )
     if depth > _MAX_DEPTH:
         raise ValueError(f"{expression[:60]!r} is too deep")
-    if not inner:
+    if not parts:
         yield node
-    for one in inner:
-        yield from _below(one, expression, depth=depth + 1)
+    for part in parts:
+        yield from _leaves(part, expression, depth=depth + 1)
 
 
-def _shown(node: ast.expr, cells: Mapping[str, Any]) -> str:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "upto":
-        first, step, last = (_number(one, cells) for one in node.args)
-        if step < 1 or (last - first) // step > MOST_SIZES:
-            raise ValueError(f"upto({first},{step},{last}) are more than {MOST_SIZES} numbers")
-        return ",".join(map(str, [*range(first, last, step), last]))
-    return str(_number(node, cells))
+def _function(node: ast.expr) -> str:
+    """Name of the function that a node calls; empty for other nodes."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+        return node.func.id if node.func.id in _FUNCTIONS else ""
+    return ""
+
+
+def _text(node: ast.expr, cells: Mapping[str, Any]) -> str:
+    if _function(node) != "upto":
+        return str(_number(node, cells))
+    assert isinstance(node, ast.Call)
+    start, step, last = (_number(argument, cells) for argument in node.args)
+    if step < 1 or (last - start) // step > MOST_SIZES:
+        raise ValueError(f"upto({start},{step},{last}) are more than {MOST_SIZES} numbers")
+    return ",".join(map(str, [*range(start, last, step), last]))
 
 
 def _number(node: ast.expr, cells: Mapping[str, Any]) -> int:
-    value = _value(node, cells)
-    if abs(value) > MOST:
+    number = _value(node, cells)
+    if abs(number) > MOST:
         raise ValueError(f"{ast.unparse(node)[:60]} is above 2^31")
-    return value
+    return number
 
 
 def _value(node: ast.expr, cells: Mapping[str, Any]) -> int:
@@ -132,10 +135,10 @@ def _value(node: ast.expr, cells: Mapping[str, Any]) -> int:
             raise ValueError(f"{ast.unparse(node)[:60]} divides by nothing")
         return _OPERATORS[type(node.op)](left, right)
     assert isinstance(node, ast.Call)
-    assert isinstance(node.func, ast.Name)
-    values = [_number(one, cells) for one in node.args]
-    if node.func.id == "up":
-        if values[1] < 1:
-            raise ValueError(f"{ast.unparse(node)[:60]}: multiples of {values[1]}")
-        return -(-values[0] // values[1]) * values[1]
-    return max(values) if node.func.id == "max" else min(values)
+    values = [_number(argument, cells) for argument in node.args]
+    if _function(node) != "up":
+        return max(values) if _function(node) == "max" else min(values)
+    number, multiple = values
+    if multiple < 1:
+        raise ValueError(f"{ast.unparse(node)[:60]}: multiples of {multiple}")
+    return -(-number // multiple) * multiple

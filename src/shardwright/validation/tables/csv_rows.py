@@ -1,5 +1,5 @@
-"""CSV files whose rows are of one class: cells are read by the names in the header, and what is
-malformed is named by line and column.
+"""CSV tables as rows of a dataclass: columns are found by the header, and errors name line and
+column.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import field, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -18,34 +18,44 @@ from shardwright.lazy_dataclass import dataclass
 MAX_FILE_BYTES: Final = 64 * 1024**2
 MAX_COUNT: Final = 10**15
 EMPTY: Final = (None, "", ())
-"""Values of cells that say nothing."""
+"""Values of empty cells."""
+CLUSTER_FILES: Final = (".yaml", ".yml", ".json")
+"""Endings of a cell that names a cluster file."""
 Row = TypeVar("Row")
 CellParser = Callable[[str], Any]
 Columns = Mapping[str, CellParser]
-"""Name of each column -> what turns a cell's text into its value; raises ValueError."""
+"""Column -> parser of a cell's text, which raises ValueError."""
+Lines = Iterable[tuple[int, list[str]]]
+"""(line, cells) of each row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form(Generic[Row]):
-    """What the rows of a kind of table are.
+class TableForm(Generic[Row]):
+    """Columns of a kind of table.
 
     Args:
-        make: their class, with a field ``line``.
-        required: columns without which it is no such table; the first one is never empty.
+        make: class of its rows, with a field ``line``.
+        required: columns that the header must have; the first one is never empty.
+        metrics: metrics that its rows may have, the usual one first.
+        files: column -> endings of a cell that is a path from the table's folder, not a text.
+        rewrite: header and lines in the columns of this form, for tables of another layout.
     """
 
     make: Callable[..., Row]
     columns: Columns
     required: tuple[str, ...]
+    metrics: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rewrite: Callable[[list[str], Lines, str], tuple[list[str], Lines]] | None = None
 
 
 def text_cell(cell: str) -> str:
-    """Words."""
+    """The cell's text without surrounding blanks."""
     return cell.strip()
 
 
 def count_cell(cell: str) -> int | None:
-    """A whole number."""
+    """The cell's whole number, or None where it is empty."""
     cell = cell.strip()
     if not cell:
         return None
@@ -58,7 +68,7 @@ def count_cell(cell: str) -> int | None:
 
 
 def number_cell(cell: str) -> float | None:
-    """A finite number from 0."""
+    """The cell's finite number from 0, or None where it is empty."""
     cell = cell.strip()
     if not cell:
         return None
@@ -71,7 +81,7 @@ def number_cell(cell: str) -> float | None:
 
 
 def counts_cell(cell: str) -> tuple[int, ...]:
-    """Whole numbers between commas."""
+    """The cell's whole numbers, which commas separate."""
     return tuple(count_cell(part) or 0 for part in cell.split(",")) if cell.strip() else ()
 
 
@@ -84,15 +94,63 @@ _PARSERS: Final[Columns] = {
 
 
 def columns_of(row: Any, *, more: Columns | None = None) -> Columns:
-    """The columns of a class of rows, by the annotations of its fields; `more`: parsers of other
-    annotations.
+    """Columns of a class of rows, by the annotations of its fields.
+
+    Args:
+        more: annotation -> parser, for annotations other than text, whole numbers and numbers.
     """
     parsers = {**_PARSERS, **(more or {})}
     return {f.name: parsers[str(f.type)] for f in fields(row) if f.name != "line"}
 
 
+def read_table(path: Path | str, *, form: TableForm[Row]) -> tuple[Row, ...]:
+    """The rows of a CSV file, with the paths in their cells relative to the working folder.
+
+    Raises:
+        DataError: the file cannot be read or is no table, a required column is missing, or a cell
+        is malformed (line and column are named).
+    """
+    path = Path(path)
+    rows = parse_table(read_bytes(path), form=form, source=path.name or str(path))
+    return tuple(replace(row, **_located(row, path.parent, form=form)) for row in rows)  # type: ignore[type-var]
+
+
+def _located(row: Any, folder: Path, *, form: TableForm[Row]) -> dict[str, str]:
+    """Column -> path, of the cells that name files; JSON text in a cell is no path."""
+    cells = {column: getattr(row, column) for column in form.files}
+    return {
+        column: str(folder / cell)
+        for column, cell in cells.items()
+        if cell and cell.endswith(form.files[column]) and not cell.lstrip().startswith("{")
+    }
+
+
+def parse_table(content: bytes, *, form: TableForm[Row], source: str) -> tuple[Row, ...]:
+    """The rows of a CSV text in UTF-8, without empty lines; unknown columns are ignored.
+
+    Args:
+        source: name of the table in errors.
+
+    Raises:
+        DataError: as `read_table`.
+    """
+    names, lines = table_lines(content, source=source)
+    if form.rewrite is not None:
+        names, lines = form.rewrite(names, lines, source)
+    _check_header(names, form=form, source=source)
+    return tuple(
+        _row(names, cells, line=line, form=form, source=source)
+        for line, cells in lines
+        if any(cells)
+    )
+
+
 def read_bytes(path: Path) -> bytes:
-    """The content of a table's file. Raises DataError: it cannot be read, or is too large."""
+    """The content of a table's file.
+
+    Raises:
+        DataError: it cannot be read, or is too large.
+    """
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
@@ -106,11 +164,11 @@ def read_bytes(path: Path) -> bytes:
     return content
 
 
-def table_lines(
-    content: bytes, *, source: str
-) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """(names of the header, (line, cells) of each row) of a CSV text in UTF-8. Raises DataError,
-    also while rows are taken.
+def table_lines(content: bytes, *, source: str) -> tuple[list[str], Lines]:
+    """(names in the header, lines below it) of a CSV text in UTF-8.
+
+    Raises:
+        DataError: not UTF-8, or not valid CSV; the latter also while lines are taken.
     """
     try:
         text = content.decode("utf-8-sig")
@@ -124,7 +182,7 @@ def table_lines(
 
 
 def _lines(reader: Any, *, source: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each row; the line is where the row begins."""
+    """(first line, cells) of each row."""
     while True:
         line = reader.line_num + 1
         try:
@@ -138,24 +196,7 @@ def _lines(reader: Any, *, source: str) -> Iterator[tuple[int, list[str]]]:
         yield line, cells
 
 
-def parse_rows(
-    names: list[str], lines: Iterable[tuple[int, list[str]]], *, form: Form[Row], source: str
-) -> tuple[Row, ...]:
-    """The rows, without empty lines; columns that the form does not have are passed over.
-
-    Raises:
-        DataError: a required column is missing or a column appears twice; a cell is malformed (line
-        and column are named).
-    """
-    _check_header(names, form=form, source=source)
-    return tuple(
-        _row(names, cells, line=line, form=form, source=source)
-        for line, cells in lines
-        if any(cells)
-    )
-
-
-def _check_header(names: list[str], *, form: Form[Row], source: str) -> None:
+def _check_header(names: list[str], *, form: TableForm[Row], source: str) -> None:
     missing = [name for name in form.required if name not in names]
     if missing:
         near = (
@@ -164,15 +205,14 @@ def _check_header(names: list[str], *, form: Form[Row], source: str) -> None:
             else "the first line names the columns"
         )
         raise DataError(f"{source} line 1: no column {missing[0]}", hint=near)
-    known = [name for name in names if name in form.columns]
-    for name in known:
-        if known.count(name) > 1:
-            raise DataError(
-                f"{source} line 1: column {name} appears twice", hint="keep one of them"
-            )
+    twice = next((name for name in names if name in form.columns and names.count(name) > 1), "")
+    if twice:
+        raise DataError(f"{source} line 1: column {twice} appears twice", hint="keep one of them")
 
 
-def _row(names: list[str], cells: list[str], *, line: int, form: Form[Row], source: str) -> Row:
+def _row(
+    names: list[str], cells: list[str], *, line: int, form: TableForm[Row], source: str
+) -> Row:
     if len(cells) > len(names):
         raise DataError(
             f"{source} line {line}: {len(cells)} cells for {len(names)} columns",

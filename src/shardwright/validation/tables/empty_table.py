@@ -1,93 +1,31 @@
-"""A table to fill in: columns that most rows need, two rows that are whole, and what each column
-means.
-"""
+"""An empty table for people to fill in: columns with their meanings, and two complete rows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
+Column = tuple[str, str, tuple[str, str]]
+"""Name, meaning, and the cells of the two example rows."""
+
+SOURCE_COLUMNS: Final[tuple[Column, ...]] = (
     ("source_id", "who measured it", ("mine", "mine")),
     ("table_or_row", "what tells it from other rows", ("run 1", "run 2")),
-    (
-        "model_name",
-        "a model of `shardwright catalog models`; any name beside `config`",
-        ("llama-3.1-8b", "mixtral-8x7b"),
-    ),
-    (
-        "config",
-        (
-            "path of a Hugging Face config.json from the table's folder, or its text, where it is"
-            " no model of the catalog"
-        ),
-        ("", ""),
-    ),
-    (
-        "gpu",
-        "accelerator: of the catalog, or as its driver calls it",
-        ("NVIDIA H100 80GB HBM3", "A100-SXM4-80GB"),
-    ),
-    ("gpu_count", "devices in all", ("16", "64")),
-    (
-        "cluster",
-        (
-            "where devices differ: a cluster expression, or a cluster file's path from the table's"
-            " folder"
-        ),
-        ("", ""),
-    ),
-    (
-        "runtime",
-        (
-            "of `shardwright catalog runtimes`, with options behind it; empty = the usual one of"
-            " the device"
-        ),
-        ("megatron-core", "nemo"),
-    ),
-    (
-        "options",
-        "more options of the runtime, as the launch script set them",
-        ("tp_overlap=dgrad", ""),
-    ),
-    (
-        "launch",
-        "all arguments of a Megatron launch: they fill what is empty, and set options",
-        ("", ""),
-    ),
-    ("seq_len", "tokens of a sequence", ("8192", "4096")),
-    ("global_batch", "sequences a step; or global_batch_tokens", ("128", "512")),
-    ("micro_batch", "sequences of a microbatch", ("1", "1")),
-    ("precision", "bf16, fp16, fp8 or fp4", ("bf16", "bf16")),
-    ("tp", "tensor parallel degree", ("2", "2")),
-    ("sp", "sequence parallelism, 1 = on", ("1", "1")),
-    ("cp", "context parallel degree; empty = 1", ("", "")),
-    ("pp", "pipeline parallel degree", ("1", "4")),
-    ("vpp", "chunks of layers a pipeline rank; empty = 1", ("", "2")),
-    ("ep", "expert parallel degree; empty = 1", ("", "8")),
-    ("etp", "tensor parallel degree of an expert; empty = the framework's default", ("", "1")),
-    (
-        "zero_stage_or_fsdp",
-        "ZeRO-1, ZeRO-3, FSDP, distributed optimizer; empty = none",
-        ("ZeRO-1", "ZeRO-1"),
-    ),
-    ("recompute", "none, selective, full; empty = the runtime's default", ("none", "selective")),
-    (
-        "measured_iter_time_s",
-        "seconds a step; or tokens_per_s_per_gpu, or tokens_per_s or samples_per_s of all devices",
-        ("7.9", ""),
-    ),
-    ("tokens_per_s_per_gpu", "tokens a second and device; or measured_iter_time_s", ("", "1900")),
-    ("peak_mem_gb", "GiB, with memory_kind", ("", "61.5")),
-    (
-        "memory_kind",
-        "allocated-first-stage, allocated-last-stage, allocated-worst or reserved-worst",
-        ("", "allocated-worst"),
-    ),
 )
+CONFIG_COLUMN: Final[Column] = (
+    "config",
+    (
+        "path of a Hugging Face config.json from the table's folder, or its text, where it is no"
+        " model of the catalog"
+    ),
+    ("", ""),
+)
+MODEL_MEANING: Final = "a model of `shardwright catalog models`; any name beside `config`"
+GPU_MEANING: Final = "accelerator: of the catalog, or as its driver calls it"
 
 
-def template() -> str:
-    """A CSV text with its two rows, which `validate` predicts as they stand."""
-    names = ",".join(name for name, _, _ in COLUMNS)
-    rows = (",".join(values[place] for _, _, values in COLUMNS) for place in range(2))
-    return "\n".join([names, *rows]) + "\n"
+def template_text(columns: Sequence[Column]) -> str:
+    """CSV text of the two example rows, which `validate` predicts as they are."""
+    header = ",".join(name for name, _, _ in columns)
+    rows = (",".join(cells[place] for _, _, cells in columns) for place in range(2))
+    return "\n".join([header, *rows]) + "\n"

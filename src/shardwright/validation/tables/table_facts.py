@@ -1,11 +1,10 @@
-"""What is known of tables beside their cells, read from TOML files: which runtime a source ran,
-what its columns mean, what it left out.
+"""Facts about tables that their cells do not have, from TOML files: the runtime that a source ran,
+the meaning of its columns, the settings that it left out.
 
-A rule says of the rows that it selects which empty cells are to be filled, which are to be
-replaced, and which are to be read from another cell's words; or that they cannot be judged. Rules
-are asked in order and the first that gives a cell wins. Further parts of a file are remarks on rows
-that are far off, bars, orders and scalings that predictions are held to, and the rates of networks.
-For example::
+A rule selects rows, and fills empty cells, replaces cells, or reads a cell from the text of
+another; or it says that the rows cannot be judged. Rules are applied in order, and the first that
+gives a cell wins. Other parts of a file are remarks on rows that are far off; bars, orders and
+scalings that predictions are held to; and bandwidths of networks. For example::
 
     where = { source_id = '^lab$' } rules = [{ where = { gpu = 'H100', pp = { at_least = 2 } }, fill
     = { runtime = "nemo-24.11", sp = 1 }, because = "its launch script" }]
@@ -18,69 +17,70 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
 
-from shardwright.errors import DataError, nearest
+from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.tables.cell_expressions import require_computable
-from shardwright.validation.tables.csv_rows import Columns
-from shardwright.validation.tables.measured_rows import COLUMNS
-from shardwright.validation.tables.measured_run import SkipReason
+from shardwright.validation.tables.csv_rows import Columns, TableForm
 from shardwright.validation.tables.row_conditions import (
     TEXT,
     Selector,
     parse_pattern,
     parse_selector,
+    require_column,
 )
+from shardwright.validation.tables.skipped_rows import SkipReason
 
 FOLDER: Final = "facts"
 MAX_FILE_BYTES: Final = 4 * 1024**2
-PLAN: Final = ("zero", "shard", "microbatches")
-"""What a remark may ask of the plan that ran, besides the columns of a table."""
+RUN: Final = (
+    "zero",
+    "shard",
+    "microbatches",
+    "routed_experts",
+    "disaggregated",
+    "speculative",
+)
+"""Names that remarks and bars may use besides columns: properties of the run that was predicted."""
+STATISTICS: Final = ("mean", "median", "worst")
 _FORBID: Final = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
+def _form(info: ValidationInfo) -> TableForm[Any]:
+    form: Any = info.context
+    return cast("TableForm[Any]", form)
+
+
 def _columns(info: ValidationInfo) -> Columns:
-    """Those of the kind of table that the facts are of."""
-    return (info.context or {}).get("columns", COLUMNS)  # type: ignore[no-any-return]
-
-
-def _no_column(name: Any, known: Iterable[str]) -> ValueError:
-    return ValueError(f"there is no column {str(name)[:40]!r}: {nearest(str(name)[:40], known)}")
+    """Columns of the tables that the facts are about."""
+    return _form(info).columns
 
 
 def _cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not a mapping of columns to values")
-    columns, found = _columns(info), {}
+    columns, parsed = _columns(info), {}
     for column, cell in value.items():
-        if column not in columns:
-            raise _no_column(column, columns)
+        require_column(column, columns)
+        text = str(int(cell)) if isinstance(cell, bool) else str(cell)
         try:
-            found[column] = columns[column](str(int(cell)) if isinstance(cell, bool) else str(cell))
+            parsed[column] = columns[column](text)
         except ValueError as error:
             raise ValueError(f"{column}: {str(cell)[:40]!r} is {error}") from None
-    return found
+    return parsed
 
 
 def _readings(value: Any, info: ValidationInfo) -> Any:
-    columns = _columns(info)
-    unknown = (
-        next((column for column in value if column not in columns), None)
-        if isinstance(value, dict)
-        else None
-    )
-    if unknown is not None:
-        raise _no_column(unknown, columns)
+    for column in value if isinstance(value, dict) else ():
+        require_column(column, _columns(info))
     return value
 
 
 def _readable(value: Any, info: ValidationInfo) -> str:
-    known = (*_columns(info), TEXT)
-    if value not in known:
-        raise _no_column(value, known)
+    require_column(value, (*_columns(info), TEXT))
     return str(value)
 
 
@@ -88,8 +88,28 @@ def _where(value: Any, info: ValidationInfo) -> Selector:
     return parse_selector(value, columns=_columns(info))
 
 
-def _where_plan(value: Any, info: ValidationInfo) -> Selector:
-    return parse_selector(value, columns=_columns(info), more=PLAN)
+def _where_run(value: Any, info: ValidationInfo) -> Selector:
+    return parse_selector(value, columns=(*_columns(info), *RUN))
+
+
+def _limits(value: Any) -> Any:
+    """Limits of each fold; a number alone limits the mean."""
+    if not isinstance(value, dict):
+        return value
+    limits = {
+        fold: limit if isinstance(limit, dict) else {"mean": limit} for fold, limit in value.items()
+    }
+    for statistic in (name for limit in limits.values() for name in limit):
+        if statistic not in STATISTICS:
+            raise ValueError(f"{str(statistic)[:40]!r} is not one of {', '.join(STATISTICS)}")
+    return limits
+
+
+def _metric(value: Any, info: ValidationInfo) -> str:
+    metrics = _form(info).metrics
+    if value not in metrics:
+        raise ValueError(f"not one of {', '.join(metrics)}")
+    return str(value)
 
 
 def _options(value: Any, info: ValidationInfo) -> Any:
@@ -109,20 +129,20 @@ def _pattern(value: Any) -> re.Pattern[str]:
 
 
 Where = Annotated[Selector, BeforeValidator(_where)]
-WherePlan = Annotated[Selector, BeforeValidator(_where_plan)]
+WhereRun = Annotated[Selector, BeforeValidator(_where_run)]
 Cells = Annotated[Mapping[str, Any], BeforeValidator(_cells)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A cell read from the words of another.
+    """A cell that is read from the text of another.
 
     Args:
-        column: where to look.
-        pattern: its one group is the cell.
-        cuts: the group lists where pipeline stages begin and end, not how many layers each has: 0,
-            7, 14.
-        before, after: modules counted there that are no layers: before the first, after the last.
+        column: the cell to read from.
+        pattern: its one group is the value.
+        cuts: whether the group lists the first module of each pipeline stage and the last module,
+            0, 7, 14, instead of the number of layers of each stage.
+        before, after: modules that are counted there and are no layers, at either end.
     """
 
     __pydantic_config__ = _FORBID
@@ -135,18 +155,18 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What holds for the rows of `where`.
+    """Cells, options and model fields of the rows that `where` selects.
 
     Args:
-        fill: cells where the table has none.
-        read: the same, from words of the row.
-        replace: cells whatever the table says.
-        options: of the runtime that another rule gives, where that does not set them itself, or of
-            an engine: its numbers may be computed from cells (`validation.computed`), and
-            ``prefill.`` or ``decode.`` before a name says whose workers' it is.
+        fill: values of cells that the table leaves empty.
+        read: the same, read from the text of another cell.
+        replace: values of cells, also where the table has others.
+        options: options of the runtime that another rule gives, unless that rule sets them; or of a
+            serving engine, where ``prefill.`` or ``decode.`` limits one to those workers. Numbers
+            may be computed from cells (`cell_expressions`).
         config: fields of the model's Hugging Face configuration.
-        skip: why these rows are not judged.
-        because: how it is known, or the words that say why.
+        skip: reason why these rows are not judged.
+        because: source of the fact, or the explanation of `skip`.
     """
 
     __pydantic_config__ = _FORBID
@@ -162,35 +182,39 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A sentence on rows that are far off, written after looking."""
+    """A sentence that explains why the rows that it selects are far off."""
 
     __pydantic_config__ = _FORBID
-    where: WherePlan
+    where: WhereRun
     sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """Mean |predicted / measured - 1| of a group of rows must not exceed a limit.
+    """Limits of the error |predicted / measured - 1| over a group of rows.
 
     Args:
-        where: the rows; any of these.
-        limits: kind of fold -> limit.
-        memory: of bytes, not of seconds.
-        peer: what the best published tool reaches on these rows.
+        where: selectors of which a row must match one.
+        metric: metric of the table; empty = its first.
+        limits: kind of fold -> statistic (``mean``, ``median``, ``worst``) -> largest error.
+        memory: the metric is memory.
+        peer: error of the best published tool on these rows.
     """
 
     __pydantic_config__ = _FORBID
     name: str
-    where: tuple[Where, ...]
-    limits: Mapping[str, float] = field(default_factory=dict)
+    where: tuple[WhereRun, ...]
+    metric: Annotated[str, BeforeValidator(_metric)] = ""
+    limits: Annotated[Mapping[str, Mapping[str, float]], BeforeValidator(_limits)] = field(
+        default_factory=dict
+    )
     memory: bool = False
     peer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordering:
-    """Plans of one sweep whose order by predicted time is compared with that by measured time."""
+    """A sweep of plans: the order by predicted time is compared with that by measured time."""
 
     __pydantic_config__ = _FORBID
     name: str
@@ -199,7 +223,7 @@ class Ordering:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Runs of the same work a device on the fewest and on the most devices."""
+    """Weak scaling: runs of the same work for each device, on `fewest` and on `most` devices."""
 
     __pydantic_config__ = _FORBID
     name: str
@@ -210,8 +234,8 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfitted:
-    """Rows that are judged, and that no constant is fitted to: a mechanism of theirs is known to be
-    missing.
+    """Rows that are judged but to which no constant is fitted, because the model is known to lack a
+    mechanism of theirs.
     """
 
     __pydantic_config__ = _FORBID
@@ -225,8 +249,8 @@ class Cards:
 
     Args:
         bandwidth: bytes/s, one direction, of all cards.
-        efficiency: the share of it that large messages reach.
-        because: where from.
+        efficiency: share of the bandwidth that large messages reach.
+        because: source.
     """
 
     __pydantic_config__ = _FORBID
@@ -237,11 +261,11 @@ class Cards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that is known of the tables at hand.
+    """Facts about the tables of one call.
 
     Args:
-        networks: lower-case words of ``inter_net`` -> bytes/s, one direction, of all cards of a
-            node, or the cards.
+        networks: lower-case text of the column ``inter_net`` -> bytes/s, one direction, of all
+            cards of a node, or the cards.
     """
 
     __pydantic_config__ = _FORBID
@@ -254,7 +278,7 @@ class Facts:
     networks: Mapping[str, float | Cards] = field(default_factory=dict)
 
     def joined(self, other: Facts) -> Facts:
-        """Both; the names of `self` win."""
+        """The facts of both; networks of `self` win."""
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
         both: dict[str, Any] = {
             name: {**theirs, **ours} if isinstance(ours, Mapping) else (*ours, *theirs)
@@ -267,42 +291,51 @@ _FILE: Final = TypeAdapter(Facts)
 _WHERE: Final[TypeAdapter[Selector]] = TypeAdapter(Where)
 
 
-def facts_beside(tables: Iterable[Path], *, columns: Columns = COLUMNS) -> Facts:
-    """Facts of the folders ``facts`` that lie beside tables; none where there is no such folder.
-    Raises DataError as `read_facts`.
-    """
-    found = Facts()
-    for folder in dict.fromkeys(table.parent / FOLDER for table in tables):
-        if folder.is_dir():
-            found = found.joined(read_facts(folder, columns=columns))
-    return found
-
-
-def read_facts(folder: Path, *, columns: Columns = COLUMNS) -> Facts:
-    """Facts of all ``.toml`` files of a folder, by name, on tables with these columns.
+def facts_of(tables: Iterable[Path], *, form: TableForm[Any], folder: Path | None = None) -> Facts:
+    """Facts in `folder`, else in the folders ``facts`` beside the tables; none without a folder.
 
     Raises:
-        DataError: no such folder, a file cannot be read, or is not of this form; the file and the
+        DataError: as `read_facts`.
+    """
+    if folder is not None:
+        return read_facts(folder, form=form)
+    joined = Facts()
+    for beside in dict.fromkeys(table.parent / FOLDER for table in tables):
+        if beside.is_dir():
+            joined = joined.joined(read_facts(beside, form=form))
+    return joined
+
+
+def read_facts(folder: Path, *, form: TableForm[Any]) -> Facts:
+    """Facts of all ``.toml`` files of a folder, in the order of their names.
+
+    Args:
+        form: form of the tables that the facts are about.
+
+    Raises:
+        DataError: no such folder, or a file cannot be read or has another form; the file and the
         place in it are named.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", hint="give a folder of facts (.toml files)")
-    found = Facts()
+    joined = Facts()
     for path in sorted(folder.glob("*.toml")):
         try:
             content = path.read_bytes()
         except OSError as error:
             raise DataError(f"{path}: {error.strerror}", hint="a file of facts on tables") from None
-        found = found.joined(parse_facts(content, name=path.name, columns=columns))
-    return found
+        joined = joined.joined(parse_facts(content, name=path.name, form=form))
+    return joined
 
 
-def parse_facts(content: bytes, *, name: str, columns: Columns = COLUMNS) -> Facts:
-    """The facts in a TOML text; `name` names it in errors. A key ``where`` at the top narrows every
-    rule and remark of the file.
+def parse_facts(content: bytes, *, name: str, form: TableForm[Any]) -> Facts:
+    """The facts in a TOML text. A key ``where`` at the top narrows every rule and remark of it.
+
+    Args:
+        name: name of the text in errors.
 
     Raises:
-        DataError: see `read_facts`.
+        DataError: as `read_facts`.
     """
     if len(content) > MAX_FILE_BYTES:
         raise DataError(
@@ -313,26 +346,26 @@ def parse_facts(content: bytes, *, name: str, columns: Columns = COLUMNS) -> Fac
     except (ValueError, RecursionError) as error:
         raise DataError(f"{name}: not TOML: {error}", hint="a file of facts on tables") from None
     try:
-        every = _WHERE.validate_python(document.pop("where", {}), context={"columns": columns})
-        facts = _FILE.validate_python(document, context={"columns": columns})
+        top = _WHERE.validate_python(document.pop("where", {}), context=form)
+        facts = _FILE.validate_python(document, context=form)
     except ValidationError as error:
         raise _first_error(error, name=name) from None
-    return replace(
-        facts,
-        rules=tuple(replace(rule, where=every.narrowed(rule.where)) for rule in facts.rules),
-        remarks=tuple(
-            replace(remark, where=every.narrowed(remark.where)) for remark in facts.remarks
-        ),
-    )
+
+    def narrowed(selecting: Iterable[Any]) -> tuple[Any, ...]:
+        return tuple(replace(part, where=top.narrowed(part.where)) for part in selecting)
+
+    return replace(facts, rules=narrowed(facts.rules), remarks=narrowed(facts.remarks))
 
 
 def _first_error(error: ValidationError, *, name: str) -> DataError:
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(f"{part + 1}" if isinstance(part, int) else part[:60] for part in first["loc"])
-    message = first["msg"].removeprefix("Value error, ")
+    details = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(
+        f"{part + 1}" if isinstance(part, int) else part[:60] for part in details["loc"]
+    )
+    message = details["msg"].removeprefix("Value error, ")
     hint = (
         "rules, remarks and bars are counted from 1"
-        if any(isinstance(part, int) for part in first["loc"])
+        if any(isinstance(part, int) for part in details["loc"])
         else ""
     )
     return DataError(f"{name}: {place or 'where'}: {message[:300]}", hint=hint)

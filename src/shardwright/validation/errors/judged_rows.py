@@ -1,0 +1,182 @@
+"""Prediction errors: each measured run compared with its prediction, and statistics of groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean, median
+from typing import Any, Final, Generic
+
+from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.validation.errors.measured_run import PredictionT, Progress, RunT
+from shardwright.validation.tables.skipped_rows import UNSUPPORTED, Skip, skip_of
+
+_UNSUPPORTED: Final = tuple(UNSUPPORTED)
+INFEASIBLE_ERROR: Final = 1.0
+"""Error of a run that took place and is predicted not to fit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedRow(Generic[RunT, PredictionT]):
+    """A measured run with its prediction.
+
+    Args:
+        fold: key of the fold that the run is in; empty where nothing is held out.
+        prediction: None for a run that is predicted not to fit.
+        infeasible: the part that does not fit; empty if all fits.
+    """
+
+    run: RunT
+    fold: str = ""
+    prediction: PredictionT | None
+    infeasible: str = ""
+
+    def predicted(self, metric: Any) -> float | None:
+        """Predicted value of a metric; None for a run that is predicted not to fit."""
+        if self.prediction is None:
+            return None
+        return self.run.predicted(self.prediction, metric)
+
+    def error(self, metric: Any) -> float | None:
+        """Predicted / measured - 1; 1.0 for a run that is predicted not to fit; None where the
+        metric was not measured.
+        """
+        measured = self.run.measured(metric)
+        if not measured:
+            return None
+        if self.prediction is None:
+            return INFEASIBLE_ERROR
+        predicted = self.predicted(metric)
+        return None if predicted is None else predicted / measured - 1
+
+    def largest_error(self, metrics: Iterable[Any]) -> float:
+        """Largest |error| of the metrics that were measured; 0 without any."""
+        return max((abs(self.error(metric) or 0.0) for metric in metrics), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation(Generic[RunT, PredictionT]):
+    """All rows of the tables in one kind of fold.
+
+    Args:
+        rows: runs that took place and could be predicted.
+        failures: configurations that ran out of memory, predicted.
+    """
+
+    fold: str
+    rows: tuple[JudgedRow[RunT, PredictionT], ...]
+    skipped: tuple[Skip, ...]
+    failures: tuple[JudgedRow[RunT, PredictionT], ...] = ()
+
+    @property
+    def predicted_failures(self) -> int:
+        """Number of failures that are predicted not to fit."""
+        return sum(bool(row.infeasible) for row in self.failures)
+
+    @property
+    def summary(self) -> str:
+        """Numbers of judged and of skipped rows, with the reasons."""
+        reasons = Counter(skip.reason.value for skip in self.skipped)
+        counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
+        return f"{len(self.skipped)} skipped{f' ({counts})' if counts else ''}"
+
+
+def judge(
+    runs: Iterable[RunT | Skip],
+    *,
+    predict: Callable[[RunT], PredictionT],
+    key: Callable[[RunT], str] = lambda _: "",
+    fold: str = "none",
+    progress: Progress | None = None,
+) -> Validation[RunT, PredictionT]:
+    """Compare every measured run with its prediction.
+
+    Args:
+        predict: raises InfeasibleError for a run that does not fit; StrategyError, ModelError,
+            ClusterError or RuntimeModelError for one that cannot be described, which is skipped.
+        key: key of a run's fold.
+        fold: name of the kind of fold; `predict` chooses its constants.
+    """
+    judged: list[JudgedRow[RunT, PredictionT]] = []
+    skipped: list[Skip] = []
+    listed = list(runs)
+    for index, run in enumerate(listed):
+        if progress is not None:
+            progress("rows", index, len(listed))
+        if isinstance(run, Skip):
+            skipped.append(run)
+            continue
+        prediction, infeasible = None, ""
+        try:
+            prediction = predict(run)
+        except InfeasibleError as error:
+            infeasible = error.message
+        except _UNSUPPORTED as error:
+            skipped.append(skip_of(run.measurement, error))
+            continue
+        judged.append(
+            JudgedRow(run=run, fold=key(run), prediction=prediction, infeasible=infeasible)
+        )
+    return Validation(
+        fold=fold,
+        rows=tuple(row for row in judged if row.run.ran),
+        skipped=tuple(skipped),
+        failures=tuple(row for row in judged if not row.run.ran),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorStatistics:
+    """Statistics of the errors of n rows.
+
+    Args:
+        mean, median, worst: of |error|.
+        bias: of the errors with sign; negative = predicted too fast or too small.
+    """
+
+    n: int
+    mean: float
+    median: float
+    worst: float
+    bias: float
+
+
+def error_statistics(
+    rows: Iterable[JudgedRow[RunT, PredictionT]], metric: Any, *, typical_bias: bool = False
+) -> ErrorStatistics | None:
+    """Statistics of the errors in one metric; None where no row has it.
+
+    Args:
+        typical_bias: the bias is the median over all rows, not the mean over those that are
+            predicted to fit.
+    """
+    pairs = [(error, row) for row in rows if (error := row.error(metric)) is not None]
+    if not pairs:
+        return None
+    errors = [error for error, _ in pairs]
+    feasible = [error for error, row in pairs if not row.infeasible] or [0.0]
+    sizes = [abs(error) for error in errors]
+    return ErrorStatistics(
+        n=len(sizes),
+        mean=fmean(sizes),
+        median=median(sizes),
+        worst=max(sizes),
+        bias=median(errors) if typical_bias else fmean(feasible),
+    )
+
+
+def grouped(
+    rows: Iterable[JudgedRow[RunT, PredictionT]],
+    key: Callable[[JudgedRow[RunT, PredictionT]], str],
+) -> dict[str, Sequence[JudgedRow[RunT, PredictionT]]]:
+    """Rows by key, in the order in which the keys first appear."""
+    groups: dict[str, list[JudgedRow[RunT, PredictionT]]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return {**groups}
+
+
+def source_of(row: JudgedRow[RunT, PredictionT]) -> str:
+    """Identifier of the source that published a row."""
+    return str(row.run.measurement.source_id)

@@ -1,0 +1,79 @@
+"""Types that training and serving share: a measured run, its metrics and kinds of fold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from shardwright.hardware.cluster import Cluster
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.graph import Model
+
+SHIPPED_FOLD: Final = "none"
+"""Kind of fold that holds nothing out: rows are predicted with the shipped constants."""
+Progress = Callable[[str, int, int], None]
+"""Called with (phase, tasks done, tasks in all)."""
+
+
+class MeasuredRun(Protocol):
+    """A row of a table as a problem to predict, with the values that were measured."""
+
+    @property
+    def measurement(self) -> Any:
+        """The row as published."""
+
+    @property
+    def model(self) -> Model:
+        """Model that ran."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Cluster on which it ran."""
+
+    @property
+    def ran(self) -> bool:
+        """True if it ran; a configuration that ran out of memory did not."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Settings that the row does not have, each with how it is known."""
+
+    def measured(self, metric: Any, /) -> float | None:
+        """Measured value of a metric; None where the row has none."""
+
+    def predicted(self, prediction: Any, metric: Any, /) -> float | None:
+        """Predicted value of a metric, to compare with the measured one."""
+
+    def run_cells(self) -> Mapping[str, Any]:
+        """Name -> value of the properties that remarks and bars may use besides columns."""
+
+
+RunT = TypeVar("RunT", bound=MeasuredRun)
+ConstantsT = TypeVar("ConstantsT")
+PredictionT = TypeVar("PredictionT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fold(Generic[RunT]):
+    """A kind of fold: rows with one key are predicted with constants fitted without them.
+
+    Args:
+        key: key of a run's fold.
+        fitted_as: kind of fold whose constants are used; empty = its own.
+        predicted_as: the run that is predicted in place of a run; None = the run itself.
+    """
+
+    name: str
+    key: Callable[[RunT], str]
+    fitted_as: str = ""
+    predicted_as: Callable[[RunT], RunT] | None = None
+
+
+def by_name(*folds: Fold[RunT]) -> dict[str, Fold[RunT]]:
+    """Name -> kind of fold."""
+    return {fold.name: fold for fold in folds}
+
+
+def has_routed_experts(model: Model) -> bool:
+    """True if the model has routed experts."""
+    return any(part.experts is not None for block in model.blocks for part in block.operators)

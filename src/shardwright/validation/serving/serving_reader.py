@@ -1,0 +1,31 @@
+"""The reader of tables of served configurations."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
+from shardwright.validation.reader import Reader
+from shardwright.validation.serving.accuracy_page import serving_page
+from shardwright.validation.serving.empty_table import COLUMNS
+from shardwright.validation.serving.fit_constants import fit_folds, read_slopes, slopes_text
+from shardwright.validation.serving.measured_deployment import ServingRun, ServingValues
+from shardwright.validation.serving.measured_rows import SERVING_TABLE
+from shardwright.validation.serving.predict_deployment import predict_serving
+from shardwright.validation.serving.row_to_deployment import to_serving_run
+from shardwright.validation.serving.serving_errors import FOLDS, serving_json
+
+SERVED: Final[Reader[ServingRun, ServingValues, ServingConstants]] = Reader(
+    form=SERVING_TABLE,
+    template=COLUMNS,
+    folds=FOLDS,
+    of=" of serving",
+    shipped=SERVING,
+    to_run=to_serving_run,
+    predict=predict_serving,
+    fit=fit_folds,
+    read_stored=read_slopes,
+    stored_text=slopes_text,
+    to_json=serving_json,
+    page=serving_page,
+)

@@ -1,0 +1,122 @@
+"""Cells, options and model fields that facts give to a row, or the reason why it is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from itertools import accumulate, pairwise
+from typing import Any
+
+from shardwright.lazy_dataclass import dataclass
+from shardwright.validation.tables.cell_expressions import computed
+from shardwright.validation.tables.csv_rows import EMPTY, Columns
+from shardwright.validation.tables.row_conditions import cells_of
+from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
+from shardwright.validation.tables.table_facts import Facts, Reading, Rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFacts:
+    """Facts about one row.
+
+    Args:
+        cells: column -> value of cells that the facts fill or replace.
+        config: fields of the model's configuration.
+        options: name -> value of the options of the runtime or engine.
+        assumptions: a line for each rule that gave cells or options, with its source.
+    """
+
+    cells: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    assumptions: tuple[str, ...] = ()
+
+
+def facts_of_row(row: Any, *, facts: Facts, columns: Columns) -> RowFacts:
+    """Facts about a row. Rules read its cells as published, never a cell that another rule filled.
+
+    Raises:
+        UnusableRowError: a rule skips the row, or gives a value that its column does not take.
+    """
+    published = cells_of(row)
+    filled: dict[str, Any] = {}
+    config: dict[str, Any] = {}
+    options: dict[str, str] = {}
+    assumptions = []
+    for rule in facts.rules:
+        if not rule.where.matches(published):
+            continue
+        if rule.skip is not None:
+            raise UnusableRowError(rule.skip, rule.because)
+        try:
+            cells = _cells(rule, published, columns=columns)
+            settings = options_of_text(computed(rule.options, published))
+        except ValueError as error:
+            raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, str(error)) from None
+        new_cells = {column: value for column, value in cells.items() if column not in filled}
+        new_options = {name: value for name, value in settings.items() if name not in options}
+        filled |= new_cells
+        options |= new_options
+        config = {**rule.config, **config}
+        if (new_cells or new_options) and rule.because:
+            texts = [f"{column} {cell_text(value)}" for column, value in new_cells.items()]
+            texts += map("=".join, new_options.items())
+            assumptions.append(f"{', '.join(texts)}: {rule.because}")
+    return RowFacts(cells=filled, config=config, options=options, assumptions=tuple(assumptions))
+
+
+def options_of_text(text: str) -> dict[str, str]:
+    """Name -> value of options in the form ``name=value name=value``."""
+    return {name: value for name, _, value in (word.partition("=") for word in text.split())}
+
+
+def text_of_options(options: Mapping[str, str]) -> str:
+    """Inverse of `options_of_text`."""
+    return " ".join(map("=".join, options.items()))
+
+
+def cell_text(value: Any) -> str:
+    """Text of a cell's value, as assumptions show it."""
+    if isinstance(value, tuple) and value:
+        return ",".join(map(str, value))
+    return "nothing" if value in EMPTY else str(value)
+
+
+def _cells(rule: Rule, published: Mapping[str, Any], *, columns: Columns) -> dict[str, Any]:
+    """Column -> value of the cells that one rule gives to a row."""
+    empty = {column for column, value in published.items() if value in EMPTY}
+    cells = {column: value for column, value in rule.replace.items() if published[column] != value}
+    cells |= {column: value for column, value in rule.fill.items() if column in empty}
+    for column, reading in rule.read.items():
+        if column in empty:
+            value = _read(reading, published, column=column, columns=columns)
+            if value not in EMPTY:
+                cells[column] = value
+    return cells
+
+
+def _read(reading: Reading, published: Mapping[str, Any], *, column: str, columns: Columns) -> Any:
+    """The value of a cell in the text of another; None where the pattern does not match.
+
+    Raises:
+        ValueError: the text is no value of the column.
+    """
+    text = published[reading.column]
+    match = reading.pattern.search("" if text is None else str(text))
+    if match is None:
+        return None
+    try:
+        value = columns[column](match[1])
+    except ValueError as error:
+        raise ValueError(f"{column} in {reading.column}: {match[1][:40]!r} is {error}") from None
+    return _stage_layers(value, reading) if isinstance(value, tuple) else value
+
+
+def _stage_layers(listed: tuple[int, ...], reading: Reading) -> tuple[int, ...]:
+    """Layers of each pipeline stage, from counts of modules or from the bounds of the stages.
+
+    For example bounds 0, 7, 14, 30 with 3 modules before the 24 layers and 3 after are 4, 7, 13.
+    """
+    bounds = listed if reading.cuts else (0, *accumulate(listed))
+    end = bounds[-1] - reading.after
+    return tuple(min(high, end) - max(low, reading.before) for low, high in pairwise(bounds))

@@ -1,0 +1,272 @@
+"""Markdown page of the accuracy of predicted training runs (docs/accuracy.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from shardwright.hardware.catalog.constants import DECLARED, SHIPPED, Constants
+from shardwright.simulator.prediction import Prediction
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.validation.errors.error_limits import BarResult, judge_bar
+from shardwright.validation.errors.judged_rows import error_statistics, grouped, source_of
+from shardwright.validation.errors.markdown_tables import (
+    Line,
+    error_cell,
+    far_section,
+    percent,
+    remark_of,
+    section,
+    skipped_section,
+)
+from shardwright.validation.reader import Study
+from shardwright.validation.tables.row_conditions import cells_of
+from shardwright.validation.tables.table_facts import Bar, Facts, Remark
+from shardwright.validation.training.measured_rows import TrainingMetric
+from shardwright.validation.training.measured_run import TrainingRun
+from shardwright.validation.training.order_and_scaling import (
+    TrainingRow,
+    TrainingValidation,
+    by_kind,
+    coverage,
+    rank_correlation,
+    sweeps,
+    weak_scaling,
+)
+
+FAR: Final = 0.15
+"""Error above which a row is listed."""
+BOOTSTRAP_SEED: Final = 0
+TrainingStudy = Study[TrainingRun, Prediction, Constants]
+
+_HEAD: Final = """# Accuracy
+
+Predicted against measured, on published runs with a full configuration. This page is written by `make accuracy`; do not edit it.
+
+Error is |predicted / measured - 1| on seconds a step or on bytes; bias is its mean with sign (minus: predicted too fast, or too small).
+A run that happened and is called infeasible counts as 100 %. Nothing is tuned per row, per source or per framework.
+
+Columns: *in sample*, with the shipped constants, which were fitted to all rows but those of runs with a mechanism that is known to be
+missing (`unfitted` in benchmarks/published/facts/bars.toml says which and why; they are judged in all columns); *model*, each model of
+each source predicted with constants fitted without it; *source*, each laboratory or vendor predicted with constants fitted without all of
+its rows, its framework described from documents alone: what a stranger should expect; *other base*, the same under the nearest base of
+another framework, for whom nobody has described theirs; *accelerator*, each accelerator predicted with constants fitted on the others. A
+constant that the remaining rows do not inform is then its prior.
+"""  # noqa: E501 - the text is as the page has it
+
+
+def accuracy_page(
+    study: TrainingStudy, *, facts: Facts, far: float = FAR, picture: str = ""
+) -> str:
+    """Markdown text of the page.
+
+    Args:
+        facts: bars, orders, scalings and remarks about the rows.
+        far: error above which a row is listed, as a fraction.
+        picture: file name of the scatter plot; empty = none.
+    """
+    plain = study.validation("none")
+    parts = [
+        _HEAD,
+        f"![predicted against measured]({picture})\n" if picture else "",
+        _unseen(study),
+        _bars(study, bars=facts.bars),
+        _checks(study, facts=facts),
+        _constants(study),
+        _sources(study, TrainingMetric.TIME),
+        _sources(study, TrainingMetric.MEMORY),
+        _far(plain, far=far, remarks=facts.remarks),
+        skipped_section(plain, about=", by source and reason", details=False),
+        _failures(plain),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def fold_name(validation: TrainingValidation) -> str:
+    """Name of a kind of fold as the page prints it."""
+    return "in sample" if validation.fold == "none" else validation.fold
+
+
+def _unseen(study: TrainingStudy) -> str:
+    """Errors of all sources together, for users whose stack is in no table."""
+    lines: list[Line] = []
+    for name, experts in (("dense", False), ("with experts", True)):
+        kinds = [by_kind(validation, experts=experts) for validation in study.validations]
+        cells = (f"{percent(kind.by_row)}, {percent(kind.by_source)}" for kind in kinds)
+        lines.append((name, str(kinds[0].n), str(kinds[0].sources), *cells))
+    about = (
+        "Mean error of all rows, and mean over sources of the mean error of each. A stack that was"
+        " never seen gets *source*."
+    )
+    header = ("models", "rows", "sources", *map(fold_name, study.validations))
+    return section("Stacks never seen", header, lines, about=about)
+
+
+def judge_training_bar(bar: Bar, validation: TrainingValidation) -> BarResult:
+    """The result of a bar of step times, or of memory, in one kind of fold."""
+    metric = TrainingMetric.MEMORY if bar.memory else bar.metric or TrainingMetric.TIME
+    return judge_bar(bar, validation.rows, metric=metric, fold=validation.fold)
+
+
+def _bars(study: TrainingStudy, *, bars: Sequence[Bar]) -> str:
+    lines: list[Line] = []
+    for bar in bars:
+        results = [judge_training_bar(bar, validation) for validation in study.validations]
+        limits = ", ".join(
+            f"{fold} {'' if statistic == 'mean' else f'{statistic} '}{percent(limit)}"
+            for fold, of_fold in bar.limits.items()
+            for statistic, limit in of_fold.items()
+        )
+        cells = map(_bar_cell, results)
+        lines.append((bar.name, str(results[0].n), *cells, limits, bar.peer or "-"))
+    header = ("rows", "n", *map(fold_name, study.validations), "bar", "best peer")
+    about = "Mean error (bias); **bold** holds its bar, *italic* misses it."
+    return section("Bars", header, lines, about=about)
+
+
+def _bar_cell(result: BarResult) -> str:
+    if result.errors is None:
+        return "-"
+    text = f"{percent(result.errors.mean)} ({percent(result.errors.bias, sign=True)})"
+    if not result.limits:
+        return text
+    return f"**{text}**" if result.holds else f"*{text}*"
+
+
+def _checks(study: TrainingStudy, *, facts: Facts) -> str:
+    lines = [
+        (fold_name(validation), *check)
+        for validation in study.validations
+        for check in _checks_of(validation, facts=facts)
+    ]
+    return section("Order, scaling, intervals", ("fold", "what", "result"), lines)
+
+
+def _checks_of(validation: TrainingValidation, *, facts: Facts) -> Iterable[tuple[str, str]]:
+    """(name, result) of the intervals, sweeps, orders and scalings in one kind of fold."""
+    covered = coverage(validation.rows)
+    yield (
+        "80 % interval",
+        f"{percent(covered.inside)} of {covered.n} rows inside, half-width"
+        f" {covered.width:.2f} x mean error",
+    )
+    if found := sweeps(validation):
+        mean = float(np.mean([sweep.regret for sweep in found]))
+        worst = max(found, key=lambda sweep: sweep.regret)
+        yield (
+            "sweeps",
+            f"plan predicted best is {percent(mean)} slower than the best on average over"
+            f" {len(found)} sweeps; worst {percent(worst.regret)} ({worst.name})",
+        )
+    for order in facts.orders:
+        rows = [
+            row for row in validation.rows if order.where.matches(cells_of(row.run.measurement))
+        ]
+        if len(rows) > 1:
+            rank = rank_correlation(rows, generator=np.random.default_rng(BOOTSTRAP_SEED))
+            yield (
+                order.name,
+                f"Spearman {rank.value:.3f} over {rank.n} plans, 80 % bootstrap {rank.low:.3f}"
+                f" to {rank.high:.3f}",
+            )
+    for described in facts.scalings:
+        scaling = weak_scaling(validation, described)
+        if scaling is not None:
+            yield (
+                f"weak scaling, {scaling.name}",
+                f"T({scaling.most})/T({scaling.fewest}) predicted {scaling.predicted:.3f}, measured"
+                f" {scaling.measured:.3f}",
+            )
+
+
+def _constants(study: TrainingStudy) -> str:
+    fit = study.fitted.report
+    lines = [
+        (
+            constant.name,
+            constant.owner,
+            f"{getattr(SHIPPED, constant.name):.4g}",
+            f"{fit.low[constant.name]:.4g} to {fit.high[constant.name]:.4g}" if fit else "-",
+            str(fit.informed[constant.name]) if fit else "-",
+            f"{constant.prior:.4g}",
+            constant.meaning,
+            constant.source,
+        )
+        for constant in DECLARED
+    ]
+    header = (
+        "constant",
+        "owner",
+        "shipped",
+        "80 % interval",
+        "rows that move it",
+        "prior",
+        "meaning",
+        "source of the prior",
+    )
+    return section("Fitted constants", header, lines, about=f"{len(DECLARED)} in all.")
+
+
+def _sources(study: TrainingStudy, metric: TrainingMetric) -> str:
+    """Errors of each source; of memory, which no constant moves, in sample alone."""
+    of_time = metric is TrainingMetric.TIME
+    plain, *others = study.validations if of_time else study.validations[:1]
+    held_out = [grouped(validation.rows, source_of) for validation in others]
+    lines: list[Line] = []
+    for source, rows in grouped(plain.rows, source_of).items():
+        errors = error_statistics(rows, metric)
+        if errors is None:
+            continue
+        means = [error_statistics(groups.get(source, ()), metric) for groups in held_out]
+        lines.append(
+            (
+                source,
+                str(errors.n),
+                *map(percent, (errors.mean, errors.median, errors.worst)),
+                percent(errors.bias, sign=True),
+                *(percent(found.mean) if found else "-" for found in means),
+                *((percent(coverage(rows).inside),) if of_time else ()),
+                str(sum(bool(row.infeasible) for row in rows)),
+            )
+        )
+    header = (
+        "source",
+        "rows",
+        "mean",
+        "median",
+        "worst",
+        "bias",
+        *(f"mean, {validation.fold}" for validation in others),
+        *(("in interval",) if of_time else ()),
+        "called infeasible",
+    )
+    return section(f"{metric.value.capitalize()} by source", header, lines)
+
+
+def _far(validation: TrainingValidation, *, far: float, remarks: Sequence[Remark]) -> str:
+    def line(row: TrainingRow) -> Line:
+        run, measurement = row.run, row.run.measurement
+        return (
+            measurement.source_id,
+            measurement.table_or_row,
+            measurement.model_name,
+            f"{run.cluster.num_devices} x {measurement.gpu}",
+            f"`{print_grid(run.grid)}`",
+            run.runtime,
+            *(error_cell(row.error(metric)) for metric in TrainingMetric),
+            f"infeasible: {row.infeasible}" if row.infeasible else remark_of(run, remarks),
+        )
+
+    header = ("source", "row", "model", "devices", "strategy", "runtime", "time", "memory", "why")
+    return far_section(validation, header, line, far=far, metrics=TrainingMetric)
+
+
+def _failures(validation: TrainingValidation) -> str:
+    if not validation.failures:
+        return ""
+    return (
+        f"## Configurations that did not fit\n\n{validation.predicted_failures} of"
+        f" {len(validation.failures)} are predicted not to fit.\n"
+    )

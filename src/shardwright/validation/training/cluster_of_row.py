@@ -1,0 +1,128 @@
+"""The cluster of a row: an expression, a file, or devices of one accelerator in usual nodes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from shardwright.errors import ClusterError, nearest
+from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
+from shardwright.hardware.catalog.nodes import node_of, smaller_node
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device import Accelerator
+from shardwright.hardware.expression import MAX_DEVICES, fill_nodes, parse_cluster
+from shardwright.hardware.files.yaml_cluster import load_cluster
+from shardwright.validation.tables.csv_rows import CLUSTER_FILES
+from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
+from shardwright.validation.tables.table_facts import Cards, Facts
+from shardwright.validation.training.measured_rows import Measurement
+
+_TERM: Final = re.compile(
+    r"([0-9]{1,6})(?: nodes?)? ?[xX] ?(?:([0-9]{1,3}) ?[xX]? )?([A-Za-z0-9][^(),]{0,60}?)"
+    r" *(?:[(,].*)?$"
+)
+_COUNT: Final = re.compile(r"^[0-9]{1,7}\s*[xX]\s*")
+_MEMORY: Final = re.compile(r"([0-9]{2,3})\s?[gG](?:i?[bB])?\b")
+MIXED: Final = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
+
+
+def row_cluster(row: Measurement, *, facts: Facts) -> Cluster:
+    """The cluster of a row. Its cell `cluster` wins over `gpu`, `gpus_per_node` and `inter_net`.
+
+    Raises:
+        UnusableRowError: the cells name no cluster, or one without `gpu_count` devices.
+    """
+    try:
+        if row.cluster:
+            return _with_count(_named(row.cluster), row=row, text=row.cluster)
+        if row.gpu.lower() == "mixed" or " + " in row.gpu_mix:
+            return _with_count(_mixed(row.gpu_mix), row=row, text=row.gpu_mix)
+        cards = facts.networks.get(row.inter_net.lower())
+        return _of_one_kind(row, device=_accelerator(row.gpu), cards=cards)
+    except ClusterError as error:
+        raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
+
+
+def _named(cell: str) -> Cluster:
+    """The cluster of a cluster expression or of a cluster file."""
+    return load_cluster(cell) if cell.endswith(CLUSTER_FILES) else parse_cluster(cell)
+
+
+def _with_count(cluster: Cluster, *, row: Measurement, text: str) -> Cluster:
+    """The cluster, where it has the row's number of devices."""
+    if row.gpu_count and cluster.num_devices != row.gpu_count:
+        raise UnusableRowError(
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            f"{text[:60]} has {cluster.num_devices} devices, not {row.gpu_count}",
+        )
+    return cluster
+
+
+def _mixed(text: str) -> Cluster:
+    """Groups of nodes such as ``3 nodes x 4 V100-16GB + 1x4 T4``; ``8x H100 + 8x A100`` are devices
+    in the catalog's nodes.
+    """
+    groups = []
+    for term in text.split(" + "):
+        match = _TERM.match(term.strip())
+        if match is None:
+            detail = f"{text[:80]}: {MIXED}" if text else MIXED
+            raise UnusableRowError(SkipReason.MIXED_CLUSTER, detail)
+        device = _accelerator(match[3])
+        count, per_node = int(match[1]), int(match[2] or 0)
+        devices = count * (per_node or 1)
+        if not 0 < devices <= MAX_DEVICES:
+            raise UnusableRowError(
+                SkipReason.INCONSISTENT_CONFIGURATION,
+                f"{term[:60]}: from 1 to {MAX_DEVICES} devices",
+            )
+        node = node_of(device)
+        if per_node and per_node < node.num_devices:
+            node = smaller_node(node, num_devices=per_node)
+        groups.append(fill_nodes(node, num_devices=devices, name=device.name))
+    names = (
+        f"{group.kind.accelerator.name}:{group.count * group.kind.num_devices}" for group in groups
+    )
+    return Cluster(expression=" + ".join(names), groups=tuple(groups))
+
+
+def _accelerator(text: str) -> Accelerator:
+    """The accelerator of a cell, also with a count (``8x A100``) or a memory (``A100-40G``).
+
+    Raises:
+        UnusableRowError: there is none.
+    """
+    bare = _COUNT.sub("", text.strip())
+    for name in (text, _MEMORY.sub(r"\1GB", bare), _MEMORY.sub("", bare).strip(" -")):
+        device = find_accelerator(name)
+        if device is not None:
+            return device
+    raise UnusableRowError(
+        SkipReason.UNKNOWN_ACCELERATOR, f"{text[:60]}: {nearest(text, accelerator_names())}"
+    )
+
+
+def _of_one_kind(row: Measurement, *, device: Accelerator, cards: float | Cards | None) -> Cluster:
+    """Nodes of the row's size with the network of its facts, else the catalog's nodes."""
+    node, count = node_of(device), row.gpu_count or 0
+    size = row.gpus_per_node or node.num_devices
+    if size < node.num_devices:
+        node = smaller_node(node, num_devices=size)
+    if cards is not None:
+        bandwidth, efficiency = (
+            (cards.bandwidth, cards.efficiency)
+            if isinstance(cards, Cards)
+            else (cards, node.nic.efficiency)
+        )
+        nic = replace(
+            node.nic,
+            bandwidth=bandwidth / node.nics,
+            reverse_bandwidth=0.0,
+            efficiency=efficiency,
+        )
+        node = replace(node, nic=nic)
+    return Cluster(
+        expression=f"{device.name}:{count}",
+        groups=(fill_nodes(node, num_devices=count, name=device.name),),
+    )

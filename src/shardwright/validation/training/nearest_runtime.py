@@ -1,0 +1,73 @@
+"""A run under the runtime of another framework that behaves most alike: the prediction of someone
+whose framework nobody has described.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from functools import cache
+from typing import Final
+
+from shardwright.errors import RuntimeModelError
+from shardwright.runtime.facts import IDENTITY
+from shardwright.runtime.options import chosen
+from shardwright.runtime.own_engine import RUNTIME as OWN_ENGINE
+from shardwright.runtime.registry import load_runtime, runtime_names
+from shardwright.runtime.runtime import Options, Runtime
+from shardwright.validation.training.measured_run import TrainingRun
+
+_CAPABILITIES: Final = frozenset(
+    re.findall(
+        r"\w+",
+        "vendors zero_stages zero_with_pipeline hybrid_sharding optimizer_offload schedules"
+        " default_recompute sequence_parallel context_ring context_gather context_ulysses"
+        " expert_parallel",
+    )
+)
+"""Fields of a runtime that say what a framework can run, and nothing about its speed."""
+_BEHAVIOUR: Final = tuple(
+    f.name for f in fields(Runtime) if f.name not in IDENTITY and f.name not in _CAPABILITIES
+)
+
+
+def with_nearest_runtime(run: TrainingRun) -> TrainingRun:
+    """The run under the nearest runtime of another framework."""
+    return replace(run, runtime=nearest_runtime(run.runtime))
+
+
+@cache
+def nearest_runtime(text: str) -> str:
+    """Name of the runtime of another framework that differs in the fewest settings, with those
+    options of `text` that it has.
+
+    A framework of the same family, such as NeMo on Megatron-Core, is another framework; another
+    version is not. The package's own engine is never the nearest: where it has no facts it has
+    torchtitan's, so it would give torchtitan its own facts back.
+    """
+    runtime = load_runtime(text)
+    own_options = (*runtime.own, *runtime.options)
+    candidates = (_with_options(load_runtime(name), own_options) for name in runtime_names())
+    return min(
+        (
+            candidate
+            for candidate in candidates
+            if candidate.framework not in (runtime.framework, OWN_ENGINE.framework)
+        ),
+        key=lambda candidate: (_differences(runtime, candidate), candidate.name),
+    ).name
+
+
+def _differences(runtime: Runtime, candidate: Runtime) -> int:
+    """Number of behaviour fields in which two runtimes differ."""
+    return sum(getattr(runtime, name) != getattr(candidate, name) for name in _BEHAVIOUR)
+
+
+def _with_options(base: Runtime, options: Options) -> Runtime:
+    """The runtime with each option that it has; of two that contradict each other, the first."""
+    for name, value in dict(options).items():
+        try:
+            base = chosen(base, [(name, value)])
+        except RuntimeModelError:
+            continue
+    return base

@@ -1,0 +1,56 @@
+"""Step time and memory of a measured training run under given constants."""
+
+from __future__ import annotations
+
+from shardwright.errors import InfeasibleError
+from shardwright.hardware.catalog.constants import SHIPPED, Constants
+from shardwright.program.problem import Problem
+from shardwright.runtime.registry import load_runtime
+from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.predict import predict
+from shardwright.simulator.prediction import Prediction
+from shardwright.validation.training.measured_run import TrainingRun
+
+
+def problem_of_run(run: TrainingRun, constants: Constants = SHIPPED) -> Problem:
+    """The problem of a measured run."""
+    return Problem(
+        model=run.model,
+        cluster=run.cluster,
+        job=run.job,
+        runtime=load_runtime(run.runtime),
+        constants=constants,
+    )
+
+
+def predict_run(run: TrainingRun, constants: Constants = SHIPPED) -> Prediction:
+    """Step time and memory of a measured run, also of one that exceeds the device's memory.
+
+    Raises:
+        InfeasibleError, StrategyError, ModelError, ClusterError, RuntimeModelError: the part that
+        cannot be predicted.
+    """
+    return predict(problem_of_run(run, constants), run.grid, with_sources=False)
+
+
+def predict_fitting_run(run: TrainingRun, constants: Constants = SHIPPED) -> Prediction:
+    """Step time and memory of a measured run that fits on its devices.
+
+    Raises:
+        InfeasibleError: it does not fit. Others as `predict_run`.
+    """
+    prediction = predict_run(run, constants)
+    require_fits(prediction)
+    return prediction
+
+
+def require_fits(prediction: Prediction) -> None:
+    """Raise InfeasibleError where more is allocated than a device has."""
+    capacity, allocated = prediction.capacity_bytes, prediction.allocated_bytes
+    if capacity and allocated > capacity:
+        raise InfeasibleError(f"{allocated} bytes on a device of {capacity}")
+
+
+def step_seconds(run: TrainingRun, constants: Constants = SHIPPED) -> float:
+    """Seconds a step of a measured run, without its memory: all that a fit needs."""
+    return simulate_grid(problem_of_run(run, constants), run.grid).step_time_s

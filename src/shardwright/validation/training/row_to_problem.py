@@ -1,0 +1,430 @@
+"""A training run from a row of a table, or the reason why the row is skipped.
+
+Nothing is guessed. A cell that is empty, both in the table and in the facts beside it, and that the
+other cells do not imply (`implied_cells`), makes the row incomplete. Cells that were filled are
+listed in ``TrainingRun.assumptions``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+from shardwright.cost.step.model_flops import LONGEST_STEP_S, seconds_at_peak
+from shardwright.errors import ModelError, RuntimeModelError, StrategyError, UsageError
+from shardwright.hardware.device import Accelerator
+from shardwright.job.border import job_from_flags
+from shardwright.job.training import TrainingJob
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.catalog.catalog import load_model
+from shardwright.model.ir.graph import Model
+from shardwright.model.taught import taught
+from shardwright.model.trained import trained
+from shardwright.program.rule_violations import runtime_violations
+from shardwright.runtime.described import described
+from shardwright.runtime.options import offered_values
+from shardwright.runtime.registry import default_runtime, is_runtime, load_runtime
+from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import violations
+from shardwright.strategy.grid.schedules import grid_schedule
+from shardwright.units import GIB, TERA
+from shardwright.validation.tables.facts_of_row import (
+    RowFacts,
+    facts_of_row,
+    options_of_text,
+    text_of_options,
+)
+from shardwright.validation.tables.skipped_rows import (
+    Skip,
+    SkipReason,
+    UnusableRowError,
+    skip_of,
+)
+from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.training import table_spellings as spellings
+from shardwright.validation.training.cluster_of_row import row_cluster
+from shardwright.validation.training.implied_cells import recomputed_modules, with_implied_cells
+from shardwright.validation.training.launch_arguments import (
+    loads_teacher,
+    with_launch_cells,
+    with_launch_options,
+)
+from shardwright.validation.training.measured_rows import (
+    TRAINING_TABLE,
+    Measurement,
+    MemoryKind,
+)
+from shardwright.validation.training.measured_run import MeasuredKind, TrainingRun
+from shardwright.validation.training.model_from_sizes import row_model
+from shardwright.validation.training.predict_run import problem_of_run
+
+_TUNED: Final = re.compile(r"\b(SFT|LoRA|PEFT)\b")
+_REQUIRED: Final = ("gpu_count", "seq_len", "micro_batch", "tp", "pp", "precision")
+
+
+@dataclass(frozen=True, slots=True)
+class _Degrees:
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+
+
+def to_training_run(row: Measurement, *, facts: Facts, default: str = "") -> TrainingRun | Skip:
+    """The run of a row, or the skipped row.
+
+    Args:
+        default: runtime of rows for which neither they nor the facts name one.
+    """
+    try:
+        return _run(row, facts=facts, default=default)
+    except (UnusableRowError, StrategyError) as error:
+        return skip_of(row, error)
+
+
+def with_facts(row: Measurement, *, facts: Facts) -> tuple[Measurement, RowFacts]:
+    """The row with the cells and the options that facts give it, and those facts.
+
+    Raises:
+        UnusableRowError: the facts skip the row.
+    """
+    given = facts_of_row(row, facts=facts, columns=TRAINING_TABLE.columns)
+    cells = dict(given.cells)
+    if "runtime" in cells:
+        base, *named = cells["runtime"].split()
+        options = {**given.options, **options_of_text(" ".join(named))}
+        cells["runtime"] = f"{base} {text_of_options(options)}".strip()
+    return replace(row, **cells), given
+
+
+def _run(published: Measurement, *, facts: Facts, default: str) -> TrainingRun:
+    if "LOW QUALITY" in published.notes:
+        raise UnusableRowError(SkipReason.LOW_QUALITY)
+    if "OOM or hang" in published.notes:
+        raise UnusableRowError(SkipReason.AMBIGUOUS_FAILURE, "OOM or hang")
+    row, given = with_facts(published, facts=facts)
+    assumptions = [*given.assumptions]
+    try:
+        row = with_launch_cells(row, assumptions=assumptions)
+    except RuntimeModelError as error:
+        raise UnusableRowError(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
+    row, modules = recomputed_modules(with_implied_cells(row, assumptions=assumptions))
+    missing = next((name for name in _REQUIRED if not getattr(row, name)), "")
+    if missing:
+        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, missing)
+    cluster = row_cluster(row, facts=facts)
+    runtime = _runtime(
+        row, device=cluster.node.accelerator, default=default, assumptions=assumptions
+    )
+    offload_percent, offload_options = spellings.offload(row.offload)
+    runtime = _with_options(runtime, (*(f"{module}=on" for module in modules), *offload_options))
+    model = row_model(row, config=given.config)
+    model = _trained(row, model=model, assumptions=assumptions)
+    degrees = _degrees(row)
+    grid = _grid(
+        row,
+        degrees=degrees,
+        node=cluster.node.num_devices,
+        runtime=runtime,
+        offload_percent=offload_percent,
+        assumptions=assumptions,
+    )
+    samples = row.global_batch
+    if samples is None and row.gradient_accumulation and row.micro_batch:
+        samples = row.micro_batch * degrees.dp * row.gradient_accumulation
+    if samples is None:
+        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "global_batch")
+    job = _job(row, samples=samples)
+    _require_legal(grid, model=model, job=job, num_devices=row.gpu_count or 0)
+    kind, seconds = _measured(row, samples=samples)
+    memory_kind = (row.memory_kind if row.peak_mem_gb else None) or MemoryKind.NONE
+    ran = "OOM" not in row.notes
+    if ran and seconds is None and memory_kind is MemoryKind.NONE:
+        raise UnusableRowError(SkipReason.NO_MEASUREMENT)
+    has_memory = ran and memory_kind is not MemoryKind.NONE
+    run = TrainingRun(
+        measurement=published,
+        model=model,
+        cluster=cluster,
+        job=job,
+        runtime=runtime,
+        grid=grid,
+        measured_kind=kind,
+        measured_s=seconds if ran else None,
+        memory_kind=memory_kind if ran else MemoryKind.NONE,
+        memory_bytes=round((row.peak_mem_gb or 0.0) * GIB) if has_memory else None,
+        ran=ran,
+        laboratory=row.laboratory or row.source_id,
+    )
+    _require_possible(run)
+    _require_runnable(run, named=bool(row.runtime or default), assumptions=assumptions)
+    return replace(run, assumptions=tuple(assumptions))
+
+
+def _require_runnable(run: TrainingRun, *, named: bool, assumptions: list[str]) -> None:
+    """Skip a row whose runtime cannot run its strategy; where nothing names the runtime, add an
+    assumption instead.
+    """
+    for broken in runtime_violations(problem_of_run(run), run.grid):
+        if named:
+            raise UnusableRowError(
+                SkipReason.UNSUPPORTED_STRATEGY, f"{broken.message} ({broken.hint})"
+            )
+        assumptions.append(f"{broken.message}, and runs here all the same: say which runtime ran")
+
+
+def _require_possible(run: TrainingRun) -> None:
+    """Skip a row whose step is shorter than its FLOPs at the peak of the devices, as a cell in
+    milliseconds is, or too long to be simulated.
+    """
+    least = seconds_at_peak(problem_of_run(run))
+    if least == inf:
+        device, format_ = run.cluster.node.accelerator.name, run.job.compute.value
+        raise UnusableRowError(
+            SkipReason.INCONSISTENT_CONFIGURATION, f"{device} has no units for {format_}"
+        )
+    if least > LONGEST_STEP_S:
+        raise UnusableRowError(
+            SkipReason.INCONSISTENT_CONFIGURATION, f"at least {least:.3g} s at peak"
+        )
+    if run.measured_s is not None and run.measured_s < least:
+        raise UnusableRowError(
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            f"{run.measured_s:.3g} s, less than the {least:.3g} s at peak",
+        )
+
+
+def _runtime(row: Measurement, *, device: Accelerator, default: str, assumptions: list[str]) -> str:
+    """Name of the row's runtime, else of `default`, else of the usual one of the device."""
+    name = row.runtime or default
+    if not name:
+        name = default_runtime(device.vendor)
+        assumptions.append(f"runtime {name}: nothing says which, and it is usual on {device.name}")
+    try:
+        named = load_runtime(f"{_nearest_base(name, assumptions)} {row.options}").name
+        return _with_scaling(with_launch_options(named, row), row.precision)
+    except RuntimeModelError as error:
+        raise UnusableRowError(SkipReason.UNSUPPORTED_RUNTIME, error.message) from None
+
+
+def _nearest_base(cell: str, assumptions: list[str]) -> str:
+    """The runtime of a cell and its options; a framework and version become the nearest base."""
+    words = cell.split()
+    name = " ".join(word for word in words if "=" not in word)
+    base = "" if is_runtime(name) else described(name)
+    if not base:
+        return cell
+    assumptions.append(f"runtime {base}: the nearest to {name[:60]!r} that is described")
+    return " ".join([base, *(word for word in words if "=" in word)])
+
+
+def _with_scaling(name: str, precision: str) -> str:
+    """The runtime with the fp8 scaling that the cell `precision` names, unless it sets another or
+    does not have it.
+    """
+    scaling, runtime = spellings.scaling(precision), load_runtime(name)
+    if "fp8" in dict(runtime.options) or scaling not in offered_values(runtime).get("fp8", ()):
+        return name
+    return load_runtime(f"{name} fp8={scaling}").name if scaling else name
+
+
+def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model:
+    """The model with its frozen parts or adapters, and with its teacher.
+
+    Fine-tuning of all parameters is training on whole sequences; adapters need their rank.
+    """
+    tuned = _TUNED.search(f"{row.model_name} {row.table_or_row}")
+    if tuned and tuned[1] != "SFT" and not row.train:
+        raise UnusableRowError(SkipReason.FINE_TUNING, f"{tuned[1]}: train is empty")
+    if tuned:
+        assumptions.append(
+            f"{tuned[1]}: every sequence is filled, as packed samples fill it, and attended to"
+            " as one"
+        )
+    if not row.teacher and loads_teacher(row):
+        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "teacher")
+    try:
+        model = trained(model, row.train)
+        return taught(model, load_model(row.teacher)) if row.teacher else model
+    except UsageError as error:
+        raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
+    except ModelError as error:
+        raise UnusableRowError(SkipReason.UNSUPPORTED_MODEL, error.message) from None
+
+
+def _with_options(runtime: str, options: tuple[str, ...]) -> str:
+    """The runtime with the options that cells of the strategy set."""
+    try:
+        return load_runtime(" ".join([runtime, *options])).name
+    except RuntimeModelError as error:
+        raise UnusableRowError(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
+
+
+def _degrees(row: Measurement) -> _Degrees:
+    """tp, cp, pp and dp as printed; an empty dp is the devices over the other degrees."""
+    tp, cp, pp, count = row.tp or 1, row.cp or 1, row.pp or 1, row.gpu_count or 0
+    dp = row.dp or count // (tp * cp * pp)
+    if dp < 1 or tp * cp * pp * dp != count:
+        raise UnusableRowError(
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            f"tp {tp} x cp {cp} x pp {pp} x dp {dp} is not {count} devices",
+        )
+    return _Degrees(tp, cp, pp, dp)
+
+
+def _grid(
+    row: Measurement,
+    *,
+    degrees: _Degrees,
+    node: int,
+    runtime: str,
+    offload_percent: int,
+    assumptions: list[str],
+) -> Grid:
+    """The strategy. Without another schedule in its column it is 1F1B, interleaved with several
+    chunks.
+    """
+    zero, shard = spellings.sharding(row.zero_stage_or_fsdp, node=node)
+    replicas = degrees.dp * degrees.cp
+    if (row.optimizer_instances or 1) > 1:
+        shard = replicas // (row.optimizer_instances or 1)
+    schedule = _schedule(row, pp=degrees.pp, assumptions=assumptions)
+    recompute, recompute_layers = _recompute(row, runtime=runtime, assumptions=assumptions)
+    vpp = row.vpp or (grid_schedule(schedule).chunks if schedule else 1)
+    if not schedule and row.vpp is None and degrees.pp > 1:
+        assumptions.append("vpp 1: the cell is empty, and the pipeline may have been interleaved")
+    first, last, layers = _stage_layers(row, pp=degrees.pp, vpp=vpp)
+    return Grid(
+        tp=degrees.tp,
+        sp=bool(row.sp) and degrees.tp > 1,
+        cp=degrees.cp,
+        ulysses=row.ulysses or 1,
+        ep=row.ep or 1,
+        etp=_expert_split(row, tp=degrees.tp, runtime=runtime, assumptions=assumptions),
+        dp=degrees.dp,
+        pp=degrees.pp,
+        vpp=vpp,
+        microbatch=row.micro_batch or 1,
+        zero=zero if replicas > 1 and shard != 1 else 0,
+        shard=shard if 1 < shard < replicas and zero else 0,
+        host=row.host_layers or 0,
+        offload=offload_percent,
+        recompute=recompute,
+        recompute_layers=recompute_layers,
+        schedule=schedule or ("interleaved-1f1b" if vpp > 1 else "1f1b"),
+        first=first,
+        last=last,
+        layers=layers,
+    )
+
+
+def _expert_split(row: Measurement, *, tp: int, runtime: str, assumptions: list[str]) -> int:
+    """etp as printed, else the framework's default."""
+    if row.etp or tp == 1 or (row.ep or 1) == 1:
+        return row.etp or 1
+    etp = tp if load_runtime(runtime).experts_split_as_layers else 1
+    assumptions.append(f"etp {etp}: default of {runtime}")
+    return etp
+
+
+def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> tuple[Recompute, int]:
+    """(mode, layers of each chunk; 0 = all) of the row, else the runtime's default."""
+    recompute = spellings.recompute(row.recompute)
+    if recompute is not None:
+        return recompute
+    default = load_runtime(runtime).default_recompute
+    assumptions.append(f"recompute {default}: default of {runtime}")
+    return Recompute(default), 0
+
+
+def _schedule(row: Measurement, *, pp: int, assumptions: list[str]) -> str:
+    """Name of the row's schedule, empty for 1F1B; an interleaved one needs its number of chunks."""
+    schedule = spellings.schedule(row.schedule) if pp > 1 else ""
+    if pp > 1 and row.schedule and not schedule:
+        assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")
+    if schedule == "interleaved-1f1b" and not row.vpp:
+        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "vpp")
+    return "" if schedule in ("1f1b", "interleaved-1f1b") else schedule
+
+
+def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tuple[int, ...]]:
+    """(layers of the first stage, of the last stage, of every stage or chunk).
+
+    Zeros and nothing for an even partition; every stage only where inner stages differ.
+    """
+    counts = row.stage_layers
+    if not counts or pp == 1 or len(set(counts)) == 1:
+        return 0, 0, ()
+    if vpp > 1 and len(counts) == pp * vpp:
+        return 0, 0, counts
+    if len(counts) != pp or not all(counts):
+        raise UnusableRowError(SkipReason.UNSUPPORTED_STRATEGY, f"layers of stages {counts}")
+    if len(set(counts[1:-1])) > 1:
+        return 0, 0, counts
+    return counts[0], counts[-1], ()
+
+
+def _job(row: Measurement, *, samples: int) -> TrainingJob:
+    number_format = spellings.number_format(row.precision)
+    if not number_format:
+        raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, f"precision {row.precision}")
+    try:
+        return job_from_flags(
+            seq_len=row.seq_len or 0,
+            global_batch=samples,
+            precision=number_format,
+            gradient_wire=row.gradient_wire,
+            dropout=bool(row.dropout),
+            expert_imbalance=row.expert_imbalance or 1.0,
+        )
+    except UsageError as error:
+        raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
+
+
+def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: int) -> None:
+    facts = grid_facts(
+        model, devices=num_devices, global_batch=job.global_batch, seq_len=job.sequence_length
+    )
+    for broken in violations(grid, facts=facts, general=True):
+        inconsistent = broken.rule in ("grid.devices", "grid.batch")
+        reason = (
+            SkipReason.INCONSISTENT_CONFIGURATION
+            if inconsistent
+            else SkipReason.UNSUPPORTED_STRATEGY
+        )
+        raise UnusableRowError(reason, broken.message)
+
+
+def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
+    """Seconds a step: as printed, else from samples or tokens a second, else from TFLOP/s by SC21's
+    formula.
+    """
+    tokens, count = samples * (row.seq_len or 0), row.gpu_count or 1
+    if row.measured_iter_time_s:
+        return MeasuredKind.ITERATION_TIME, row.measured_iter_time_s
+    if row.samples_per_s:
+        return MeasuredKind.TOKENS_PER_SECOND, samples / row.samples_per_s
+    if row.tokens_per_s:
+        return MeasuredKind.TOKENS_PER_SECOND, tokens / row.tokens_per_s
+    if row.tokens_per_s_per_gpu:
+        return MeasuredKind.TOKENS_PER_SECOND, tokens / (row.tokens_per_s_per_gpu * count)
+    if row.tflops_formula == "sc21" and row.tflops_per_gpu:
+        return MeasuredKind.TFLOPS_FORMULA, sc21_seconds(row, samples=samples)
+    return MeasuredKind.NONE, None
+
+
+def sc21_seconds(row: Measurement, *, samples: int) -> float | None:
+    """Seconds a step behind the TFLOP/s of Narayanan et al. (SC21, equation 3): 96 B s l h^2 (1 +
+    s/6h + V/16lh) / (devices x FLOP/s).
+
+    B samples, s tokens a sample, l layers, h hidden, V vocabulary; recomputed forwards are counted.
+    None if a size is missing.
+    """
+    s, layers, h, vocab = row.seq_len, row.layers, row.hidden, row.vocab
+    if not (s and layers and h and vocab and row.tflops_per_gpu and row.gpu_count):
+        return None
+    flops = 96 * samples * s * layers * h * h * (1 + s / (6 * h) + vocab / (16 * layers * h))
+    return flops / (row.gpu_count * row.tflops_per_gpu * TERA)
