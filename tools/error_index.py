@@ -185,7 +185,6 @@ def _missed(call: ast.Call, scope: Scope) -> Found:
         rule = ast.literal_eval(_argument(error, "rule") or ast.Constant(""))
         error = error.args[0]
     name = error.id if isinstance(error, ast.Name) else "UsageError"
-    assert isinstance(kind, ast.Constant)
     assert isinstance(kind, ast.Constant) and isinstance(kind.value, str)
 
 
