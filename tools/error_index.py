@@ -185,7 +185,8 @@ def _missed(call: ast.Call, scope: Scope) -> Found:
         rule = ast.literal_eval(_argument(error, "rule") or ast.Constant(""))
         error = error.args[0]
     name = error.id if isinstance(error, ast.Name) else "UsageError"
-    assert isinstance(kind, ast.Constant) and isinstance(kind.value, str)
+    assert isinstance(kind, ast.Constant)
+    return Found(name, rule, f"unknown {kind.value!s} …", scope.where)
 
 
 def _argument(call: ast.Call, name: str, place: int = -1) -> ast.expr | None:

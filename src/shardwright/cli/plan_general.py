@@ -66,11 +66,11 @@ def plan(
     interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     is_line = form.quiet and not form.as_json
-    left = None if is_line or STOP.is_set() else _unsearched(answer)
+    unsearched = None if is_line or STOP.is_set() else _unsearched(answer)
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
-    searched = {} if left is None else {"unsearched": filed(left, names={})}
+    searched = {} if unsearched is None else {"unsearched": filed(unsearched, names={})}
     screen.print_answer(
         form,
         document=lambda: {
@@ -86,7 +86,7 @@ def plan(
                 stored.certificate,
                 model=problem_of(request).model,
                 search_time_s=answer.search_time_s,
-                left=left,
+                left=unsearched,
             ),
             *beside.sections,
         ),

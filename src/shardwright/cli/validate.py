@@ -131,7 +131,7 @@ def validate(
             "tables of training and of serving in one call", hint="validate each kind by itself"
         )
     if True in kinds_of_tables:
-        found = _serving(
+        served = _serving(
             paths,
             fold=fold,
             facts=facts,
@@ -142,15 +142,15 @@ def validate(
             paged=paged,
             form=form,
         )
-        if save_folds is not None and found.slopes is not None:
-            screen.save(save_folds, slopes_text(found.slopes))
+        if save_folds is not None and served.slopes is not None:
+            screen.save(save_folds, slopes_text(served.slopes))
         return
     kinds = FOLDS if save_folds is not None or paged else (fold,)
-    known = read_folds(folds) if folds is not None else None
+    slopes = read_folds(folds) if folds is not None else None
     described = facts_of(*paths, folder=facts)
     with screen.progress(form) as report:
         study = accuracy(
-            *paths, facts=described, folds=kinds, known=known, runtime=runtime, progress=report
+            *paths, facts=described, folds=kinds, known=slopes, runtime=runtime, progress=report
         )
     validation = study.validation(fold)
     if save_folds is not None:

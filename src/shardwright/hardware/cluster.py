@@ -60,8 +60,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share
-    of the bandwidth, latency.
+    """One level of the hierarchy as a device sees it: `num_devices` below a unit, its share of the
+    bandwidth, and the latency.
     """
 
     name: str
@@ -228,7 +228,8 @@ _ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What a cluster file says of failures and of storage, for goodput (`hardware.reliability`).
+    """Failures and storage of a cluster as its file states them, for goodput
+    (`hardware.reliability`).
 
     Args:
         failures_per_device_hour: unexpected interruptions; None = as each accelerator has.

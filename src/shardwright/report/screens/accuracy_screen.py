@@ -73,7 +73,7 @@ def _skipped(validation: Validation) -> list[RenderableType]:
 
 
 def judged_line(validation: Validation) -> str:
-    """How many rows were judged, and why others were not."""
+    """Number of rows that were judged, and the reasons why others were not."""
     reasons = Counter(skip.reason.value for skip in validation.skipped)
     skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
     return (

@@ -78,8 +78,8 @@ def _figures(rows: tuple[ServingRow, ...], column: Column) -> tuple[str, ...]:
 
 
 def serving_judged_line(validation: ServingValidation) -> str:
-    """How many rows were judged, how many of them are called infeasible, and why others were not
-    judged.
+    """Number of rows that were judged, number of those that are called infeasible, and the reasons
+    why others were not judged.
     """
     reasons = Counter(skip.reason.value for skip in validation.skipped)
     skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
