@@ -7,10 +7,14 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from shardwright.compiled import KNOWN
+from tests.sources import SOURCE
 
 PROGRAM = """
 from typing import NamedTuple
@@ -98,6 +102,7 @@ def test_parts_are_optimized_within_what_python_calls(tmp_path: Path) -> None:
 UNKNOWN = (
     """
 import sys
+import tomllib
 import numba
 
 numba.__version__ = "0.59.1"
@@ -117,3 +122,10 @@ def test_another_numba_compiles_as_it_does_by_itself(tmp_path: Path) -> None:
         [4] * 5,
         ["shardwright.compiled"],
     )
+
+
+def test_the_release_that_builds_kernels_is_pinned() -> None:
+    project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert [f"numba=={release}.*" for release in KNOWN] == [
+        line for line in project["project"]["optional-dependencies"]["dev"] if "numba" in line
+    ]

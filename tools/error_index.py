@@ -186,7 +186,7 @@ def _missed(call: ast.Call, scope: Scope) -> Found:
         error = error.args[0]
     name = error.id if isinstance(error, ast.Name) else "UsageError"
     assert isinstance(kind, ast.Constant)
-    return Found(name, rule, f"unknown {kind.value} …", scope.where)
+    return Found(name, rule, f"unknown {kind.value!s} …", scope.where)
 
 
 def _argument(call: ast.Call, name: str, place: int = -1) -> ast.expr | None:

@@ -39,9 +39,10 @@ kept = True
 every process compiles its own."""
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 KNOWN = ("0.68",)
-"""Releases of numba whose way of putting code together `compiled_parts` and `compiled_references`
-change. With another one functions are compiled as numba does by itself: the same results, three
-times as slowly compiled and run.
+"""Releases of numba whose private classes `compiled_parts` and `compiled_references` use. The
+extra `dev` pins the same release, because the extension of built kernels is made with them. At run
+time any other release works: it gives the same results, and takes 12 % more CPU time to compile the
+kernels of a first plan (9.6 against 8.6 s) and 6 % more in each later plan (1.66 against 1.56 s).
 """
 _numba: Any = None
 _parts: Any = None

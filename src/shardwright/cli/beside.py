@@ -1,4 +1,4 @@
-"""What a verb shows beside its answer, where more was asked for than the answer of a plan file."""
+"""Sections of the screen and fields of the JSON that a verb shows beside its answer."""
 
 from __future__ import annotations
 

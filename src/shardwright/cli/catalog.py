@@ -55,8 +55,8 @@ class Column:
 
     def of(self, entry: Any) -> Any:
         """The value that an entry has here."""
-        found = getattr(entry, self.key) if self.value is None else self.value(entry)
-        return list(found) if isinstance(found, tuple) else found
+        value = getattr(entry, self.key) if self.value is None else self.value(entry)
+        return list(value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _precisions(device: Accelerator) -> list[str]:
 
 
 def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[Column, ...]:
-    """What is said of a node, wherever an entry has it."""
+    """Columns of a node, the same in each catalog whose entries have one."""
     return (
         Column("accelerator", lambda e: node(e).accelerator.name, "accelerator"),
         Column(

@@ -44,15 +44,15 @@ def check(
         engine_of(processes.engine, workers=processes.workers) as engine,
         screen.progress(form) as report,
     ):
-        found = checks.check_file(saved, engine=engine, progress=report)
+        recheck = checks.check_file(saved, engine=engine, progress=report)
         proof = execution.execution(saved, progress=report) if execute else None
     screen.print_answer(
         form,
         document=lambda: (
-            checked_document(found) | ({"execution": proof_document(proof)} if proof else {})
+            checked_document(recheck) | ({"execution": proof_document(proof)} if proof else {})
         ),
-        line=lambda: f"{checked_line(found)}\n",
-        picture=lambda: Group(render_checked(found), *([render_proof(proof)] if proof else [])),
+        line=lambda: f"{checked_line(recheck)}\n",
+        picture=lambda: Group(render_checked(recheck), *([render_proof(proof)] if proof else [])),
     )
 
 

@@ -79,7 +79,7 @@ def read(
     """
     screen.check_writable(output)
     with screen.progress(form, doing="read"):
-        found = read_cluster(
+        reading = read_cluster(
             files,
             accelerators=accelerator or (),
             nodes=nodes,
@@ -87,12 +87,12 @@ def read(
             all_nodes=all_nodes,
         )
     if output is not None:
-        screen.save(output, found.text)
+        screen.save(output, reading.text)
     screen.print_answer(
         form,
-        document=lambda: read_document(found),
-        line=lambda: f"{found.cluster.described()}\n",
-        picture=lambda: render_read(found),
+        document=lambda: read_document(reading),
+        line=lambda: f"{reading.cluster.described()}\n",
+        picture=lambda: render_read(reading),
     )
     if output is None and not (form.as_json or form.quiet):
         screen.note("-o cluster.yaml writes the cluster file that this comes to")

@@ -72,15 +72,15 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
 
 def _read(text: str, *, flag: str) -> tuple[int, bool]:
     """The number that a text says, and whether it says that it counts tokens."""
-    found = _COUNT.fullmatch(text.strip().lower()) if len(text) <= MAX_LETTERS else None
+    match = _COUNT.fullmatch(text.strip().lower()) if len(text) <= MAX_LETTERS else None
     number = (
-        Fraction(found[1].replace(",", "").replace("_", "")) * MANY[found[2]]
-        if found
+        Fraction(match[1].replace(",", "").replace("_", "")) * MANY[match[2]]
+        if match
         else Fraction(0)
     )
-    if found is None or number < 1 or number.denominator != 1:
+    if match is None or number < 1 or number.denominator != 1:
         raise UsageError(
             f"{flag} {text[:MAX_LETTERS]!r} is no whole number from 1 on",
             hint="such as 4096, 8k (8,192) or 4M (4,194,304)",
         )
-    return int(number), bool(found[3])
+    return int(number), bool(match[3])

@@ -78,7 +78,7 @@ def export(
         else ()
     )
     saved = read_saved(path)
-    found = export_plan(
+    exported = export_plan(
         stored_plan(saved),
         target=to,
         allow_lossy=allow_lossy,
@@ -86,21 +86,21 @@ def export(
         hosts=named,
         image=image,
     )
-    written = write_export(found, output)
+    written = write_export(exported, output)
     if not saved.prediction.fits:
         screen.note(f"note: the plan {misfit_text(saved.prediction, classes=saved.classes)}")
     screen.print_lines(
         form,
         document={
-            "target": found.target.name,
-            "version": found.target.version,
+            "target": exported.target.name,
+            "version": exported.target.version,
             "files": [str(one) for one in written],
-            "losses": [{"what": one.what, "instead": one.instead} for one in found.losses],
+            "losses": [{"what": one.what, "instead": one.instead} for one in exported.losses],
         },
         text=f"{output}\n" if form.quiet else "".join(f"{one}\n" for one in written),
     )
     if not (form.as_json or form.quiet):
-        for loss in found.losses:
+        for loss in exported.losses:
             screen.note(f"otherwise than planned: {loss.what}; instead: {loss.instead}")
 
 

@@ -1,5 +1,5 @@
-"""What can run a plan, beside the answer of a verb. Loaded where a plan is no grid: every exporter
-is asked.
+"""Frameworks that can run a plan, shown beside the answer of a verb. It asks every exporter, so it
+is imported only for plans that are no grid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from shardwright.report.screens.frameworks_screen import render_runners, runners
 
 def frameworks_of(saved: StoredSimulation) -> Beside:
     """The frameworks that run a plan, or that only `shardwright run` does."""
-    found = runners_of(stored_plan(saved))
+    runners = runners_of(stored_plan(saved))
     return Beside(
-        sections=(render_runners(found),), document={"frameworks": runners_document(found)}
+        sections=(render_runners(runners),), document={"frameworks": runners_document(runners)}
     )

@@ -9,11 +9,10 @@ same declarations. So a command line means the same whichever of the two reads i
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
-from inspect import Parameter as Written
-from inspect import signature
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -75,10 +74,10 @@ def _is_group(hint: Any) -> bool:
     return isinstance(hint, type) and hint in _PANELS
 
 
-def signature_of(function: Verb) -> Iterator[Written]:
+def signature_of(function: Verb) -> Iterator[inspect.Parameter]:
     """The parameters of a verb with their types and declarations, each group as its options."""
     hints = get_type_hints(function, include_extras=True)
-    for parameter in signature(function).parameters.values():
+    for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if _is_group(hint):
             yield from _options_of(hint)
@@ -86,15 +85,15 @@ def signature_of(function: Verb) -> Iterator[Written]:
             yield parameter.replace(annotation=hint)
 
 
-def _options_of(group_class: Any) -> Iterator[Written]:
+def _options_of(group_class: Any) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group_class, include_extras=True)
     for field in fields(group_class):
         kind, declared = get_args(hints[field.name])
         settings = {"rich_help_panel": _PANELS[group_class], **declared.settings}
-        yield Written(
+        yield inspect.Parameter(
             field.name,
-            Written.KEYWORD_ONLY,
-            default=Written.empty if field.default is MISSING else field.default,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=Annotated[kind, replace(declared, settings=settings)],
         )
 
@@ -108,7 +107,7 @@ def by_flag(options: Any) -> dict[str, Any]:
 def call(function: Verb, values: Mapping[str, Any]) -> int:
     """Run a verb with the value of each option and argument; returns its exit code."""
     hints, arguments = get_type_hints(function), dict(values)
-    for name in signature(function).parameters:
+    for name in inspect.signature(function).parameters:
         if _is_group(hints[name]):
             options = {one.name: arguments.pop(one.name) for one in fields(hints[name])}
             arguments[name] = hints[name](**options)
@@ -203,7 +202,7 @@ def _reader(kind: Any, settings: dict[str, Any]) -> Callable[[str], Any]:
 def _read(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[str, Any]:
     options = {name: one for one in parameters for name in one.declared.names}
     arguments = [one for one in parameters if not one.declared.is_option]
-    found, places = dict[str, Any](), list[str]()
+    values, places = dict[str, Any](), list[str]()
     left = iter(words)
     for word in left:
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
@@ -212,31 +211,31 @@ def _read(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[str, An
         elif (option := options.get(name)) is None or (option.is_flag and equals):
             raise _Unusual
         elif option.is_flag:
-            found[option.name] = True
+            values[option.name] = True
         else:
-            _set(found, option, value if equals else next(left, None))
+            _set(values, option, value if equals else next(left, None))
     for argument in arguments:
         several = argument.is_list and argument is arguments[-1]
         if argument.is_list and not several:
             raise _Unusual
         taken, places = (places, []) if several else (places[:1], places[1:])
         for word in taken:
-            _set(found, argument, word)
+            _set(values, argument, word)
     if places:
         raise _Unusual
     for one in parameters:
-        if one.name not in found:
-            if one.default is Written.empty:
+        if one.name not in values:
+            if one.default is inspect.Parameter.empty:
                 raise _Unusual
-            found[one.name] = one.default
-    return found
+            values[one.name] = one.default
+    return values
 
 
-def _set(found: dict[str, Any], parameter: Parameter, word: str | None) -> None:
+def _set(values: dict[str, Any], parameter: Parameter, word: str | None) -> None:
     if word is None:
         raise _Unusual
     value = parameter.read(word)
     if parameter.is_list:
-        found.setdefault(parameter.name, []).append(value)
+        values.setdefault(parameter.name, []).append(value)
     else:
-        found[parameter.name] = value
+        values[parameter.name] = value

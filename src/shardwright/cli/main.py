@@ -148,7 +148,7 @@ def _compiling_told(*, seen: bool) -> Iterator[None]:
 
 
 def help_text() -> str:
-    """What ``shardwright --help`` prints."""
+    """The text that ``shardwright --help`` prints."""
     width = max(map(len, SUMMARIES))
     lines = [f"  {name:<{width}}  {summary}\n" for name, summary in SUMMARIES.items()]
     return _HEAD + "".join(lines) + _FOOT

@@ -67,7 +67,7 @@ def write(text: str) -> None:
 
 
 def finish() -> None:
-    """What is still held back on its way to standard output. Raises as `write`."""
+    """Write what standard output still buffers. Raises as `write`."""
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -35,7 +35,7 @@ def show(
         cost: what is shown beside the answer; None = nothing.
     """
     stored = stored_answer(answer)
-    left = (
+    left_axes = (
         None
         if (form.quiet and not form.as_json) or STOP.is_set()
         else unsearched.unsearched_of(answer)
@@ -44,7 +44,7 @@ def show(
         screen.save(output, file_text(stored, output))
     beside = Beside() if cost is None else cost(stored.simulation)
     if form.as_json:
-        searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left, names={})}
+        searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left_axes, names={})}
         screen.write(to_text({**plan_document(answer), **searched, **beside.document}))
     elif not form.quiet:
-        screen.show(Group(render_answer(answer, left=left), *beside.sections))
+        screen.show(Group(render_answer(answer, left=left_axes), *beside.sections))

@@ -1,4 +1,4 @@
-"""What rich draws on standard output."""
+"""Text and tables that rich draws on standard output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def show_on_terminal(renderable: RenderableType) -> bool:
 
 
 def plain(renderable: RenderableType, *, width: int) -> str:
-    """What a renderable looks like without colour, with nothing at the ends of lines."""
+    """The text of a renderable without colour, with no spaces at the ends of lines."""
     text = StringIO()
     Console(
         file=text,

@@ -420,7 +420,7 @@ def _watcher(
 
 
 def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
-    """Options by their names in the command line, as a run takes them."""
+    """The options of a run from their names on the command line."""
     same = (
         "steps",
         "checkpoints",
@@ -458,20 +458,20 @@ def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """Options as words of a command line."""
-    found: list[str] = []
+    """The words of a command line that give these options."""
+    words: list[str] = []
     for name, value in options.items():
         if isinstance(value, bool):
-            found += [f"--{name}"] * value
+            words += [f"--{name}"] * value
         elif isinstance(value, list):
-            found += [word for one in value for word in (f"--{name}", one)]
+            words += [word for one in value for word in (f"--{name}", one)]
         elif value not in (None, ""):
-            found += [f"--{name}", str(value)]
-    return found
+            words += [f"--{name}", str(value)]
+    return words
 
 
 def _on_the_command_line(context: typer.Context, options: Mapping[str, Any]) -> frozenset[str]:
-    """Options that somebody gave, not their defaults."""
+    """The names of the options that the command line gives, without those at their defaults."""
     sources = {name: context.get_parameter_source(name.replace("-", "_")) for name in options}
     return frozenset(
         name for name, source in sources.items() if source is not None and source.name != "DEFAULT"
@@ -483,7 +483,7 @@ def _absolute(path: Path | None) -> str | None:
 
 
 def _absolute_file(word: str) -> str:
-    """``SEQUENCE=FILE`` with the file's whole path."""
+    """``SEQUENCE=FILE`` with the absolute path of the file."""
     ((sequence, path),) = read_data([word])
     return f"{sequence}={path.absolute()}"
 
@@ -491,7 +491,9 @@ def _absolute_file(word: str) -> str:
 def _remember(
     checkpoints: Path | None, options: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> None:
-    """Unless the process that started this rank has done it."""
+    """Store the options and facts of a run, unless the process that started this rank has stored
+    them.
+    """
     if checkpoints is not None and FOLDER not in os.environ and os.environ.get("RANK", "0") == "0":
         remember(checkpoints, options, facts=facts)
 
@@ -505,8 +507,8 @@ def _going_on(
     lines: Sequence[str],
     quiet: bool,
 ) -> dict[str, Any]:
-    """What the run's loss depends on, to be kept; where it goes on, after it was compared and every
-    difference was said.
+    """Compare a resumed run with the run of its checkpoints, and print the differences; returns the
+    facts that its loss depends on.
 
     Args:
         before: options of the run that it goes on from.
@@ -533,8 +535,8 @@ def _going_on(
 
 
 def _curve_lines(asked: RunOptions, before: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the learning rate's curve does not end with the run, or is not known to be the one of
-    before.
+    """Lines that say where the learning-rate curve does not end with the run, or may differ from
+    the curve before.
     """
     if asked.curve == "constant":
         return ()
@@ -568,14 +570,14 @@ def read_betas(text: str) -> tuple[float, float]:
     """
     words = text.split(",")
     try:
-        one, other = (float(word) for word in words)
+        first, second = (float(word) for word in words)
     except ValueError:
-        one = other = -1.0
-    if not (0.0 <= one < 1.0 and 0.0 <= other < 1.0):
+        first = second = -1.0
+    if not (0.0 <= first < 1.0 and 0.0 <= second < 1.0):
         raise UsageError(
             f"--betas {text[:40]!r} are not two numbers from 0 to below 1", hint="--betas 0.9,0.95"
         )
-    return one, other
+    return first, second
 
 
 def read_data(words: Sequence[str], *, flag: str = "--data") -> tuple[tuple[str, Path], ...]:
@@ -584,16 +586,16 @@ def read_data(words: Sequence[str], *, flag: str = "--data") -> tuple[tuple[str,
     Raises:
         UsageError: a sequence is named twice.
     """
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for word in words:
         name, equals, path = word.partition("=")
         sequence, file = (name, path) if equals and name.isidentifier() else (TEXT, word)
-        if sequence in found:
+        if sequence in files:
             raise UsageError(
                 f"{flag} gives two files of {sequence}", hint="one file of tokens for each sequence"
             )
-        found[sequence] = Path(file)
-    return tuple(found.items())
+        files[sequence] = Path(file)
+    return tuple(files.items())
 
 
 main = verb(run, name="run")

@@ -1,5 +1,5 @@
-"""Where a verb writes: results to standard output or a file, progress to standard error. rich is
-imported where it draws.
+"""Output of a verb: results to standard output or a file, progress to standard error. rich is
+imported only where it draws.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def show(renderable: RenderableType) -> None:
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
-    """What a renderable looks like without colour, with nothing at the ends of lines."""
+    """The text of a renderable without colour, with no spaces at the ends of lines."""
     text: str = import_module("shardwright.cli.rich_screen").plain(renderable, width=width)
     return text
 

@@ -236,11 +236,11 @@ def serve_simulate(
         seed=traffic.seed,
     )
     if method.estimate:
-        found = serving.serve_estimate(request)
+        mean_estimate = serving.serve_estimate(request)
         if form.as_json:
-            screen.write(to_text(estimate_document(found)))
+            screen.write(to_text(estimate_document(mean_estimate)))
         else:
-            screen.show(render_estimate(found))
+            screen.show(render_estimate(mean_estimate))
         return
     with screen.progress(form, doing=screen.SIMULATING) as report:
         answer = serving.serve_simulate(request)

@@ -42,25 +42,25 @@ def simulate(
     request = flags.read_request(model, cluster, job=job, platform=platform)
     text = screen.given(strategy)
     with screen.progress(form, doing=screen.SIMULATING):
-        found = simulations.simulation(request, strategy=text)
+        simulation = simulations.simulation(request, strategy=text)
     if output is not None:
-        screen.save(output, file_text(stored_simulation(found), output))
+        screen.save(output, file_text(stored_simulation(simulation), output))
     screen.print_answer(
         form,
-        document=lambda: prediction_document(found.prediction),
-        line=lambda: verdict.simulation_line(found),
-        picture=lambda: _picture(found),
+        document=lambda: prediction_document(simulation.prediction),
+        line=lambda: verdict.simulation_line(simulation),
+        picture=lambda: _picture(simulation),
     )
-    return verdict.exit_code(found.prediction)
+    return verdict.exit_code(simulation.prediction)
 
 
-def _picture(found: Simulation) -> RenderableType:
+def _picture(simulation: Simulation) -> RenderableType:
     """The screen of a simulation; of a general plan with the frameworks that run it."""
-    shown = render_simulation(found, picture=simulations.small_picture(found))
-    if found.grid is not None:
+    shown = render_simulation(simulation, picture=simulations.small_picture(simulation))
+    if simulation.grid is not None:
         return shown
     frameworks = import_module("shardwright.cli.frameworks")
-    return Group(shown, *frameworks.frameworks_of(stored_simulation(found)).sections)
+    return Group(shown, *frameworks.frameworks_of(stored_simulation(simulation)).sections)
 
 
 main = verb(simulate, name="simulate")

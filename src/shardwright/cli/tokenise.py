@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from shardwright.api.execution import tokenise as made
+from shardwright.api import execution
 from shardwright.cli import flags, screen
 from shardwright.cli.command import verb
 from shardwright.cli.light_typer import Argument, Option
@@ -25,7 +25,7 @@ def tokenise(
     tokenizer, save its token ids by numpy.save.
     """
     screen.check_writable(output)
-    count, vocabulary = made(tuple(texts or ()), output)
+    count, vocabulary = execution.tokenise(tuple(texts or ()), output)
     screen.print_lines(
         form,
         document={"file": str(output), "tokens": count, "vocabulary": vocabulary},

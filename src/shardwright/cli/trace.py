@@ -61,9 +61,9 @@ def trace(
         )
     stored = stored_plan(read_saved(path))
     if compare is not None:
-        found = api.compare_traces(stored, read_measured(compare))
-        traces: tuple[StepTrace, ...] = found.simulated, found.measured
-        document, shown = comparison_document(found), render_comparison(found)
+        comparison = api.compare_traces(stored, read_measured(compare))
+        traces: tuple[StepTrace, ...] = comparison.simulated, comparison.measured
+        document, shown = comparison_document(comparison), render_comparison(comparison)
     else:
         simulated = api.trace(stored, devices=chosen)
         traces = (simulated,)
@@ -86,7 +86,7 @@ def read_devices(text: str) -> tuple[int, ...]:
     Raises:
         UsageError: it is no list of devices, or of more than `MOST_DEVICES`.
     """
-    found: set[int] = set()
+    devices: set[int] = set()
     for word in text.split(",") if text else ():
         first, dash, last = (part.strip() for part in word.partition("-"))
         if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(word) > 20:
@@ -99,8 +99,8 @@ def read_devices(text: str) -> tuple[int, ...]:
                 f"--devices {word[:40]} has {max(high - low + 1, 0):,} devices",
                 hint=f"1 to {MOST_DEVICES}",
             )
-        found |= set(range(low, high + 1))
-    return tuple(sorted(found))
+        devices |= set(range(low, high + 1))
+    return tuple(sorted(devices))
 
 
 main = verb(trace, name="trace")

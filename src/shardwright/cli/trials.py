@@ -83,8 +83,8 @@ def show_scaling(
     """
     numbers = read_devices(devices)
     with screen.progress(form, doing=screen.SIMULATING) as report:
-        found = scaling(request, devices=numbers, progress=report)
-    simulations = [trial.simulation for trial in found.trials if trial.simulation is not None]
+        table = scaling(request, devices=numbers, progress=report)
+    simulations = [trial.simulation for trial in table.trials if trial.simulation is not None]
     costs = (
         [with_training_cost(one, tokens=tokens, prices=prices) for one in simulations]
         if tokens
@@ -92,17 +92,17 @@ def show_scaling(
     )
     screen.print_answer(
         form,
-        document=lambda: scaling_document(found, costs),
-        line=lambda: _knee_line(found),
-        picture=lambda: render_scaling(found, costs),
+        document=lambda: scaling_document(table, costs),
+        line=lambda: _knee_line(table),
+        picture=lambda: render_scaling(table, costs),
     )
 
 
-def _knee_line(found: Scaling) -> str:
+def _knee_line(table: Scaling) -> str:
     """The line of ``--quiet``: the number of devices at the knee, and their plan."""
-    knee = next(trial.simulation for trial in found.trials if trial.devices == found.knee)
+    knee = next(trial.simulation for trial in table.trials if trial.devices == table.knee)
     assert knee is not None
-    return simulation_line(knee, prefix=f"{found.knee} devices: ")
+    return simulation_line(knee, prefix=f"{table.knee} devices: ")
 
 
 def batch_and_cost(
@@ -126,15 +126,15 @@ def batch_and_cost(
         sizes = read_batches(batch, seq_len=request.seq_len)
         stated = float(read_count(critical, flag="--critical-batch")) if critical else 0.0
         with screen.progress(form, doing=screen.SIMULATING) as report:
-            found = batches(request, sizes=sizes, critical=stated, tokens=tokens, progress=report)
+            trials = batches(request, sizes=sizes, critical=stated, tokens=tokens, progress=report)
         rates = [
-            progress_rate(trial, seq_len=found.seq_len, critical=found.critical)
-            for trial in found.trials
+            progress_rate(trial, seq_len=trials.seq_len, critical=trials.critical)
+            for trial in trials.trials
         ]
-        request = replace(request, global_batch=found.chosen)
+        request = replace(request, global_batch=trials.chosen)
         notes = Beside(
-            sections=(render_batches(found, rates),),
-            document={"batches": batches_document(found, rates)},
+            sections=(render_batches(trials, rates),),
+            document={"batches": batches_document(trials, rates)},
         )
     return request, lambda one: notes + training_cost(one, tokens=tokens, prices=prices)
 

@@ -50,19 +50,19 @@ def weights(
     """Write the weights of a checkpoint as Hugging Face safetensors with config.json, one tensor in
     memory at a time.
     """
-    found = write_weights(checkpoints, config=config, folder=output, dtype=dtype, base=base)
-    size = format_bytes(sum(f.stat().st_size for f in found.files))
+    written = write_weights(checkpoints, config=config, folder=output, dtype=dtype, base=base)
+    size = format_bytes(sum(f.stat().st_size for f in written.files))
     screen.print_lines(
         form,
         document={
-            "checkpoint": str(found.checkpoint),
-            "step": found.step,
-            "dtype": found.dtype,
-            "files": [str(f) for f in found.files],
+            "checkpoint": str(written.checkpoint),
+            "step": written.step,
+            "dtype": written.dtype,
+            "files": [str(f) for f in written.files],
         },
         text=(
-            f"{output}: weights of step {found.step} in {found.dtype}, {size} in {len(found.files)}"
-            " files\n"
+            f"{output}: weights of step {written.step} in {written.dtype}, {size} in"
+            f" {len(written.files)} files\n"
         ),
     )
 

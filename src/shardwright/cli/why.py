@@ -44,12 +44,12 @@ def why(
     )
     require_whole(saved, name=source)
     with screen.progress(form, doing=screen.SIMULATING):
-        found = api.why(saved, strategy)
+        comparison = api.why(saved, strategy)
     screen.print_answer(
         form,
-        document=lambda: why_document(found),
-        line=lambda: why_line(found),
-        picture=lambda: render_why(found),
+        document=lambda: why_document(comparison),
+        line=lambda: why_line(comparison),
+        picture=lambda: render_why(comparison),
     )
 
 

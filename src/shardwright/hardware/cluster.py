@@ -216,7 +216,8 @@ _ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """What a cluster file says of failures and of storage, for goodput (`hardware.reliability`).
+    """Failures and storage of a cluster as its file states them, for goodput
+    (`hardware.reliability`).
 
     Args:
         failures_per_device_hour: unexpected interruptions; None = as each accelerator has.

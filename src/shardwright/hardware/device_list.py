@@ -208,7 +208,7 @@ class DeviceList(Sequence[int]):
         return DeviceList.of(row[others.has(row)])
 
     def has(self, devices: IntArray) -> BoolArray:
-        """Whether each of `devices` is in this list, as an array of the shape of `devices`."""
+        """For each of `devices`, true if it is in this list: an array of the shape of `devices`."""
         if not self.nests:
             row = np.sort(self.array)
             return (
@@ -223,7 +223,7 @@ class DeviceList(Sequence[int]):
         return np.asarray(found & (left == 0))
 
     def __lt__(self, other: DeviceList) -> bool:
-        """Whether this list comes before the other in lexicographic order, as for tuples."""
+        """True if this list comes before the other in lexicographic order, as for tuples."""
         if self.first != other.first and self.size and other.size:
             return self.first < other.first
         one, two = self.array, other.array
@@ -244,12 +244,12 @@ class DeviceList(Sequence[int]):
 
     @property
     def rises(self) -> bool:
-        """Whether device numbers strictly increase along the list."""
+        """True if device numbers strictly increase along the list."""
         return self.nests or bool((np.diff(self.array) > 0).all())
 
     @property
     def is_run(self) -> bool:
-        """Whether the devices are consecutive numbers, in increasing order."""
+        """True if the devices are consecutive numbers, in increasing order."""
         return not self.offsets and self.levels in ((), ((self.size, 1),))
 
 
@@ -257,7 +257,7 @@ EMPTY = DeviceList(first=0, levels=((0, 0),), size=0, last=0, nests=False)
 
 
 def apart(rows: Iterable[DeviceList]) -> bool:
-    """Whether the lists are disjoint and none of them has a device twice."""
+    """True if the lists are disjoint and none of them has a device twice."""
     rows = [row for row in rows if row.size]
     if False not in [row.nests or row.rises for row in rows]:
         ends = sorted([(row.first, row.last) for row in rows])
@@ -306,7 +306,7 @@ def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
 
 
 def _mask(rows: Sequence[DeviceList]) -> BoolArray:
-    """Whether each device, from 0 to the highest one of the lists, is in any of the lists."""
+    """For each device from 0 to the highest one of the lists, true if it is in any of the lists."""
     arrays = [row.array for row in rows]
     found = np.zeros(1 + max(int(row.max(initial=-1)) for row in arrays), dtype=np.bool_)
     for row in arrays:
@@ -325,7 +325,7 @@ def _nested(levels: Levels) -> bool:
 
 
 def _has(levels: Levels, offset: int) -> bool:
-    """Whether `offset` is in a nested pattern whose first device is 0."""
+    """True if `offset` is in a nested pattern whose first device is 0."""
     for count, step in levels:
         index, offset = divmod(offset, step)
         if not 0 <= index < count:

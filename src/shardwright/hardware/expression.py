@@ -303,8 +303,8 @@ def _unknown(name: str) -> ClusterError:
 
 
 def _meaning(name: str) -> str:
-    """What a word such as ``A100`` was taken for, where other accelerators have it too; empty where
-    it has one meaning.
+    """The accelerator that a word such as ``A100`` was taken for, where it may mean several; empty
+    where it has one meaning.
     """
     device = find_accelerator(name)
     begin = "-".join(driver_words(name))

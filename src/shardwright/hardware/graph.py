@@ -118,9 +118,10 @@ def units_of(cluster: Cluster) -> tuple[Units, ...]:
 
 @lru_cache(maxsize=256)
 def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
-    """What a device of a node group sees of each level. Of a mixed cluster `num_devices` is that of
-    the largest unit; of several zones the last level is the slowest link that leaves the group's
-    (`zone_rates` has those of each two).
+    """Each level of the network as a device of a node group sees it.
+
+    In a mixed cluster `num_devices` is that of the largest unit. With several zones the last level
+    is the slowest link that leaves the group's zone (`zone_rates` has the links of each two zones).
     """
     if cluster.is_uniform:
         return cluster.tiers()
@@ -189,7 +190,7 @@ def groups_of(cluster: Cluster, devices: IntArray) -> IntArray:
 
 
 def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:
-    """How many of some devices are in each node group."""
+    """Number of the devices in each node group."""
     if len(cluster.groups) == 1:
         return (len(devices),)
     return tuple(
@@ -287,7 +288,7 @@ def _zones(cluster: Cluster) -> tuple[int, ...]:
 
 
 def _kept(cluster: Cluster) -> tuple[int, ...]:
-    """Which tiers of a mixed cluster's network are levels: those that join some of its islands,
+    """The tiers of a mixed cluster's network that are levels: those that join some of its islands,
     then one that joins all (the last, if none reaches so far).
     """
     smallest, total = (

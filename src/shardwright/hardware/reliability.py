@@ -1,5 +1,5 @@
-"""How often a cluster fails, what its storage takes and how long a restart lasts: the cluster's
-facts behind goodput.
+"""Failures of a cluster, bandwidth of its storage and duration of a restart: the facts behind
+goodput.
 
 What a cluster file does not say is assumed: failures as each accelerator's entry of the catalog has
 them, storage of BLOOM's rate a device up to what the storage of Llama 3's cluster sustains in all,
@@ -41,7 +41,7 @@ class Stated(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReliability:
-    """What goodput is computed from, each with its origin.
+    """The inputs of goodput, each with its source.
 
     Args:
         failures_per_hour: unexpected interruptions of the devices together.

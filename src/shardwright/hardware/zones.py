@@ -28,7 +28,7 @@ MAX_LATENCY_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneLink:
-    """What one node of a zone sends to nodes of another.
+    """The link of one node of a zone to nodes of another.
 
     Args:
         source, target: names of the zones.

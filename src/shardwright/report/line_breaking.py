@@ -16,8 +16,8 @@ INDENT: Final = 2
 
 
 def breaks(text: str, *, width: int, later: int | None = None) -> list[int]:
-    """Where new lines begin, so that each has the words that fit into `width` cells (`later` = all
-    but the first), and at least one.
+    """Positions at which new lines begin. Each line has the words that fit into `width` cells
+    (`later` for all lines but the first), and at least one word.
     """
     found: list[int] = []
     start = end = 0
@@ -64,7 +64,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Indented:
-    """What stands under a heading, `INDENT` cells further in."""
+    """A renderable under a heading, indented by `INDENT` cells."""
 
     body: RenderableType
 

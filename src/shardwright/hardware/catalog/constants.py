@@ -42,7 +42,7 @@ SHIPPED: Final = Constants()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a constant is before any run was seen.
+    """A constant before it is fitted to any run.
 
     Args:
         name: field of `Constants`.

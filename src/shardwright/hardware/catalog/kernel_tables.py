@@ -85,8 +85,8 @@ class GemmGrid:
     exponent: float
 
     def corrects(self, rates: GemmRates) -> bool:
-        """Whether `rates` are the roofline that the ratios are over; others (a profile, a file of
-        the user's) are not corrected.
+        """True if `rates` are the roofline that the ratios are over; others (a profile, a user's
+        file) are not corrected.
         """
         own = (self.compute_efficiency, self.memory_efficiency, self.exponent)
         theirs = (rates.compute_efficiency, rates.memory_efficiency, rates.exponent)
@@ -236,7 +236,7 @@ def _spot(axis: FloatArray, value: float) -> tuple[int, float]:
 
 
 def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> BoolArray:
-    """Whether (m, n, k) lies between measurements of the grid on every axis."""
+    """True where (m, n, k) lies between measurements of the grid on every axis."""
     inside = np.ones(np.broadcast_shapes(m.shape, n.shape, k.shape), dtype=np.bool_)
     places = []
     for axis, value in ((grid.m, m), (grid.n, n), (grid.k, k)):

@@ -18,7 +18,7 @@ _SHEET: Final = Origin(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """What a device draws at most, in watts, and where that comes from."""
+    """The power limit of a device in watts, and its source."""
 
     watts: float
     origin: Origin

@@ -42,7 +42,7 @@ _GCP_MEMORY: Final = "Google Cloud on demand, us-central1, 2025, from memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPrice:
-    """What one device costs an hour.
+    """Dollars of one device and hour.
 
     Args:
         of: whose price it is.

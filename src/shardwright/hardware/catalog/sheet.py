@@ -1,5 +1,5 @@
-"""From the rows of a data sheet to an Accelerator: units converted, missing rates filled with
-stated defaults.
+"""Accelerators from the rows of data sheets: units are converted, and missing rates get stated
+defaults.
 """
 
 from __future__ import annotations

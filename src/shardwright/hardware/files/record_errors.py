@@ -1,4 +1,4 @@
-"""What is wrong with a file that does not have its form, in one line and a hint."""
+"""The error of a file that does not have its form, in one line and a hint."""
 
 from __future__ import annotations
 

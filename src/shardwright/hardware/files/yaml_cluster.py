@@ -174,9 +174,7 @@ _IN_WORDS: Mapping[str, str] = {
 
 
 def _hint(kind: str, key: str) -> str:
-    """How a value is written, by the kind of the error; else what the number of a key counts, by
-    the key's ending.
-    """
+    """An example of a value by the kind of the error; else the unit of a key, by its ending."""
     return _HINTS.get(kind) or next(
         (words for ending, words in _IN_WORDS.items() if key.endswith(ending)), _FORM
     )

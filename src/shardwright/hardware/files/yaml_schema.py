@@ -25,7 +25,7 @@ class Record(BaseModel):
 
 
 class OriginRecord(Record):
-    """Where numbers come from."""
+    """The source of numbers."""
 
     evidence: Literal["measured", "fitted", "published", "assumed"] = "assumed"
     reference: Text = "given in the cluster file"
@@ -46,8 +46,8 @@ class LinkRecord(Record):
 
 
 class NodeTierRecord(LinkRecord):
-    """What joins scale-up islands of a node: `devices` below one unit, and the link of all devices
-    of a unit of the level below.
+    """A tier that joins scale-up islands of a node: `devices` below one unit, and the link of all
+    devices of a unit of the level below.
     """
 
     name: Word
@@ -137,7 +137,7 @@ class NodesRecord(Record):
 
 
 class ZoneLinkRecord(Record):
-    """What one node of a zone sends to nodes of another: of both directions (`between`), or of one
+    """The link of one node of a zone to nodes of another: in both directions (`between`), or in one
     (`source`, `target`).
     """
 

@@ -1,4 +1,6 @@
-"""From YAML text to plain values, with everything refused that a small file could blow up with."""
+"""Plain values from YAML text; constructs by which a small file could take much memory or time are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -96,8 +98,8 @@ class _Constructor(Composer, SafeConstructor, Resolver):
                 taken |= {key.value for key, _ in added if isinstance(key, yaml.ScalarNode)}
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """As SafeLoader; one that Python would not write out again, as those in base 16 may be, is
-        refused.
+        """An integer as SafeLoader reads it. One that Python would not write out again, as in base
+        16, is refused.
         """
         value: int = super().construct_yaml_int(node)
         if value.bit_length() > MAX_INTEGER_BITS:

@@ -1,5 +1,5 @@
-"""Which node of the catalog some facts are of: by the accelerator's name or the instance type, what
-somebody says, and its memory.
+"""The node of the catalog that fits some facts: the accelerator's name or the instance type, the
+user's own statement, and the memory.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def takes(name: str, facts: Facts) -> bool:
 
 
 def _of_given(name: str, facts: Facts, *, by_word: bool) -> Chosen:
-    """What somebody says; it must not be another than the files say."""
+    """The accelerator that the user states. Raises where the files state another one."""
     device, kind = find_accelerator(name), find_instance(name)
     if device is None and kind is None:
         hint = nearest(name[:60], (*accelerator_names(), *instance_names()))
@@ -181,7 +181,7 @@ def _require_among(
 def _of_memory(
     called: tuple[Accelerator, ...], facts: Facts, product: Found
 ) -> tuple[Accelerator, ...]:
-    """Those whose memory is about what was found."""
+    """Accelerators whose memory matches the reported size within a tolerance."""
     memory = facts.get(What.DEVICE_MEMORY)
     if memory is None:
         return called
@@ -196,8 +196,8 @@ def _of_memory(
 
 
 def _of_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerator, ...]:
-    """Those that have as many NVLinks as were found, or reach each other over PCIe where none were;
-    all where none of them do.
+    """Accelerators with as many NVLinks as were found, or that reach each other over PCIe where
+    none were found; all where none of them match.
     """
     links, devices = links_found(facts), facts.get(What.DEVICES)
     if links is not None and isinstance(links.value, Links):

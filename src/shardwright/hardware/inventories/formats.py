@@ -1,4 +1,4 @@
-"""Which format a text has, by what stands in it, and its reader."""
+"""The formats of inventory files: recognised by their text, each with its reader."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class Reader(Protocol):
-    """From a text, and the name it has in messages, to what it says."""
+    """A function from a text, and its name in messages, to an inventory."""
 
     def __call__(self, text: str, *, name: str) -> Inventory:
         """Raises ClusterError: the text has not the form."""
@@ -49,7 +49,7 @@ FORMATS: Final = (
 
 
 def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMATS) -> Inventory:
-    """What a text says, in the first of the formats that it may have.
+    """The inventory of a text, read in the first format that recognises it.
 
     Raises:
         ClusterError: it has none, or has not the form that it begins with.
@@ -62,5 +62,5 @@ def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMAT
 
 
 def read_inventory_file(path: Path, *, formats: tuple[Format, ...] = FORMATS) -> Inventory:
-    """What a file says; see `read_inventory`."""
+    """The inventory of a file; see `read_inventory`."""
     return read_inventory(read_bounded(path), name=path.name[-80:], formats=formats)

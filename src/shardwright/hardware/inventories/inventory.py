@@ -1,6 +1,4 @@
-"""What files say of nodes and switches: facts with the place that each stands at, and what had to
-be assumed beside them.
-"""
+"""Facts of files about nodes and switches, each with its place, and the assumptions beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes
 
 
 class What(StrEnum):
-    """What a fact is about; the words that it is shown with."""
+    """The subject of a fact; the words that it is shown with."""
 
     PRODUCT = "accelerator"
     INSTANCE = "instance type"
@@ -49,8 +47,8 @@ class Links(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """How devices of a node reach each other over PCIe: devices below each PCIe switch, and of each
-    processor, the most first.
+    """The PCIe topology of a node: devices below each PCIe switch and of each processor, the most
+    first.
     """
 
     switches: tuple[int, ...]
@@ -78,7 +76,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """What no file says: of what, the value in words, and why it was taken."""
+    """An assumption where no file states a fact: its subject, value in words, and reason."""
 
     what: str
     value: str
@@ -141,7 +139,7 @@ class BusRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """What one file says.
+    """The facts of one file.
 
     Args:
         file: its name.

@@ -20,7 +20,7 @@ reduces."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rated:
-    """What measured rates change in an entry of a cluster file, and where they are from."""
+    """The changes of an entry of a cluster file by measured rates, and their source."""
 
     record: dict[str, Any]
     found: tuple[Found, ...]

@@ -1,5 +1,5 @@
-"""Which elements and attributes of NCCL's topology are understood: what is not is refused where it
-may be a link, and listed elsewhere.
+"""Elements and attributes of NCCL's topology that are understood. Others are refused where they may
+be a link, and listed elsewhere.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _MAY_LINK: Final = ("gpu", "pci")
 
 
 def unread(root: Element, *, name: str) -> tuple[Found, ...]:
-    """What of a topology is not understood and is no link, at most 16; links to devices that the
-    file has not are among it.
+    """Elements of a topology that are not understood and are no links, at most 16; with links to
+    devices that the file does not have.
 
     Raises:
         ClusterError: an element inside a device or a PCI function is not known.

@@ -1,5 +1,5 @@
-"""What joins devices of a node over PCIe, as islands and tiers of a cluster file: one switch, one
-processor, or the link between two.
+"""The PCIe topology of a node as islands and tiers of a cluster file: one switch, one processor, or
+the link between two.
 
 - PIX, PXB: carried by a PCIe switch; rate: 0.62 of a device's slot: L40S, 2 devices, 20 of 32 GB/s
   (NCCL table of aiconfigurator-core 0.12.0).
@@ -143,7 +143,7 @@ def _island_link(level: _Level, slot: float, paths: Found) -> dict[str, Any]:
 def _tier(
     level: _Level, facts: Mapping[What, Found], base: NodeKind, slot: float, paths: Found
 ) -> dict[str, Any]:
-    """What all devices of a unit below send into a tier together."""
+    """The tier that all devices of a unit below share."""
     if level.name == "switch":
         link = _link(slot, PEER_EFFICIENCY, LATENCY_US, PEER_REFERENCE)
     elif level.name == "processor":

@@ -1,5 +1,5 @@
-"""Whether a scheduler can place a job on a node, by the state that it prints: nodes that it cannot
-are left out and listed.
+"""States of nodes as schedulers print them: nodes on which no job can be placed are left out and
+listed.
 
 Source: slurm.schedmd.com/sinfo.html (NODE STATE CODES),
 kubernetes.io/docs/concepts/architecture/nodes (conditions) and

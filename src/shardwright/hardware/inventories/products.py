@@ -1,6 +1,4 @@
-"""What accelerators are called: by drivers, by schedulers, by PCI's numbers; and how fast an NVLink
-of each is.
-"""
+"""Names of accelerators in drivers, schedulers and PCI numbers, and the rate of their NVLinks."""
 
 from __future__ import annotations
 
@@ -105,8 +103,8 @@ def nvlink_of(device: Accelerator) -> NvLink | None:
 
 
 def accelerators_called(word: str) -> tuple[Accelerator, ...]:
-    """What a word may mean, the likeliest first: ``NVIDIA-H100-80GB-HBM3`` is one device, ``h100``
-    any of its forms; empty = unknown.
+    """Accelerators that a word may mean, the likeliest first: ``NVIDIA-H100-80GB-HBM3`` is one
+    device, ``h100`` any of its forms; empty = unknown.
 
     Args:
         word: a driver's name, a scheduler's type, or ``pci 10de:2330``.
@@ -133,7 +131,7 @@ def links_found(facts: Mapping[What, Found]) -> Found | None:
 
 
 def devices_meant(facts: Mapping[What, Found]) -> tuple[Accelerator, ...]:
-    """What a node's accelerators may be, by its product or else its instance type, the likeliest
+    """Accelerators that a node may have, by its product or else its instance type, the likeliest
     first; empty = unknown.
     """
     product, instance = facts.get(What.PRODUCT), facts.get(What.INSTANCE)

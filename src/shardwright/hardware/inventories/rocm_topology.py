@@ -1,4 +1,4 @@
-"""How the devices of a node are joined, as ``rocm-smi --showtopo`` prints it; its models, where
+"""Links of the devices of a node as ``rocm-smi --showtopo`` prints them, and their models where
 ``--showproductname`` is there too.
 
 What is relied on: below ``Link Type between two GPUs`` a matrix of ``XGMI`` and ``PCIE`` with a

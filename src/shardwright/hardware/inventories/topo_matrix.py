@@ -158,7 +158,7 @@ def _links(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found
 
 
 def _paths(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found]:
-    """What joins devices that NVLinks do not: devices below each PCIe switch, and of each
+    """The PCIe topology of devices without NVLinks: devices below each PCIe switch, and of each
     processor.
     """
     cells = {

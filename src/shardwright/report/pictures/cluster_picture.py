@@ -92,7 +92,7 @@ def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, en
 
 
 def _tier_lines(cluster: Cluster, tiers: Sequence[Tier]) -> tuple[str, ...]:
-    """What a device sends over a tier, of the slowest and the fastest kind of node."""
+    """Bandwidth of a device over a tier, of the slowest and the fastest kind of node."""
     if not tiers:
         return ()
     rates = sorted(tier.bandwidth / GIGA for tier in tiers)
@@ -200,7 +200,7 @@ def _island(kind: NodeKind, size: int) -> str:
 
 
 def _node_tier(tier: NodeTier) -> str:
-    """What a unit of the level below has into a tier of a node."""
+    """The link of a unit of the level below into a tier of a node."""
     link = tier.link
     said = (
         f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_reached(link.efficiency)},"

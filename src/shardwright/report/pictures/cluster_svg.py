@@ -70,7 +70,7 @@ def _title(branch: Branch) -> str:
 
 
 def _width(branch: Branch) -> float:
-    """How wide a branch's box is: as its longest words, and what is inside it."""
+    """Width of a branch's box: enough for its longest text and for the boxes inside."""
     words = max(map(len, (_title(branch), *branch.lines))) * LETTER + 2 * PAD
     return max([words, *(_width(inner) + 2 * GAP for inner in branch.inside)])
 

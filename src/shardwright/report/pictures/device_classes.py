@@ -1,5 +1,5 @@
-"""Which devices of a plan do the same: classes of devices, and the way down a split tree that leads
-to each.
+"""Classes of devices that do the same in a plan, and the path down a split tree that leads to each
+class.
 """
 
 from __future__ import annotations

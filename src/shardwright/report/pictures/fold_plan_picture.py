@@ -35,7 +35,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """What of a picture is drawn."""
+    """The rows and columns of a picture that are drawn."""
 
     columns: tuple[Band, ...]
     rows: tuple[Band, ...]
@@ -107,7 +107,7 @@ def _repeats(picture: Picture) -> tuple[Band, ...]:
 
 
 def _times(marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, period: int) -> int:
-    """How often the `period` columns from `at` come one after the other, with chunks in equal
+    """Number of times that the `period` columns from `at` repeat in a row, with chunks in equal
     steps.
     """
     if at + 2 * period > len(marks) or marks[at] != marks[at + period]:
@@ -131,7 +131,7 @@ def _times(marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, per
 
 
 def words_of(cell: Cell, *, picture: Picture, level: int) -> str:
-    """What stands in a cell: lane, chunk and cuts (level 0), chunk and letter of its trees (1), the
+    """The text of a cell: lane, chunk and cuts (level 0), chunk and letter of its trees (1), or the
     chunk alone (2).
     """
     named = len(picture.lanes) > 1

@@ -91,8 +91,8 @@ class _Chunk:
 
 
 def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
-    """By run: the pieces of a lane's stages in the run's order, each with the counted blocks that
-    its stage has before it.
+    """By run: the pieces of a lane's stages in the run's order, each with the number of blocks of
+    its stage before it.
     """
     pieces, broken = stage_pieces(lane, model=model)
     if broken:
@@ -113,7 +113,9 @@ def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
 
 
 def _edges(chunk: _Chunk, counted: int, piece: Piece) -> Iterator[int]:
-    """Where a piece and the block ranges inside it begin and end, in blocks of its run."""
+    """Positions at which a piece and the block ranges inside it begin and end, in blocks of its
+    run.
+    """
     yield piece.first
     yield piece.first + piece.count
     for placement in chunk.stage.placements:

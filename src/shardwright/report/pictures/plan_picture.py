@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What the devices of a row do in a column for a lane: its chunk, and the cuts that lead to
+    """The chunk that the devices of a row run in a column for a lane, and the cuts that lead to
     them (``b2 t8``).
     """
 

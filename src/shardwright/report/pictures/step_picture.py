@@ -35,7 +35,7 @@ BUBBLE: Final = "#dddddd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """What one device does, which stands for `alike` of them.
+    """The step of one device, which stands for `alike` devices.
 
     Args:
         runs: its layers, in words.

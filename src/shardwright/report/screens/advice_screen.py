@@ -96,8 +96,8 @@ def advice_line(launch: Launch, advice: Advice) -> str:
 
 
 def render_advice(launch: Launch, advice: Advice) -> RenderableType:
-    """What was understood of a launch, its time and memory, what limits it, and what would make it
-    faster.
+    """The screen of `advise`: the launch as understood, its time and memory, its bottleneck, and
+    the changes that would make it faster.
     """
     parts: list[RenderableType] = [head(_understood(launch))]
     for verdict, title in (

@@ -1,4 +1,4 @@
-"""What a second look at a plan found, and a proof on virtual devices: as a screen, and as JSON."""
+"""A verified plan file, and a proof on virtual devices: as a screen, and as JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def checked_document(found: Recheck | Verified) -> dict[str, Any]:
 
 
 def checked_line(found: Recheck | Verified) -> str:
-    """That a file holds."""
+    """The line of ``--quiet``: a plan file holds."""
     return "The plan and its certificate hold." if isinstance(found, Recheck) else "The plan holds."
 
 
 def render_checked(found: Recheck | Verified) -> RenderableType:
-    """What of a file was made again and is the same."""
+    """The screen of `check`: the parts of a file that were recomputed and are equal."""
     lines = (
         f"All {found.leaves:,} values of the file were recomputed and are equal. "
         if found.leaves
@@ -73,7 +73,9 @@ def proof_document(found: Proof) -> dict[str, Any]:
 
 
 def render_proof(found: Proof) -> RenderableType:
-    """What was run, how far loss and gradients are from the unsplit model's, and what moved."""
+    """The screen of ``check --execute``: the executed model, the differences of loss and gradients
+    from the unsplit model's, and the bytes that moved.
+    """
     name, difference = found.worst
     moved = "; ".join(
         f"{kind} {requests:,} ({elements:,} elements)"

@@ -19,7 +19,7 @@ MAX_CELL: Final = 400
 
 
 def render_read(read: ClusterRead) -> RenderableType:
-    """What was found, and where, and what was assumed, and why."""
+    """The screen of ``cluster read``: facts with their places, assumptions with reasons."""
     parts: list[RenderableType] = [Words(Text(read.cluster.described()))]
     parts += _facts("The nodes together", read.found, read.assumed)
     for kind in read.kinds:

@@ -40,7 +40,7 @@ def comparison_document(rows: Sequence[Compared]) -> dict[str, Any]:
 
 
 def training_document(row: Compared) -> dict[str, Any]:
-    """What training under one strategy costs."""
+    """Days and dollars of training under one strategy, as JSON."""
     return {
         "cluster": row.simulation.request.cluster,
         "devices": row.devices,
@@ -83,8 +83,8 @@ def ranked(rows: Sequence[Compared]) -> list[Compared]:
 
 
 def render_comparison(rows: Sequence[Compared]) -> RenderableType:
-    """What each is worth and costs, its strategy, where the prices come from, and where its time
-    goes.
+    """The screen of `compare`: time and cost of each row, its strategy, sources of prices, and the
+    breakdown of its step.
     """
     chosen = ranked(rows)
     columns = _columns(chosen)
@@ -185,7 +185,7 @@ def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def _notes(rows: Sequence[Compared]) -> list[RenderableType]:
-    """What the tokens are, and where each price comes from."""
+    """Notes on the tokens, and on the source of each price."""
     tokens = rows[0].tokens
     lines = [f"{format_count(tokens)} tokens, {STEP_AFTER_STEP}"] if tokens else []
     lines += _price_lines(rows)

@@ -148,7 +148,7 @@ def _few(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
 
 
 def _devices(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Which devices a row is of, and in fewer letters: the first device and how many more."""
+    """The devices of a row, and a shorter form: the first device and the number of others."""
     if not classes:
         return (str(run[0].rank) if len(run) == 1 else f"{run[0].rank}-{run[-1].rank}",)
     first, last = classes[run[0].rank], classes[run[-1].rank]
@@ -175,8 +175,8 @@ _COUNT: Final = re.compile(r"[0-9]{1,9}(?= )")
 
 
 def _holds(text: str) -> tuple[str, ...]:
-    """What a stage holds, and in fewer letters: its first and last blocks, then how many blocks
-    there are.
+    """The blocks of a stage, and a shorter form: its first and last blocks and the number of
+    blocks.
     """
     parts = text.split(" + ")
     counts = [_COUNT.match(part) for part in parts]

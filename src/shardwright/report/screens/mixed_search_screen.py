@@ -19,8 +19,8 @@ from shardwright.units import format_count, format_dollars, format_percent, form
 
 
 def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
-    """How far the plan is from the bound, what each part of the cluster does alone, and what its
-    devices are worth.
+    """The proof of a mixed search: the gap to the bound, the best of each part of the cluster
+    alone, and the value of its devices.
     """
     c, part = certificate, certificate.mixed
     assert part is not None
@@ -55,7 +55,9 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
 
 
 def _searched(part: MixedPart, closed: str) -> str:
-    """How many pipelines were searched and what closes them; or that none were, and why."""
+    """Number of pipelines that were searched and what closes the search; or the reason why none
+    were.
+    """
     if part.why_alone:
         return f"Grids of each kind of device alone: no pipelines over several, as {part.why_alone}"
     return f"{part.shapes:,} pipelines that replicas may be; {closed}"
@@ -64,9 +66,7 @@ def _searched(part: MixedPart, closed: str) -> str:
 def render_valued(
     c: Certificate, part: MixedPart, valued: ValuedPart, *, search_time_s: float
 ) -> RenderableType:
-    """What is proven of a plan that is best in something else than time, or within a budget; and
-    the front.
-    """
+    """The proof for an objective beside time or for a budget, and the front of time and cost."""
     lines = (
         _claimed(c, valued, search_time_s=search_time_s),
         (
@@ -96,7 +96,7 @@ def render_valued(
 
 
 def _claimed(c: Certificate, valued: ValuedPart, *, search_time_s: float) -> str:
-    """What is proven of what was asked."""
+    """The proven claim about the request."""
     spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
     if valued.objective == "time":
         return f"Fastest found{_within(valued)}: gap {format_percent(c.gap, digits=2)}.{spent}"

@@ -227,8 +227,8 @@ def _breakdown_table(prediction: Prediction) -> RenderableType:
 
 
 def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True) -> Text:
-    """Whether the answer is proven best, every strategy of the space by its fate, the bounds, and
-    the space, shortened unless `whole`.
+    """The certificate in words: the claim, the number of strategies by fate, the bounds, and the
+    space, shortened unless `whole`.
     """
     lines = (
         claimed(c, search_time_s=search_time_s),
@@ -265,7 +265,7 @@ def _unsearched_text(left: Unsearched) -> str:
 
 
 def claimed(c: Certificate, *, search_time_s: float) -> str:
-    """What is proven, and how long that took."""
+    """The proven claim, and the seconds of the search."""
     spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
     return claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s) + spent
 

@@ -15,7 +15,7 @@ from shardwright.units import GIGA, TERA, format_bytes, format_percent, format_s
 
 
 def render_profile(profile: Profile) -> RenderableType:
-    """What was measured, the fitted numbers, and how well they fit."""
+    """The screen of `calibrate`: measurements, fitted numbers, and errors of the fit."""
     parts: list[RenderableType] = [Words(Text(profile.reference))]
     fits = _fit_rows(profile)
     if fits:

@@ -1,4 +1,4 @@
-"""What a run found: as a screen, and as JSON."""
+"""The result of a training run: as a screen, and as JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def evaluation_text(one: RunEvaluation, *, steps: int) -> str:
 
 
 def run_document(report: RunReport) -> dict[str, Any]:
-    """What ``run --json`` prints."""
+    """The document that ``run --json`` prints."""
     return {
         "steps": [asdict(step) for step in report.steps],
         "evaluations": [asdict(one) for one in report.evaluations],

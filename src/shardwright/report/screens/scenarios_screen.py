@@ -13,8 +13,8 @@ from shardwright.units import format_percent
 
 
 def render_scenarios(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
-    """What the plan takes in each state beside the fastest plan there, the next best plans, and
-    what is proven.
+    """The screen of a plan for scenarios: its time in each beside the fastest plan there, the next
+    best plans, and the proof.
     """
     c, part = certificate, certificate.scenarios
     assert part is not None

@@ -1,6 +1,4 @@
-"""Where the time of a step goes, device by device, predicted and measured: as a screen, and as
-JSON.
-"""
+"""The time of a step, device by device, predicted and measured: as a screen, and as JSON."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def faster(change: float) -> str:
 
 
 def placed_text(placed: Placed) -> str:
-    """Where the search put a strategy, in a line."""
+    """The fate of a strategy in the search, in a line."""
     return _FATES[placed.fate].format(reason=placed.reason, bound=format_seconds(placed.bound_s))
 
 

@@ -1,4 +1,4 @@
-"""What a deployment does under traffic: as a screen, and as JSON."""
+"""A deployment under traffic: as a screen, and as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shardwright.units import (
 
 
 def serving_document(answer: ServingAnswer) -> dict[str, Any]:
-    """What ``serve-simulate --json`` prints: seconds, bytes and counts."""
+    """The document that ``serve-simulate --json`` prints: seconds, bytes and counts."""
     return {
         "request": asdict(answer.request),
         "engine": answer.engine,
@@ -51,8 +51,8 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
 
 
 def estimate_document(found: MeanField) -> dict[str, float]:
-    """What ``serve-simulate --estimate --json`` prints:
-    seconds, and requests and tokens a second.
+    """The document that ``serve-simulate --estimate --json`` prints: seconds, and requests and
+    tokens a second.
     """
     return {field.name: float(getattr(found, field.name)[0]) for field in fields(found)}
 
@@ -134,7 +134,7 @@ def _rates(answer: ServingAnswer) -> str:
 
 
 def _waits(answer: ServingAnswer) -> Iterator[str]:
-    """What requests wait for, what was refused, and what was promised."""
+    """Lines on the waiting time of requests, refused requests, and the latency objectives."""
     seen, served = answer.metrics, answer.served
     if seen.queue >= 0.5:
         waits = format_seconds(served.waiting_s)

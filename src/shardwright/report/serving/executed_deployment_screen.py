@@ -1,4 +1,4 @@
-"""What an executed deployment did: as a screen, and as JSON."""
+"""The result of an executed deployment: as a screen, and as JSON."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def served_document(found: ServedProof) -> dict[str, Any]:
 
 
 def render_served(found: ServedProof) -> Words:
-    """What was served, how far logits are from the unsplit model's, and whether the simulator
-    foretold the iterations.
+    """The served requests, the difference of logits from the unsplit model's, and the comparison of
+    its iterations with the simulator's.
     """
     served, lost = sum(bool(tokens) for tokens in found.tokens), found.preempted
     turns = len({turn for turn, _, _ in found.log})

@@ -1,4 +1,4 @@
-"""What an answer about serving rests on: facts of the engine with their links, formats,
+"""Sources of an answer about serving: facts of the engine with their links, number formats,
 assumptions, and numbers without a table.
 """
 
