@@ -287,9 +287,11 @@ def sums_of_patches(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_of_features_left_out(patch: pytest.MonkeyPatch) -> None:
-    fine = patch_pooling.at_least_float32
+    by_role = patch_pooling.parameters_by_role
     patch.setattr(
-        patch_pooling, "at_least_float32", lambda x: torch.ones_like(x) if x.dim() == 1 else fine(x)
+        patch_pooling,
+        "parameters_by_role",
+        lambda *share: {name: torch.ones_like(x) for name, x in by_role(*share).items()},
     )
 
 

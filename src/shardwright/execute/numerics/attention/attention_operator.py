@@ -50,7 +50,7 @@ class Attention:
     positions are the memory's). Keys may be those of more positions than the queries
     (`Place.key_positions`). Where an indexer selects keys, what it selected comes behind the other
     inputs (`split_off_selection`); of a core that sees images, the runs of image tokens
-    (`image_runs`). Where positions are split, keys and values are passed round a ring
+    (`image_run_numbers`). Where positions are split, keys and values are passed round a ring
     (`groups["ring"]`; in backward together with their gradients), or gathered from all members, in
     backward once more (`groups["gather"]`). The gradient of a table of biases by distance is a sum
     of the scores' cotangents. It is computed with the input gradient, where the keys of all

@@ -34,7 +34,7 @@ class ScoreInputs:
         sinks: for every local head, the logarithm of its denominators' initial value, where there
         are sinks.
         runs: numbers of the runs of image tokens, (samples, all positions), or None.
-        chosen: keys that an indexer selected (`selection_of`), where one does.
+        chosen: keys that an indexer selected (`split_off_selection`), where one does.
     """
 
     table: tuple[torch.Tensor, ...] = ()

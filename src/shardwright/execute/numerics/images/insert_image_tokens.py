@@ -86,7 +86,7 @@ def image_token_numbers(ids: torch.Tensor, image: ImageInput) -> torch.Tensor:
 
     Args:
         ids: (samples, positions), whole texts, with no more places than their images have tokens
-            (`image_places.require_written`).
+            (`require_image_positions`).
     """
     places = ids == image.token
     return torch.where(places, places.cumsum(1) - 1 + image.first, -1)

@@ -33,7 +33,7 @@ def grid_positions(ids: torch.Tensor, *, token: int, grid: tuple[int, int]) -> t
 
     Args:
         ids: (samples, positions), whole texts, whose places are one row of as many as the grid has
-            (`image_places.require_written`).
+            (`require_image_positions`).
         token: of places of image tokens.
         grid: rows and columns of them.
     """

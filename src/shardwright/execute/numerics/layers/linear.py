@@ -28,7 +28,7 @@ class Linear:
 
     Where the contracted dim is cut, y is a partial sum, and the device of the first part adds the
     bias (and has its gradient). Adapters A, B_i add (x A) B_i to each output. Parameters other than
-    weights and biases (tables of `Patches`) are not used; their gradients are zero.
+    weights and biases (tables of `PatchEmbedding`) are not used; their gradients are zero.
     """
 
     def forward(
