@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.hardware.graph import Units
 from shardwright.program.stages import parameter_sums
-from shardwright.program.stages.parameter_sums import ParameterUse, StageReductions
+from shardwright.program.stages.parameter_sums import ParameterUse, Sums
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.simulated_plans import simulated
 from shardwright.search.mixed.plans.write_plan import general_plan
@@ -27,9 +27,7 @@ def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
     seen = Counter[str]()
     arrays = parameter_sums._sums_by_tokens
 
-    def both(
-        uses: tuple[ParameterUse, ...], length: int, islands: Units | None
-    ) -> StageReductions | None:
+    def both(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
         found, true = (
             arrays(uses, length, islands),
             parameter_sums._sums_by_device(uses, length, islands),

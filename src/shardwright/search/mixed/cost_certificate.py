@@ -25,8 +25,8 @@ from shardwright.search.universal import universal_bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """The goal of a search: an objective of `request.OBJECTIVES`, and dollars an hour that plans may rent
-    for (inf = any).
+    """The goal of a search: an objective of `request.OBJECTIVES`, and dollars an hour that plans
+    may rent for (inf = any).
     """
 
     objective: str = TIME

@@ -359,8 +359,8 @@ def _early_plans(
 
 
 def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
-    """The part of the certificate that mixed clusters add: each pool alone, the next best plans, and
-    the prices that close the frames.
+    """The part of the certificate that mixed clusters add: each pool alone, the next best plans,
+    and the prices that close the frames.
     """
     standing, closings = found.standing, found.closings
     closed = tuple(

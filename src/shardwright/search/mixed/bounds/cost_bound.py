@@ -173,8 +173,8 @@ def earliest_within(
 
 
 def least_value(cells: tuple[Cell, ...], *, by: float = inf) -> float:
-    """Lower bound on dollars or joules of a plan that ends by some seconds; inf where cells show that
-    there is none.
+    """Lower bound on dollars or joules of a plan that ends by some seconds; inf where cells show
+    that there is none.
     """
     return min(
         (

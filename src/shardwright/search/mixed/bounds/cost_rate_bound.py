@@ -89,8 +89,8 @@ def repriced(
 
 
 def holds_floor(pipelines: PricedPipelines, price_per_second: PricePerSecond, floor: Floor) -> bool:
-    """True where a floor's prices prove its rate: the samples of every shape by the limit are computed
-    again, without a linear program.
+    """True where a floor's prices prove its rate: the samples of every shape by the limit are
+    computed again, without a linear program.
     """
     prices = Prices(devices=np.array(floor.devices), nodes=floor.nodes, replicas=floor.replicas)
     values, mbs = pipelines.values(floor.frame, floor.limit_s), pipelines.shapes.mbs

@@ -13,8 +13,8 @@ from shardwright.arrays import FloatArray
 
 
 class Prices(NamedTuple):
-    """Dual prices of the linear program, in samples for one more of each: (pools,) a device; a node that may be filled; a
-    replica, negative where plans must have more of them than is good.
+    """Dual prices of the linear program, in samples for one more of each: (pools,) a device; a node
+    that may be filled; a replica, negative where plans must have more of them than is good.
     """
 
     devices: FloatArray
@@ -23,7 +23,9 @@ class Prices(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Right-hand sides of the linear program: (pools,) devices; nodes that may be filled; least and most replicas."""
+    """Right-hand sides of the linear program: (pools,) devices; nodes that may be filled; least and
+    most replicas.
+    """
 
     devices: FloatArray
     nodes: float

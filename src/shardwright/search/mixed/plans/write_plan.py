@@ -123,9 +123,9 @@ def zero_of(table: StageTable, lane: MixedLane) -> int:
 
 
 def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
-    """The replicas that share optimizer states; of each lane's runs the one of the fewest members counts, so that what
-    fits so fits whoever holds which layer. Likewise of two lanes of one row that shard each for
-    itself.
+    """The replicas that share optimizer states; of each lane's runs the one of the fewest members
+    counts, so that what fits so fits whoever holds which layer. Likewise of two lanes of one row
+    that shard each for itself.
     """
     members = sum(
         lane.replicas * min(table.mesh(row).dp for row in lane.rows) for lane in plan.lanes

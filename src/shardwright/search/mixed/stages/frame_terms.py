@@ -130,7 +130,9 @@ class StageCosts:
         return self.kept[sharers]
 
     def _sharers(self, frame: Frame, rows: BoolArray) -> Sharers:
-        """Most replicas that share optimizer states in plans of a frame whose stages are of some rows."""
+        """Most replicas that share optimizer states in plans of a frame whose stages are of some
+        rows.
+        """
         most = self.sums.members(frame, rows)[1]
         return Sharers(
             members=tuple(most.tolist()), replicas=frame.replicas[1], several=frame.replicas[0] > 1

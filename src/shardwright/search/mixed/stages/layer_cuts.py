@@ -1,5 +1,5 @@
-"""Places where pipelines of mixed plans may be cut: a model's layers as some first ones, equal units, and
-some last ones.
+"""Places where pipelines of mixed plans may be cut: a model's layers as some first ones, equal
+units, and some last ones.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Values that a request pins in mixed plans: tensor parallel degrees, microbatch sizes and options of the
-runtime.
+"""Values that a request pins in mixed plans: tensor parallel degrees, microbatch sizes and options
+of the runtime.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Meshes over which the devices of one stage of a replica share its work: tensor parallel, and where the model
-has experts side by side for them.
+"""Meshes over which the devices of one stage of a replica share its work: tensor parallel, and
+where the model has experts side by side for them.
 """
 
 from __future__ import annotations

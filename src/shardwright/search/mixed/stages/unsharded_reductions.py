@@ -48,8 +48,8 @@ class UnshardedReductions:
 
     @staticmethod
     def of(problem: Problem, sums: StageReductions) -> UnshardedReductions:
-        """The reductions of a table of stages. Left out: exchanges of tied weights, whose gradients wait for other
-        stages'.
+        """The reductions of a table of stages. Left out: exchanges of tied weights, whose gradients
+        wait for other stages'.
         """
         found = []
         for pool, mesh in sums.table.meshes:
