@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from shardwright.api.problems import facts_of, problem_of, space_of
-from shardwright.api.simulations import simulated
+from shardwright.api.simulated import simulated
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import jitter, path_seconds
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds

@@ -172,7 +172,7 @@ def accelerator(gflops: float) -> Accelerator:
         f"emulated-{gflops:g}",
         vendor="",
         memory_gib=4,
-        bandwidth=gflops / 5,
+        memory_gb_per_s=gflops / 5,
         peaks=((Dtype.BF16, gflops * 1e9),),
         reference="emulated",
         sustained=1.0,

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import checks, general, grids
+from shardwright.api import checks, general_searches, grids
 from shardwright.cli.main import run
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.files.plan_file import parse_saved
@@ -27,6 +27,7 @@ from shardwright.files.text import to_text
 from shardwright.files.trace_file import parse_traces
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.profile.apply import apply_profile
+from shardwright.registry import load_target
 from shardwright.report.screens.trace_screen import render_trace
 from tests.calibrate.profiles import profile
 from tests.files.edits import changed, edits
@@ -41,8 +42,7 @@ SAMPLE = 10
 
 REPEATED = cache(grids.repeated)
 SEARCHES = {
-    name: cache(getattr(general, name))
-    for name in ("plan_joint", "plan_mixed", "plan_exact", "plan_robust")
+    search.plan: cache(load_target(search.plan)) for search in general_searches.SEARCHES.values()
 }
 
 
@@ -57,8 +57,11 @@ def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(search: Any) -> Any:
         return lambda *words, progress=None, engine=None, **named: search(*words, **named)
 
-    for name, search in SEARCHES.items():
-        monkeypatch.setattr(general, name, once(search))
+    monkeypatch.setattr(
+        general_searches,
+        "load_target",
+        lambda target: once(SEARCHES[target]) if target in SEARCHES else load_target(target),
+    )
 
 
 def put(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 import pytest
-from shardwright.program.buckets import BlockRange, last_piece
 
+from shardwright.program.reduction_buckets import BlockRange, last_piece
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.frame_terms import StageCosts

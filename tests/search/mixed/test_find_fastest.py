@@ -22,7 +22,8 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import Frame, MixedPart, Stops
+from shardwright.search.frames import Frame, MixedPart
+from shardwright.search.limit import Stops
 from shardwright.search.mixed.bounds.time_bound import Closing, covers, holds, seconds_of, step_of
 from shardwright.search.mixed.effort import USUAL
 from shardwright.search.mixed.find_fastest import find_mixed
@@ -494,7 +495,7 @@ def test_a_composed_plan_is_simulated_before_frames_with_sharding_lanes_are_pric
 
 def test_the_first_composed_plan_goes_by_the_limit_of_the_whole_search() -> None:
     """The limit of the search for plans has passed at its first look at the clock."""
-    stops = Stops(alone=(0, 0), composed=1, proven=0)
+    stops = Stops(grids=(0, 0), composed=1)
     answer = find_mixed(tiny("a100-sxm-40gb:2+v100-sxm-16gb:2"), stops=stops)
     grids = 2
     assert answer.certificate.simulated > grids
