@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shardwright import validate
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
 from shardwright.validation.errors.judged_rows import judge
@@ -28,6 +30,8 @@ from shardwright.validation.serving.serving_errors import (
 from shardwright.validation.tables.skipped_rows import SkipReason
 from shardwright.validation.tables.table_facts import Facts
 from tests.validation.serving_tables import (
+    HEADER,
+    LINE,
     a_tenth_too_slow,
     case_of,
     facts,
@@ -243,3 +247,17 @@ def test_page() -> None:
 
 def test_page_of_nothing() -> None:
     assert "None." in serving_page(study([], a_tenth_too_slow), facts=Facts())
+
+
+def test_a_page_has_the_bars_of_its_facts_alone() -> None:
+    found = study([case_of()], a_tenth_too_slow)
+    assert "| TPOT | none | 1 |" in serving_page(found, facts=facts())
+    assert "| TPOT | none |" not in serving_page(found, facts=Facts())
+
+
+def test_the_library_tells_tables_of_serving_from_those_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "served.csv"
+    path.write_text(f"{HEADER}\n{LINE.replace('llama-3.3-70b', 'no-such-model')}\n")
+    assert [skip.reason for skip in validate(path).skipped] == [SkipReason.UNSUPPORTED_MODEL]
+    with pytest.raises(UsageError, match="of serving"):
+        validate(path, fold="source")

@@ -18,7 +18,12 @@ from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.skipped_rows import Skip, SkipReason
 from shardwright.validation.tables.table_facts import Facts, parse_facts
-from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement, MemoryKind
+from shardwright.validation.training.measured_rows import (
+    TRAINING_TABLE,
+    Measurement,
+    MemoryKind,
+    TrainingMetric,
+)
 from shardwright.validation.training.measured_run import MeasuredKind, TrainingRun
 from shardwright.validation.training.row_to_problem import to_training_run, with_facts
 from shardwright.validation.training.training_reader import TRAINING
@@ -187,7 +192,7 @@ def test_a_bare_table_of_anybody_is_predicted(tmp_path: Path) -> None:
     assert (row.run.grid.dp, row.run.grid.tp, row.run.grid.zero) == (8, 2, 3)
     assert (row.run.model.num_parameters, row.run.laboratory) == (8_030_261_248, "mine")
     assert (row.run.measured_s, row.run.measured_kind) == (11.5, MeasuredKind.ITERATION_TIME)
-    assert row.error is not None
+    assert row.error(TrainingMetric.TIME) is not None
 
 
 def test_a_runtime_may_be_given_for_the_whole_table(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from shardwright.validation.errors.judged_rows import (
     ErrorStatistics,
     JudgedRow,
     error_statistics,
+    mean_of_all,
 )
 from shardwright.validation.errors.measured_run import MeasuredRun, PredictionT, RunT
 from shardwright.validation.tables.row_conditions import cells_of, selected
@@ -58,7 +59,7 @@ def judge_bar(
     return BarResult(
         name=bar.name,
         fold=fold,
-        errors=error_statistics(chosen, metric),
+        errors=error_statistics(chosen, metric, bias=mean_of_all),
         limits=bar.limits.get(fold, {}),
     )
 

@@ -142,27 +142,48 @@ class ErrorStatistics:
     bias: float
 
 
+Bias = Callable[[Sequence[float], Sequence[float]], float]
+
+
+def mean_of_feasible(errors: Sequence[float], feasible: Sequence[float]) -> float:
+    """Mean error of the rows that are predicted to fit; 0 without any."""
+    del errors
+    return fmean(feasible) if feasible else 0.0
+
+
+def mean_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
+    """Mean error of all rows."""
+    del feasible
+    return fmean(errors)
+
+
+def median_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
+    """Median error of all rows."""
+    del feasible
+    return median(errors)
+
+
 def error_statistics(
-    rows: Iterable[JudgedRow[RunT, PredictionT]], metric: Any, *, typical_bias: bool = False
+    rows: Iterable[JudgedRow[RunT, PredictionT]], metric: Any, *, bias: Bias = mean_of_feasible
 ) -> ErrorStatistics | None:
     """Statistics of the errors in one metric; None where no row has it.
 
     Args:
-        typical_bias: the bias is the median over all rows, not the mean over those that are
+        bias: bias of the errors, which gets those of all rows and those of the rows that are
             predicted to fit.
     """
     pairs = [(error, row) for row in rows if (error := row.error(metric)) is not None]
     if not pairs:
         return None
     errors = [error for error, _ in pairs]
-    feasible = [error for error, row in pairs if not row.infeasible] or [0.0]
+    feasible = [error for error, row in pairs if not row.infeasible]
     sizes = [abs(error) for error in errors]
     return ErrorStatistics(
         n=len(sizes),
         mean=fmean(sizes),
         median=median(sizes),
         worst=max(sizes),
-        bias=median(errors) if typical_bias else fmean(feasible),
+        bias=bias(errors, feasible),
     )
 
 

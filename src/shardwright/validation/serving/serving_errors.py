@@ -14,6 +14,7 @@ from shardwright.validation.errors.judged_rows import (
     Validation,
     error_statistics,
     grouped,
+    median_of_all,
 )
 from shardwright.validation.errors.measured_run import SHIPPED_FOLD, Fold, by_name
 from shardwright.validation.serving.measured_deployment import (
@@ -58,7 +59,7 @@ def errors_of(
         category: the rows that count; None = all.
     """
     counted = (row for row in rows if category in (None, category_of(row, metric)))
-    return error_statistics(counted, metric, typical_bias=True)
+    return error_statistics(counted, metric, bias=median_of_all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
