@@ -75,8 +75,9 @@ def passed_round(
     """The output (samples, positions, heads x width of values) of a rank's queries over the keys of
     all ranks.
 
-    Each block of keys is met as it comes (`attention_by_key_block`), while the next one is on its way. For
-    backward the output and the logarithms of its denominators are kept beside what the rank itself
+    Each block of keys is attended to when it arrives (`attention_by_key_block`), while the next one
+    is on its way. For backward the output and the logarithms of its denominators are kept beside
+    what the rank itself
     had: keys pass by again, and their gradients travel with them, to which each rank adds what its
     queries give.
 

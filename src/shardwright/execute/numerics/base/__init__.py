@@ -1,4 +1,4 @@
-"""What all operators share: the operator protocol, process-group calls, number formats.
+"""Parts that all operators share: the operator protocol, process-group calls, number formats.
 
 Operators are in the packages beside it.
 """

@@ -81,8 +81,8 @@ class Scatter(WithoutParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather(WithoutParameters):
-    """What experts make, back in the slots of its tokens. Inputs: rows and routes of the device's
-    experts; slots (not read), numbers.
+    """Experts' outputs, sent back into the slots of their tokens. Inputs: rows and routes of the
+    device's experts; slots (not read), numbers.
 
     Devices with other parts of the width, or of a sum over it, add up; one of those with the same
     answers for all.
