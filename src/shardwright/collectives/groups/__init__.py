@@ -1,4 +1,4 @@
-"""Where the members of a group lie in the network.
+"""Places of a group's members in the network.
 
 Algorithms over a group are in collectives.algorithms.
 """

@@ -1,3 +1,3 @@
-"""Where tensors lie on the devices of a stage: cells, boxes and replicas. What runs there is in
+"""Layouts of tensors on the devices of a stage: cells, boxes and replicas. What runs there is in
 program.block.
 """
