@@ -40,10 +40,7 @@ SAMPLE = 10
 
 
 REPEATED = cache(grids.repeated)
-SEARCHES = {
-    name: cache(getattr(general, name))
-    for name in ("plan_joint", "plan_mixed", "plan_exact", "plan_robust")
-}
+SEARCHES = {method: cache(search.plan) for method, search in general.SEARCHES.items()}
 
 
 @pytest.fixture
@@ -57,8 +54,11 @@ def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def once(search: Any) -> Any:
         return lambda *words, progress=None, engine=None, **named: search(*words, **named)
 
-    for name, search in SEARCHES.items():
-        monkeypatch.setattr(general, name, once(search))
+    searched = {
+        method: replace(search, plan=once(SEARCHES[method]))
+        for method, search in general.SEARCHES.items()
+    }
+    monkeypatch.setattr(general, "SEARCHES", searched)
 
 
 def put(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
