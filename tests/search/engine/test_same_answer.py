@@ -158,7 +158,7 @@ def test_a_mixed_search_that_is_stopped_is_the_same_too(asked: Request) -> None:
         found = certificate(stopped)
         assert (found["mixed"]["composed_stopped_at"], found["stopped_at"]) == (
             stops.composed,
-            stops.proven,
+            stops.search,
         )
         assert mixed(PROCESSES, 2, request=asked, stops=stops) == stopped
 

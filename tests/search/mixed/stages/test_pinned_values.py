@@ -75,7 +75,7 @@ def test_a_part_of_the_space_is_no_faster_and_its_stages_have_what_is_pinned(
     )
     assert part.step_time_s >= whole.certificate.lower_bound_s
     table, wanted = stage_table(problem, choices_of(pins, ())), dict(pins)
-    for lane in part.mixed.lanes if part.mixed is not None else ():
+    for lane in part.detail.lanes if part.detail is not None else ():
         for row in lane.rows:
             assert str(table.tp[row]) in wanted.get("tp", (str(table.tp[row]),))
             assert str(table.mbs[row]) in wanted.get("mbs", (str(table.mbs[row]),))
@@ -172,13 +172,13 @@ def test_a_search_that_is_stopped_by_hand_ends_with_what_it_has(where: str) -> N
     finally:
         STOP.clear()
     c, stops = stopped.certificate, stops_of(stopped.certificate)
-    assert stops.proven > 0
+    assert stops.search > 0
     if where in (
         "alone",
         "first plan",
     ):  # where there is nothing to polish, or nothing behind a proof, the clock is not looked at
         assert stops.composed > 0
-    assert (stops.alone[1] > 0) == (where == "alone")
+    assert (stops.grids[1] > 0) == (where == "alone")
     assert 0 < c.lower_bound_s <= c.best_s
     assert find_mixed(problem, stops=stops) == stopped
 
