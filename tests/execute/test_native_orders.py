@@ -20,13 +20,13 @@ from shardwright.errors import StrategyError
 from shardwright.execute.native.torch_private import forward_only, pipeline
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.schedules.entries import actions_of
 from shardwright.schedules.letters import format_action
 from shardwright.schedules.placement import Placement
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.plan.order import actions_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import PLANS
 from tests.schedules.csv_reader import parse_action

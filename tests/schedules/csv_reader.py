@@ -9,10 +9,10 @@ from math import prod
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.schedules.entries import Entry, actions_of, slots, table_of
+from shardwright.schedules.entries import slots, table_of
 from shardwright.schedules.letters import PAIR, format_action
 from shardwright.schedules.table import ActionTable
-from shardwright.strategy.plan.order import Action, Kind
+from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
 
 _ACTION: Final = re.compile(
     r"(?:([A-Za-z_][\w-]*)/)?([0-9]{1,7})([FIWBR])([0-9]{1,7})(?:\.([0-9]{1,7}))?", re.ASCII

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.schedules.csv import format_csv
 from shardwright.schedules.draw import draw
-from shardwright.schedules.entries import actions_of, row_entries, slots, table_of
+from shardwright.schedules.entries import row_entries, slots, table_of
 from shardwright.schedules.letters import format_action
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import SCHEDULES, schedule
 from shardwright.schedules.table import KINDS, ActionTable
 from shardwright.simulator.kernel.events import simulate
+from shardwright.strategy.plan.order import actions_of
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.schedules.longest_path import needs_of, run
 from tests.schedules.rank_chunks import rank_chunks

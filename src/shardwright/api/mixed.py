@@ -10,6 +10,7 @@ from shardwright.api.problems import (
     is_valued,
     problem_of,
     require_any_stages,
+    require_headroom,
     require_unranked,
     with_defaults,
 )
@@ -141,11 +142,7 @@ def goal_of(request: Request) -> Goal:
 
 def with_headroom(request: Request, problem: Problem) -> Problem:
     """The problem with the memory that plans may fill."""
-    if not 0 <= request.headroom < 1:
-        raise UsageError(
-            f"a headroom of {request.headroom:g} of a device's memory",
-            hint="0 or more, and less than all of it: 5%",
-        )
+    require_headroom(request)
     return replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
 
 

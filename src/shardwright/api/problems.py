@@ -294,6 +294,15 @@ def method_of(request: Request) -> Method:
     return Method.MIXED
 
 
+def require_headroom(request: Request) -> None:
+    """Raise UsageError unless the headroom leaves a share of a device's memory."""
+    if not 0 <= request.headroom < 1:
+        raise UsageError(
+            f"a headroom of {request.headroom:g} of a device's memory",
+            hint="0 or more, and less than all of it: 5%",
+        )
+
+
 def capacity_of(request: Request, problem: Problem) -> int:
     """Bytes of a device that plans of a search may use: those that programs have, less the
     headroom.
@@ -301,11 +310,7 @@ def capacity_of(request: Request, problem: Problem) -> int:
     Raises:
         UsageError: no share of the memory is left.
     """
-    if not 0 <= request.headroom < 1:
-        raise UsageError(
-            f"a headroom of {request.headroom:g} of a device's memory",
-            hint="0 or more, and less than all of it: 5%",
-        )
+    require_headroom(request)
     return int(effective_memory(problem.cluster) * (1 - request.headroom))
 
 

@@ -8,7 +8,7 @@ from shardwright.api.drawings import with_kinds
 from shardwright.api.problems import facts_of, problem_of, with_defaults
 from shardwright.api.rules import check_grid, check_plan
 from shardwright.api.simulated import simulated
-from shardwright.errors import DataError, InfeasibleError, StrategyError
+from shardwright.errors import DataError, InfeasibleError
 from shardwright.files.leaves import require_same
 from shardwright.files.plan_source import read_strategy
 from shardwright.files.stored import StoredSimulation, document_of, stored_simulation
@@ -26,6 +26,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.violation import raise_first
 from shardwright.units import format_bytes
 
 MAX_DRAWN = 16
@@ -145,8 +146,7 @@ def _check_actions(problem: Problem, plan: Plan) -> int:
         tuple((e.source, e.target) for e in stage_edges(lane, model=problem.model))
         for lane in stages
     ]
-    for broken in action_violations(plan, rows, edges=edges):
-        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)
+    raise_first(action_violations(plan, rows, edges=edges))
     return len(rows.kind)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright.schedules.entries import actions_of, entries_by_slot
+from shardwright.schedules.entries import entries_by_slot
 from shardwright.schedules.letters import format_action
 from shardwright.schedules.table import ActionTable
+from shardwright.strategy.plan.order import actions_of
 
 
 def draw(table: ActionTable, *, width: int = 140, lanes: tuple[str, ...] = ()) -> str:

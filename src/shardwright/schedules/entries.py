@@ -11,17 +11,9 @@ import numpy as np
 from shardwright.arrays import Int32Array
 from shardwright.errors import StrategyError
 from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.strategy.plan.order import Action, Kind
-
-Entry = Action | tuple[Action, Action]
-"""One action, or a pair that runs overlapped."""
+from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
 
 _CODES = {Kind(letter): code for code, letter in enumerate(KINDS)}
-
-
-def actions_of(entry: Entry) -> tuple[Action, ...]:
-    """The one or two actions of an entry of a row."""
-    return entry if isinstance(entry, tuple) else (entry,)
 
 
 def row_entries(table: ActionTable, *, rank: int) -> tuple[Entry, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.schedules.entries import Entry, actions_of
+from shardwright.strategy.plan.order import Entry, actions_of
 
 PAIR: Final = "OVERLAP_F_B"
 

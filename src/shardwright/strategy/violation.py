@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 
 
@@ -42,3 +43,9 @@ class Rule:
     message: Callable[[Any, Any], str]
     hint: str | Callable[[Any], str] = ""
     after: str = ""
+
+
+def raise_first(violations: Iterable[Violation]) -> None:
+    """Raise the first violation as a StrategyError, if there is one."""
+    for broken in violations:
+        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)

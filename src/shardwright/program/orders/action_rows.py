@@ -14,11 +14,10 @@ from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.device_sets import Participation, participation
-from shardwright.schedules.entries import actions_of
 from shardwright.schedules.placement import Placement, chunk_ranks
 from shardwright.schedules.registry import schedule, schedule_table
 from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.strategy.plan.order import Kind, NamedOrder, Table
+from shardwright.strategy.plan.order import Kind, NamedOrder, Table, actions_of
 from shardwright.strategy.plan.plan import Plan
 
 TABLE_SEARCH: Final = "table-search"

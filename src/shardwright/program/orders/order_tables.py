@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.program.orders.action_rows import ActionRows
 from shardwright.schedules.table import KINDS
-from shardwright.strategy.plan.order import Action, Kind, Table
+from shardwright.strategy.plan.order import Action, Entry, Kind, Table
 from shardwright.strategy.plan.plan import Plan
 
 
@@ -23,9 +23,7 @@ def table_of(rows: ActionRows, *, plan: Plan, order: int = 0) -> Table:
     return Table(lanes=lanes, rows=tuple(table_rows))
 
 
-def _entries(
-    rows: ActionRows, row: slice, turn: dict[int, int]
-) -> tuple[Action | tuple[Action, Action], ...]:
+def _entries(rows: ActionRows, row: slice, turn: dict[int, int]) -> tuple[Entry, ...]:
     """Actions of one row, overlapped pairs as tuples."""
     columns = (rows.chunk, rows.kind, rows.microbatch, rows.lane, rows.slice)
     actions = [

@@ -8,11 +8,11 @@ from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.draw import draw
-from shardwright.schedules.entries import actions_of, row_entries, table_of
+from shardwright.schedules.entries import row_entries, table_of
 from shardwright.schedules.registry import SCHEDULES, schedule_table
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.plan.lane import Lane
-from shardwright.strategy.plan.order import NamedOrder, Table
+from shardwright.strategy.plan.order import NamedOrder, Table, actions_of
 from shardwright.strategy.plan.plan import Plan
 
 MAX_ROWS = 16

@@ -21,7 +21,7 @@ from shardwright.strategy.grid.axes import AXES, FIELD_RULES, Grid
 from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES, WAVE, grid_schedule
-from shardwright.strategy.violation import Rule, Violation
+from shardwright.strategy.violation import Rule, Violation, raise_first
 
 SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType(
     {"gpipe": False, "1f1b": False, "interleaved-1f1b": True}
@@ -472,8 +472,7 @@ def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> Non
     Raises:
         StrategyError: with the rule's id.
     """
-    for broken in violations(grid, facts=facts, general=general):
-        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule)
+    raise_first(violations(grid, facts=facts, general=general))
 
 
 def canonical(grid: Grid, *, facts: GridFacts) -> Grid:

@@ -5,6 +5,7 @@ section 2, L_pipe).
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TypeAlias
 
 from shardwright.lazy_dataclass import dataclass
 
@@ -32,6 +33,15 @@ class Action:
     slice: int = 0
 
 
+Entry: TypeAlias = Action | tuple[Action, Action]
+"""One action, or a pair that runs overlapped."""
+
+
+def actions_of(entry: Entry) -> tuple[Action, ...]:
+    """The one or two actions of an entry of a row."""
+    return entry if isinstance(entry, tuple) else (entry,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedOrder:
     """An order given by a schedule's name, with its parameters, for the lanes named."""
@@ -45,9 +55,7 @@ class NamedOrder:
 class Table:
     """An order given action by action: one row for each class of devices that run the same stages,
     keyed by the class's lowest device.
-
-    An entry is one action, or a pair that runs overlapped.
     """
 
     lanes: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[Action | tuple[Action, Action], ...]], ...]
+    rows: tuple[tuple[int, tuple[Entry, ...]], ...]

@@ -12,7 +12,7 @@ from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, NamedOrder, Table
+from shardwright.strategy.plan.order import Action, Entry, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit
 from shardwright.strategy.plan.stages import Item, Keep, Placement, Selector, Stage
 from shardwright.strategy.text.base_notation import print_bases
@@ -242,7 +242,7 @@ def _value(value: int | str) -> str:
     return str(value)
 
 
-def _entry(entry: Action | tuple[Action, Action], *, lanes: tuple[str, ...]) -> str:
+def _entry(entry: Entry, *, lanes: tuple[str, ...]) -> str:
     if isinstance(entry, tuple):
         return f"({_action(entry[0], lanes=lanes)}|{_action(entry[1], lanes=lanes)})"
     return _action(entry, lanes=lanes)

@@ -15,7 +15,7 @@ from shardwright.runtime.runtime import Options
 from shardwright.strategy.grid.axes import MAX_DEGREE
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
+from shardwright.strategy.plan.order import Action, Entry, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
 from shardwright.strategy.plan.split import Exchange
 from shardwright.strategy.plan.stages import (
@@ -441,7 +441,7 @@ def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> NamedOrder | 
 
 def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
     """The order of rows ``0: down/0F0 (down/1F0|up/2B0) ..``."""
-    rows: list[tuple[int, tuple[Action | tuple[Action, Action], ...]]] = []
+    rows: list[tuple[int, tuple[Entry, ...]]] = []
     while (line := reader.next(_ROW)) is not None:
         reader.place -= 1
         entries = tuple(
@@ -452,7 +452,7 @@ def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
     return Table(lanes=lanes, rows=tuple(rows))
 
 
-def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action | tuple[Action, Action]:
+def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Entry:
     if word.startswith("(") and word.endswith(")") and word.count("|") == 1:
         overlapped_action, _, overlapping_action = word[1:-1].partition("|")
         return _action(reader, overlapped_action, lanes=lanes), _action(

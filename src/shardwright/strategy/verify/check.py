@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardwright.errors import StrategyError
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.strategy.plan.lane import Lane, Role
@@ -18,12 +17,12 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement
 from shardwright.strategy.plan.tree_shape import depth
 from shardwright.strategy.text.split_notation import MAX_DEPTH
-from shardwright.strategy.verify.coverage import Piece, coverage, operators_of, stage_pieces
+from shardwright.strategy.verify.coverage import StagePieces, coverage, operators_of, stage_pieces
 from shardwright.strategy.verify.orders import order_rules
 from shardwright.strategy.verify.parts import part_rules
 from shardwright.strategy.verify.shards import shard_violations
 from shardwright.strategy.verify.stages import placement_rules, stage_rules
-from shardwright.strategy.violation import Violation
+from shardwright.strategy.violation import Violation, raise_first
 
 
 def verify(
@@ -47,8 +46,7 @@ def require_valid(
     Raises:
         StrategyError: with the rule's id and path.
     """
-    for broken in _verify(plan, model=model, global_batch=global_batch, seq_len=seq_len):
-        raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)
+    raise_first(_verify(plan, model=model, global_batch=global_batch, seq_len=seq_len))
 
 
 def _verify(
@@ -68,7 +66,7 @@ def _verify(
         )
         return
     yield from _lanes(plan, model=model, global_batch=global_batch, seq_len=seq_len)
-    pieces: dict[str, tuple[tuple[Piece, ...], ...]] = {}
+    pieces: dict[str, StagePieces] = {}
     shared: dict[tuple[Placement, ...], tuple[str, dict[str, Operator]]] = {}
     checked: set[object] = set()
     for lane in plan.lanes:

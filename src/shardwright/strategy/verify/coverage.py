@@ -5,6 +5,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 from shardwright.errors import nearest
 from shardwright.lazy_dataclass import dataclass
@@ -32,6 +33,10 @@ class Piece:
     count: int
     operator: str = ""
     counted: bool = False
+
+
+StagePieces: TypeAlias = tuple[tuple[Piece, ...], ...]
+"""Pieces of every stage of a lane."""
 
 
 def operators_of(piece: Piece, *, model: Model) -> tuple[Operator, ...]:
@@ -79,9 +84,7 @@ def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
     return None
 
 
-def stage_pieces(
-    lane: Lane, *, model: Model
-) -> tuple[tuple[tuple[Piece, ...], ...], tuple[Violation, ...]]:
+def stage_pieces(lane: Lane, *, model: Model) -> tuple[StagePieces, tuple[Violation, ...]]:
     """(pieces of every stage, violations of ``stage.item`` and ``stage.coverage``)."""
     named = {run.name for run in layer_runs(model)}
     taken = _Taken(
@@ -158,9 +161,7 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation
     return [piece]
 
 
-def coverage(
-    lane: Lane, pieces: tuple[tuple[Piece, ...], ...], *, model: Model
-) -> Iterator[Violation]:
+def coverage(lane: Lane, pieces: StagePieces, *, model: Model) -> Iterator[Violation]:
     """Violations of two rules: every block of the model is run exactly once (``stage.coverage``),
     none before its inputs (``stage.topology``).
     """

@@ -8,21 +8,19 @@ from collections.abc import Iterator
 from shardwright.errors import nearest
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.plan.lane import Lane, Role
-from shardwright.strategy.plan.order import Action, Kind, Table
+from shardwright.strategy.plan.order import Action, Kind, Table, actions_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split import devices_of, num_leaves
 from shardwright.strategy.plan.stages import ActivationPolicy
 from shardwright.strategy.plan.tree_shape import MAX_LISTED
-from shardwright.strategy.verify.coverage import Piece, operators_of
+from shardwright.strategy.verify.coverage import StagePieces, operators_of
 from shardwright.strategy.violation import Violation
 
 Chunk = tuple[int, int]
 Row = tuple[Action, ...]
 
 
-def order_rules(
-    plan: Plan, *, pieces: dict[str, tuple[tuple[Piece, ...], ...]], model: Model
-) -> Iterator[Violation]:
+def order_rules(plan: Plan, *, pieces: dict[str, StagePieces], model: Model) -> Iterator[Violation]:
     """Violations of the rules of all orders of a plan.
 
     Args:
@@ -92,7 +90,7 @@ def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
 def _table(
     table: Table,
     lanes: list[Lane],
-    pieces: dict[str, tuple[tuple[Piece, ...], ...]],
+    pieces: dict[str, StagePieces],
     *,
     model: Model,
     path: str,
@@ -122,10 +120,7 @@ def _table(
         )
         return
     chunks = {device: members for members, device in classes.items()}
-    rows = {
-        key: tuple(a for entry in row for a in (entry if isinstance(entry, tuple) else (entry,)))
-        for key, row in table.rows
-    }
+    rows = {key: tuple(a for entry in row for a in actions_of(entry)) for key, row in table.rows}
     for device, row in rows.items():
         yield from _row(
             row, chunks[device], lanes, pieces, model=model, path=f"{path} / row {device}"
@@ -141,7 +136,7 @@ def _row(
     row: Row,
     members: frozenset[Chunk],
     lanes: list[Lane],
-    pieces: dict[str, tuple[tuple[Piece, ...], ...]],
+    pieces: dict[str, StagePieces],
     *,
     model: Model,
     path: str,
