@@ -31,6 +31,26 @@ SUMMARIES: Final[Mapping[str, str]] = {
 """A line of help for each verb, in the order of ``shardwright --help``."""
 VERBS: Final = Registry[Callable[[Sequence[str]], int]](
     "verb",
-    {name: f"shardwright.cli.{name.replace('-', '_')}:main" for name in SUMMARIES},
+    {
+        "plan": "shardwright.cli.plan:main",
+        "simulate": "shardwright.cli.simulate:main",
+        "compare": "shardwright.cli.compare:main",
+        "explain": "shardwright.cli.explain:main",
+        "why": "shardwright.cli.why:main",
+        "advise": "shardwright.cli.advise:main",
+        "draw": "shardwright.cli.draw:main",
+        "tokenise": "shardwright.cli.tokenise:main",
+        "trace": "shardwright.cli.trace:main",
+        "check": "shardwright.cli.check:main",
+        "run": "shardwright.cli.run:main",
+        "weights": "shardwright.cli.weights:main",
+        "export": "shardwright.cli.export:main",
+        "serve-simulate": "shardwright.cli.serve_simulate:main",
+        "validate": "shardwright.cli.validate:main",
+        "calibrate": "shardwright.cli.calibrate:main",
+        "cluster": "shardwright.cli.cluster:main",
+        "schema": "shardwright.cli.schema:main",
+        "catalog": "shardwright.cli.catalog:main",
+    },
 )
 """Functions from the words behind a verb to its exit code."""

@@ -12,33 +12,34 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective, Co
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.registry import Registry
 
-_PACKAGE: Final = "shardwright.collectives.algorithms"
-_TARGETS: Final = {
-    "ring": "ring:RING",
-    "double_binary_tree": "double_binary_tree:DOUBLE_BINARY_TREE",
-    "nvlink_sharp": "nvlink_sharp:NVLINK_SHARP",
-    "hierarchical": "hierarchical:HIERARCHICAL",
-    "halving_doubling": "halving_doubling:HALVING_DOUBLING",
-    "torus_2d": "torus:TORUS_2D",
-    "pairwise": "all_to_all:PAIRWISE",
-    "hierarchical_all_to_all": "all_to_all:HIERARCHICAL_ALL_TO_ALL",
-    "flat": "rooted:FLAT",
-    "binomial_tree": "rooted:BINOMIAL_TREE",
-    "send": "point_to_point:SEND",
-    "tree": "scheduled_reductions:TREE",
-    "forest": "scheduled_reductions:FOREST",
-    "paired": "scheduled_reductions:PAIRED",
-    "straggler": "late_member:STRAGGLER",
-    "one_shot": "engine_all_reduce:ONE_SHOT",
-    "two_shot": "engine_all_reduce:TWO_SHOT",
-    "multimem": "engine_all_reduce:MULTIMEM",
-    "low_latency": "engine_all_to_all:LOW_LATENCY",
-    "one_sided": "engine_all_to_all:ONE_SIDED",
-}
-
 ALGORITHMS: Final = Registry[CollectiveAlgorithm](
     "collective algorithm",
-    {name: f"{_PACKAGE}.{target}" for name, target in _TARGETS.items()},
+    {
+        "ring": "shardwright.collectives.algorithms.ring:RING",
+        "double_binary_tree": (
+            "shardwright.collectives.algorithms.double_binary_tree:DOUBLE_BINARY_TREE"
+        ),
+        "nvlink_sharp": "shardwright.collectives.algorithms.nvlink_sharp:NVLINK_SHARP",
+        "hierarchical": "shardwright.collectives.algorithms.hierarchical:HIERARCHICAL",
+        "halving_doubling": "shardwright.collectives.algorithms.halving_doubling:HALVING_DOUBLING",
+        "torus_2d": "shardwright.collectives.algorithms.torus:TORUS_2D",
+        "pairwise": "shardwright.collectives.algorithms.all_to_all:PAIRWISE",
+        "hierarchical_all_to_all": (
+            "shardwright.collectives.algorithms.all_to_all:HIERARCHICAL_ALL_TO_ALL"
+        ),
+        "flat": "shardwright.collectives.algorithms.rooted:FLAT",
+        "binomial_tree": "shardwright.collectives.algorithms.rooted:BINOMIAL_TREE",
+        "send": "shardwright.collectives.algorithms.point_to_point:SEND",
+        "tree": "shardwright.collectives.algorithms.scheduled_reductions:TREE",
+        "forest": "shardwright.collectives.algorithms.scheduled_reductions:FOREST",
+        "paired": "shardwright.collectives.algorithms.scheduled_reductions:PAIRED",
+        "straggler": "shardwright.collectives.algorithms.late_member:STRAGGLER",
+        "one_shot": "shardwright.collectives.algorithms.engine_all_reduce:ONE_SHOT",
+        "two_shot": "shardwright.collectives.algorithms.engine_all_reduce:TWO_SHOT",
+        "multimem": "shardwright.collectives.algorithms.engine_all_reduce:MULTIMEM",
+        "low_latency": "shardwright.collectives.algorithms.engine_all_to_all:LOW_LATENCY",
+        "one_sided": "shardwright.collectives.algorithms.engine_all_to_all:ONE_SIDED",
+    },
     error=RuntimeModelError,
 )
 # Schedules of single messages, made for one group: only a library that runs given schedules has
