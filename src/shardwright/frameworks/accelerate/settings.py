@@ -14,6 +14,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    degree,
     of_section,
     setting_table,
 )
@@ -71,8 +72,8 @@ SETTINGS: Final[SettingTable] = setting_table(
             "dp_replicate_size", "replicas of shards", "replicate", absent=1, when=_ALWAYS
         ),
         KnownSetting("dp_shard_size", "members of a sharding group", "shards"),
-        KnownSetting("tp_size", "tp", "tp", absent=1, when=_ALWAYS),
-        KnownSetting("cp_size", "cp", "cp", absent=1, when=_ALWAYS),
+        degree("tp_size", "tp"),
+        degree("cp_size", "cp"),
         _fixed("cp_backend", _STARTS, "cp_backend"),
         KnownSetting(
             "cp_comm_strategy",

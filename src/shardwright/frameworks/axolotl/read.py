@@ -12,7 +12,7 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.unpriced_settings import OFF, refused
+from shardwright.frameworks.settings.unpriced_settings import OFF, refusals, refused
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import ATTENTION
 from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
@@ -154,41 +154,45 @@ AXOLOTL: Final = trainer_reader(
         ),
         refused=MappingProxyType(
             {
-                "rl": refused(
-                    "a loss of preferences or rewards, which reads pairs or another model,"
+                **refusals(
+                    {
+                        "a loss of preferences or rewards, which reads pairs or another model,": (
+                            "rl"
+                        ),
+                        "a reward model's loss of pairs": "reward-model",
+                        "a reward model": "process-reward-model",
+                        "a model whose frozen weights are quantised": "gptq",
+                        "experts whose frozen weights are quantised": "quantize-moe-experts",
+                        "DoRA's norms of weights": "peft-use-dora",
+                        "selective checkpointing": "selective-checkpointing",
+                        "moving layers to host memory": "layer-offloading",
+                        "training a part of the parameters": "unfrozen-parameters",
+                        "feed-forwards in tiles": "tiled-mlp",
+                        "an attention kernel that is not fused, or FlexAttention": (
+                            "eager-attention"
+                        ),
+                        "xFormers' attention": "xformers-attention",
+                        "FlexAttention": "flex-attention",
+                        "ReLoRA": "relora",
+                        "LISA's training of some layers": "lisa-n-layers",
+                        "DeepCompile": "deepcompile",
+                        "distillation": "kd-trainer",
+                        "adapters on the host": "lora-on-cpu",
+                        "PoSE's positions": "use-pose",
+                        "products in 8 bits by torchao": "fp8",
+                    }
                 ),
-                "reward-model": refused("a reward model's loss of pairs"),
-                "process-reward-model": refused("a reward model"),
                 "adapter": refused("a model whose frozen weights have 4 bits (QLoRA)", "lora"),
-                "gptq": refused("a model whose frozen weights are quantised"),
-                "quantize-moe-experts": refused("experts whose frozen weights are quantised"),
-                "peft-use-dora": refused("DoRA's norms of weights"),
                 "gradient-checkpointing": refused(
                     "checkpoints in host memory", "true", "selective"
                 ),
-                "selective-checkpointing": refused("selective checkpointing"),
-                "layer-offloading": refused("moving layers to host memory"),
-                "unfrozen-parameters": refused("training a part of the parameters"),
-                "tiled-mlp": refused("feed-forwards in tiles"),
-                "eager-attention": refused(
-                    "an attention kernel that is not fused, or FlexAttention"
-                ),
-                "xformers-attention": refused("xFormers' attention"),
-                "flex-attention": refused("FlexAttention"),
                 "attn-implementation": refused(
                     "an attention kernel that is not fused, or FlexAttention", *ATTENTION
                 ),
-                "relora": refused("ReLoRA"),
-                "lisa-n-layers": refused("LISA's training of some layers"),
                 "qat.*": refused("training with simulated quantisation", "no value"),
                 "diffusion.*": refused("a diffusion model's loss", "no value"),
                 "embeddings-skip-upcast": refused("embeddings in 16 bits", "true"),
-                "deepcompile": refused("DeepCompile"),
-                "kd-trainer": refused("distillation"),
-                "lora-on-cpu": refused("adapters on the host"),
                 "expert-parallel-size": refused("expert parallelism of its plugin", "1"),
-                "use-pose": refused("PoSE's positions"),
-                "fp8": refused("products in 8 bits by torchao"),
             }
         ),
         ignored=by_name(

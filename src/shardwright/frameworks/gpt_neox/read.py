@@ -23,7 +23,13 @@ from shardwright.frameworks.launch.model_sizes import compared_sizes
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.megatron_deepspeed.read import with_bf16_optimizer
 from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.unpriced_settings import (
+    OFF,
+    OPTIMIZER,
+    refusals,
+    refuse,
+    refused,
+)
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.settings.verdicts import judged
 from shardwright.model.ir.graph import Model
@@ -112,31 +118,29 @@ _UNMODELLED: Final = by_name(
 )
 _REFUSED: Final = MappingProxyType(
     {
+        **refusals(
+            {
+                "optimizer states in host memory by Adam's own setting": (
+                    "optimizer.params.cpu-offload"
+                ),
+                "optimizer states in host memory under its pipeline": (
+                    "zero-optimization.cpu-offload zero-optimization.offload-optimizer.device"
+                ),
+                "Transformer Engine's products in 8 bits": "te-fp8",
+                "MAML": "maml-*",
+                "a loss of preferences": "dpo-* kto-* neg-train-data-* pos-train-data-*",
+                "lengths that grow": "curriculum-learning.enabled",
+                "compressed gradients": "onebit*",
+            }
+        ),
         "moe-num-experts": refused("GPT-NeoX's experts", "1"),
         "mamba-*": refused("GPT-NeoX's state-space layers", "false"),
         "rwkv-*": refused("GPT-NeoX's RWKV layers", "false"),
         "optimizer.type": OPTIMIZER,
-        "optimizer.params.cpu-offload": refused(
-            "optimizer states in host memory by Adam's own setting"
-        ),
-        "zero-optimization.cpu-offload": refused(
-            "optimizer states in host memory under its pipeline"
-        ),
-        "zero-optimization.offload-optimizer.device": refused(
-            "optimizer states in host memory under its pipeline"
-        ),
-        "te-fp8": refused("Transformer Engine's products in 8 bits"),
         "te-*": refused("Transformer Engine's layers", "false"),
         "checkpoint-num-layers": refused("checkpoints of several layers", "1"),
-        "maml-*": refused("MAML"),
-        "dpo-*": refused("a loss of preferences"),
-        "kto-*": refused("a loss of preferences"),
-        "neg-train-data-*": refused("a loss of preferences"),
-        "pos-train-data-*": refused("a loss of preferences"),
         "sparsity-config.*": refused("sparse attention", "no value"),
         "param-sharing-style": refused("parameters that layers share", "grouped"),
-        "curriculum-learning.enabled": refused("lengths that grow"),
-        "onebit*": refused("compressed gradients"),
     }
 )
 _RENAMED: Final = MappingProxyType(

@@ -17,7 +17,7 @@ from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.unpriced_settings import refuse, refused
+from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import IGNORED
@@ -121,31 +121,34 @@ _TRAINER: Final = Words(
     ),
     refused=MappingProxyType(
         {
+            **refusals(
+                {
+                    "a model whose frozen weights are quantised (QLoRA)": "quantization-bit",
+                    "GaLore's optimizer": "use-galore",
+                    "APOLLO's optimizer": "use-apollo",
+                    "BAdam's optimizer of a part of the layers": "use-badam",
+                    "Adam-mini's optimizer states": "use-adam-mini",
+                    "Muon's optimizer": "use-muon",
+                    "training of added layers": "use-llama-pro",
+                    "Unsloth's kernels": "use-unsloth",
+                    "Unsloth's checkpoints in host memory": "use-unsloth-gc",
+                    "shifted sparse attention": "shift-attn",
+                    "mixture of depths": "mixture-of-depths",
+                    "training whole modules beside adapters": "additional-target",
+                    "KTransformers": "use-kt",
+                    "HyperParallel": "use-hyper-parallel",
+                    "a loss that reads a reference model": "use-asft-loss",
+                    "gathers in 8 bits under Accelerate": "fp8-enable-fsdp-float8-all-gather",
+                    "logits in 32 bits": "upcast-lmhead-output",
+                    "LLaMA-Factory's files of version 1": "dist-config.* model-class",
+                }
+            ),
             "stage": refused("this stage, whose loss reads pairs or another model,", "sft", "pt"),
             "finetuning-type": refused("this kind of tuning", "lora", "full"),
-            "quantization-bit": refused("a model whose frozen weights are quantised (QLoRA)"),
             "flash-attn": refused(
                 "an attention kernel that is not fused, or FlexAttention", *_ATTENTION
             ),
-            "use-galore": refused("GaLore's optimizer"),
-            "use-apollo": refused("APOLLO's optimizer"),
-            "use-badam": refused("BAdam's optimizer of a part of the layers"),
-            "use-adam-mini": refused("Adam-mini's optimizer states"),
-            "use-muon": refused("Muon's optimizer"),
-            "use-llama-pro": refused("training of added layers"),
-            "use-unsloth": refused("Unsloth's kernels"),
-            "use-unsloth-gc": refused("Unsloth's checkpoints in host memory"),
-            "shift-attn": refused("shifted sparse attention"),
-            "mixture-of-depths": refused("mixture of depths"),
-            "additional-target": refused("training whole modules beside adapters"),
-            "use-kt": refused("KTransformers"),
-            "use-hyper-parallel": refused("HyperParallel"),
-            "use-asft-loss": refused("a loss that reads a reference model"),
-            "fp8-enable-fsdp-float8-all-gather": refused("gathers in 8 bits under Accelerate"),
-            "upcast-lmhead-output": refused("logits in 32 bits"),
             "train-from-scratch": refused("a copy of the model in fp32", "true"),
-            "dist-config.*": refused("LLaMA-Factory's files of version 1"),
-            "model-class": refused("LLaMA-Factory's files of version 1"),
         }
     ),
     ignored=by_name(

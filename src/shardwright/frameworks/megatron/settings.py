@@ -13,6 +13,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    degree,
     setting_table,
 )
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER
@@ -28,21 +29,16 @@ _ALWAYS: Final = WhenWritten.ALWAYS
 _STAGE, _FORMAT, _FULL, _DROPOUT = "stage of ZeRO", "number format", "recompute=full", "dropout"
 
 
-def _size(name: str, axis: str) -> KnownSetting:
-    """A degree, which is always written."""
-    return KnownSetting(f"{name}-size", axis, axis, absent=1, when=_ALWAYS)
-
-
 SETTINGS: Final[SettingTable] = setting_table(
-    _size("tensor-model-parallel", "tp"),
-    _size("pipeline-model-parallel", "pp"),
-    _size("context-parallel", "cp"),
+    degree("tensor-model-parallel-size", "tp"),
+    degree("pipeline-model-parallel-size", "pp"),
+    degree("context-parallel-size", "cp"),
     KnownSetting(
         "micro-batch-size", "samples of a microbatch", "microbatch", absent=1, when=_ALWAYS
     ),
     KnownSetting("global-batch-size", "samples of a step", "global_batch"),
     KnownSetting("sequence-parallel", "sp", "sp", FLAG, False),
-    _size("expert-model-parallel", "ep"),
+    degree("expert-model-parallel-size", "ep"),
     KnownSetting("expert-tensor-parallel-size", "etp", "etp"),
     KnownSetting("cp-comm-type", "ring, gather or Ulysses of cp", "exchange", TEXT),
     KnownSetting(

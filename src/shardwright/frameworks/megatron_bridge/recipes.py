@@ -27,7 +27,7 @@ from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron_bridge.read import BRIDGE
 from shardwright.frameworks.settings.name_lists import names
-from shardwright.frameworks.settings.unpriced_settings import refuse, refused
+from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
@@ -112,9 +112,13 @@ _COMMON: Final = MappingProxyType(
 _SUFFIX: Final = re.compile(r"_[0-9]+gpu_[a-z0-9]+_(?:bf16|fp8[a-z]*|nvfp4).*$")
 _REFUSED: Final = MappingProxyType(
     {
-        "ddp.use-megatron-fsdp": refused("Megatron's own FSDP"),
-        "model.fine-grained-activation-offloading": refused(
-            "moving saved activations to host memory"
+        **refusals(
+            {
+                "Megatron's own FSDP": "ddp.use-megatron-fsdp",
+                "moving saved activations to host memory": (
+                    "model.fine-grained-activation-offloading"
+                ),
+            }
         ),
         "peft.dropout": refused("dropout before adapters", "0.0"),
         "default-peft-config": refused("these adapters", "lora"),

@@ -21,7 +21,7 @@ from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.field_names import attention_backend
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
@@ -87,6 +87,17 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
+_OF_BOTH: Final = refusals(
+    {
+        "a loss of preferences or rewards": "rlhf-type",
+        "training a part of the parameters": (
+            "freeze-parameters freeze-parameters-ratio trainable-parameters"
+        ),
+        "adapters by a pattern": "target-regex",
+        "training without the language model": "freeze-llm",
+    }
+)
+"""Refusals of ``swift`` and of ``megatron``."""
 _TRAINER: Final = Words(
     framework="ms-swift",
     renamed=MappingProxyType(
@@ -112,12 +123,25 @@ _TRAINER: Final = Words(
     deepspeed_files=DEEPSPEED_FILES,
     refused=MappingProxyType(
         {
+            **_OF_BOTH,
+            **refusals(
+                {
+                    "a model whose frozen weights are quantised (QLoRA)": "quant-bits quant-method",
+                    "GaLore's optimizer": "use-galore",
+                    "an optimizer of the framework's own": "optimizer",
+                    "LISA's training of some layers": "lisa-activated-layers",
+                    "adapters on parameters of experts": "target-parameters",
+                    "batches without padding, of which the command does not say how full they are": (
+                        "padding-free"
+                    ),
+                    "ZeRO++'s shards inside a node": "zero-hpz-partition-size",
+                    "layers on several devices without a pipeline": "device-map",
+                }
+            ),
             **dict.fromkeys(
                 ("tuner-type", "train-type", "sft-type"),
                 refused("this kind of tuning", "lora", "full"),
             ),
-            "quant-bits": refused("a model whose frozen weights are quantised (QLoRA)"),
-            "quant-method": refused("a model whose frozen weights are quantised (QLoRA)"),
             "attn-impl": refused(
                 "an attention kernel that is not fused, or FlexAttention",
                 "flash_attn",
@@ -125,22 +149,7 @@ _TRAINER: Final = Words(
                 "flash_attention_3",
                 "sdpa",
             ),
-            "use-galore": refused("GaLore's optimizer"),
-            "optimizer": refused("an optimizer of the framework's own"),
-            "lisa-activated-layers": refused("LISA's training of some layers"),
-            "freeze-parameters": refused("training a part of the parameters"),
-            "freeze-parameters-ratio": refused("training a part of the parameters"),
-            "trainable-parameters": refused("training a part of the parameters"),
-            "target-regex": refused("adapters by a pattern"),
-            "target-parameters": refused("adapters on parameters of experts"),
-            "freeze-llm": refused("training without the language model"),
             "task-type": refused("a loss other than of the next token", "causal_lm"),
-            "padding-free": refused(
-                "batches without padding, of which the command does not say how full they are"
-            ),
-            "zero-hpz-partition-size": refused("ZeRO++'s shards inside a node"),
-            "device-map": refused("layers on several devices without a pipeline"),
-            "rlhf-type": refused("a loss of preferences or rewards"),
         }
     ),
     ignored=by_name(
@@ -225,20 +234,19 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 
 _CORE_REFUSED: Final = MappingProxyType(
     {
+        **_OF_BOTH,
+        **refusals(
+            {
+                "Muon's optimizer": "muon",
+                "training whole modules beside adapters": "modules-to-save",
+                "context parallelism that follows the data": "sequence-packing-scheduler",
+            }
+        ),
         **dict.fromkeys(
             ("tuner-type", "train-type"), refused("this kind of tuning", "lora", "full")
         ),
         "optimizer": OPTIMIZER,
-        "muon": refused("Muon's optimizer"),
-        "rlhf-type": refused("a loss of preferences or rewards"),
         "task-type": refused("a loss other than of the next token", "causal_lm"),
-        "freeze-parameters": refused("training a part of the parameters"),
-        "freeze-parameters-ratio": refused("training a part of the parameters"),
-        "trainable-parameters": refused("training a part of the parameters"),
-        "target-regex": refused("adapters by a pattern"),
-        "modules-to-save": refused("training whole modules beside adapters"),
-        "freeze-llm": refused("training without the language model"),
-        "sequence-packing-scheduler": refused("context parallelism that follows the data"),
     }
 )
 

@@ -14,6 +14,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    degree,
     of_section,
     setting_table,
 )
@@ -27,8 +28,8 @@ SETTINGS: Final[SettingTable] = setting_table(
     *of_section(
         "parallelism.",
         KnownSetting("dp", "dp", "dp"),
-        KnownSetting("pp", "pp", "pp", absent=1, when=_ALWAYS),
-        KnownSetting("tp", "tp", "tp", absent=1, when=_ALWAYS),
+        degree("pp", "pp"),
+        degree("tp", "tp"),
         KnownSetting(
             "pp_engine",
             "schedule",
@@ -54,8 +55,8 @@ SETTINGS: Final[SettingTable] = setting_table(
             Recompute.NONE,
             _ALWAYS,
         ),
-        KnownSetting("expert_parallel_size", "ep", "ep", absent=1, when=_ALWAYS),
-        KnownSetting("context_parallel_size", "cp", "cp", absent=1, when=_ALWAYS),
+        degree("expert_parallel_size", "ep"),
+        degree("context_parallel_size", "cp"),
     ),
     KnownSetting(
         "model.dtype",

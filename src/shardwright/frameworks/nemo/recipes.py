@@ -27,7 +27,7 @@ from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import Dialect, read_arguments
 from shardwright.frameworks.nemo.read import nemo
 from shardwright.frameworks.settings.name_lists import name_set, names
-from shardwright.frameworks.settings.unpriced_settings import refuse, refused
+from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
@@ -195,14 +195,16 @@ _REST: Final = (
 _DATA: Final = frozenset({"seq-length", "global-batch-size", "micro-batch-size"})
 _REFUSED: Final = MappingProxyType(
     {
-        "pretrain-recipe.performance-mode": refused(
-            "the recipe's own settings of performance_mode"
+        **refusals(
+            {
+                "the recipe's own settings of performance_mode": "pretrain-recipe.performance-mode",
+                "attention in 8 bits": "model.config.fp8-dot-product-attention",
+                "adapters whose collectives are exchanges": "lora.a2a-experimental",
+            }
         ),
         "trainer.strategy.fsdp": refused("FSDP of NeMo", "none"),
         "megatronstrategy.fsdp": refused("FSDP of NeMo", "none"),
         "trainer.accumulate-grad-batches": refused("accumulation outside of the global batch", "1"),
-        "model.config.fp8-dot-product-attention": refused("attention in 8 bits"),
-        "lora.a2a-experimental": refused("adapters whose collectives are exchanges"),
     }
 )
 

@@ -22,7 +22,7 @@ from shardwright.frameworks.launch.framework_claims import (
 from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
 from shardwright.frameworks.settings.name_lists import by_name
-from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refuse, refused
+from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
 from shardwright.model.ir.graph import Model
@@ -57,15 +57,17 @@ _UNMODELLED: Final = by_name(
 )
 _REFUSED: Final = MappingProxyType(
     {
-        **dict.fromkeys(
-            ("enable-turbo-attention-float8", "enable-turbo-gemm-float8"),
-            refused("Primus Turbo's products in 8 bits"),
+        **refusals(
+            {
+                "Primus Turbo's products in 8 bits": (
+                    "enable-turbo-attention-float8 enable-turbo-gemm-float8"
+                ),
+                "Primus's pipeline with split backwards": "patch-zero-bubble enable-zero-bubble",
+                "recompute of layers that are named": "recompute-layer-ids",
+                "Primus Turbo's DeepEP": "use-turbo-deepep",
+                "Primus Turbo's experts without synchronisation": "turbo-sync-free-moe-stage",
+            }
         ),
-        "patch-zero-bubble": refused("Primus's pipeline with split backwards"),
-        "enable-zero-bubble": refused("Primus's pipeline with split backwards"),
-        "recompute-layer-ids": refused("recompute of layers that are named"),
-        "use-turbo-deepep": refused("Primus Turbo's DeepEP"),
-        "turbo-sync-free-moe-stage": refused("Primus Turbo's experts without synchronisation"),
         "use-custom-fsdp": refused("Megatron's own FSDP", "false"),
         "optimizer": OPTIMIZER,
     }

@@ -77,6 +77,11 @@ class SettingTable:
     refused: Mapping[str, Refusal]
 
 
+def degree(name: str, axis: str) -> KnownSetting:
+    """A setting that is a degree of the grid, which is always written and 1 without it."""
+    return KnownSetting(name, axis, axis, absent=1, when=WhenWritten.ALWAYS)
+
+
 def of_section(section: str, *rows: KnownSetting) -> tuple[KnownSetting, ...]:
     """Rows whose names are given without the beginning that all of them have."""
     return tuple(replace(row, name=section + row.name) for row in rows)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.errors import DataError
+from shardwright.frameworks.settings.name_lists import by_name
 from shardwright.runtime.arguments import Arguments
 
 OFF: Final = frozenset({"", "false", "none", "null", "0", "no", "off", "0.0", "[]", "{}"})
@@ -19,6 +20,15 @@ def refused(what: str, *harmless: str) -> Refusal:
     case.
     """
     return what, OFF | frozenset(harmless)
+
+
+def refusals(names: Mapping[str, str]) -> dict[str, Refusal]:
+    """Settings that are refused at all values but those that are off.
+
+    Args:
+        names: what settings change that is not priced -> their names, apart by spaces.
+    """
+    return {name: refused(what) for name, what in by_name(names).items()}
 
 
 OPTIMIZER: Final = refused(

@@ -16,6 +16,7 @@ from shardwright.frameworks.settings.setting_table import (
     KnownSetting,
     SettingTable,
     WhenWritten,
+    degree,
     of_section,
     setting_table,
 )
@@ -88,9 +89,9 @@ SETTINGS: Final[SettingTable] = setting_table(
             "sharded_stage",
             choice({"always": 3, "never": 2}),
         ),
-        KnownSetting("tensor_parallel_degree", "tp", "tp", absent=1, when=_ALWAYS),
+        degree("tensor_parallel_degree", "tp"),
         KnownSetting("enable_sequence_parallel", "sp", "sp", SWITCH, True, _ALWAYS),
-        KnownSetting("context_parallel_degree", "cp", "cp", absent=1, when=_ALWAYS),
+        degree("context_parallel_degree", "cp"),
         KnownSetting(
             "context_parallel_rotate_method",
             "ring or gather of cp",
@@ -99,7 +100,7 @@ SETTINGS: Final[SettingTable] = setting_table(
             False,
             _NEVER,
         ),
-        KnownSetting("expert_parallel_degree", "ep", "ep", absent=1, when=_ALWAYS),
+        degree("expert_parallel_degree", "ep"),
         KnownSetting("pipeline_parallel_degree", "pp", "pp", absent=1),
         KnownSetting("pipeline_parallel_schedule", "schedule", "order_name", TEXT),
         KnownSetting(

@@ -17,7 +17,7 @@ from shardwright.frameworks.launch.framework_claims import FileKind, NamedFile, 
 from shardwright.frameworks.launch.fused_losses import OF_LOSS
 from shardwright.frameworks.launch.launch_degrees import NO_PIPELINE
 from shardwright.frameworks.settings.name_lists import by_name, name_set
-from shardwright.frameworks.settings.unpriced_settings import refused
+from shardwright.frameworks.settings.unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import Words, on, trainer_reader
 
@@ -128,17 +128,20 @@ TORCHTUNE: Final = trainer_reader(
         source=DOCS,
         refused=MappingProxyType(
             {
-                "enable-activation-offloading": refused("moving saved activations to host memory"),
-                "optimizer-in-bwd": refused("an optimizer that steps inside backward"),
-                "model.use-dora": refused("DoRA's norms of weights"),
-                "model.quantize-base": refused("a model whose frozen weights have 4 bits (QLoRA)"),
-                "model.apply-lora-to-output": refused("adapters on the head"),
+                **refusals(
+                    {
+                        "moving saved activations to host memory": "enable-activation-offloading",
+                        "an optimizer that steps inside backward": "optimizer-in-bwd",
+                        "DoRA's norms of weights": "model.use-dora",
+                        "a model whose frozen weights have 4 bits (QLoRA)": "model.quantize-base",
+                        "adapters on the head": "model.apply-lora-to-output",
+                        "products in 8 bits by torchao": "enable-fp8-training",
+                        "reinforcement learning": "num-generations grpo-samples",
+                    }
+                ),
                 "quantizer.*": refused("training with simulated quantisation", "no value"),
                 "teacher-model.*": refused("distillation", "no value"),
                 "reward-model.*": refused("reinforcement learning", "no value"),
-                "enable-fp8-training": refused("products in 8 bits by torchao"),
-                "num-generations": refused("reinforcement learning"),
-                "grpo-samples": refused("reinforcement learning"),
                 "policy-model.*": refused("reinforcement learning", "no value"),
             }
         ),

@@ -15,7 +15,7 @@ from shardwright.frameworks.accelerate.settings import SETTINGS as ACCELERATE
 from shardwright.frameworks.deepspeed.settings import SETTINGS as DEEPSPEED
 from shardwright.frameworks.launch.fused_losses import UNDERSTOOD as OF_LOSSES
 from shardwright.frameworks.settings.name_lists import by_name
-from shardwright.frameworks.settings.unpriced_settings import Refusal, refused
+from shardwright.frameworks.settings.unpriced_settings import Refusal, refusals, refused
 
 UNDERSTOOD: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -205,21 +205,23 @@ ATTENTION: Final = (
 """Names of fused attention."""
 REFUSED: Final[Mapping[str, Refusal]] = MappingProxyType(
     {
-        "load-in-4bit": refused("a model whose frozen weights have 4 bits (QLoRA)"),
-        "q-lora": refused("a model whose frozen weights have 4 bits (QLoRA)"),
-        "load-in-8bit": refused("a model whose frozen weights have 8 bits"),
-        "use-dora": refused("DoRA's norms of weights"),
-        "lora-modules-to-save": refused("training whole modules beside adapters"),
-        "modules-to-save": refused("training whole modules beside adapters"),
-        "activation-offloading": refused("moving saved activations to host memory"),
+        **refusals(
+            {
+                "a model whose frozen weights have 4 bits (QLoRA)": "load-in-4bit q-lora",
+                "a model whose frozen weights have 8 bits": "load-in-8bit",
+                "DoRA's norms of weights": "use-dora",
+                "training whole modules beside adapters": "lora-modules-to-save modules-to-save",
+                "moving saved activations to host memory": "activation-offloading",
+                "an optimizer of some modules alone": "optim-target-modules",
+                "a batch that the program finds while it runs": "auto-find-batch-size",
+                "Intel's extension": "use-ipex",
+                "FSDP of PyTorch/XLA": "fsdp-config.xla",
+                "Transformers on TPU": "tpu-num-cores",
+                "options of the compiler": "torch-compile-options.*",
+            }
+        ),
         "attn-implementation": refused(
             "an attention kernel that is not fused, or FlexAttention", *ATTENTION
         ),
-        "optim-target-modules": refused("an optimizer of some modules alone"),
-        "auto-find-batch-size": refused("a batch that the program finds while it runs"),
-        "use-ipex": refused("Intel's extension"),
-        "fsdp-config.xla": refused("FSDP of PyTorch/XLA"),
-        "tpu-num-cores": refused("Transformers on TPU"),
-        "torch-compile-options.*": refused("options of the compiler"),
     }
 )

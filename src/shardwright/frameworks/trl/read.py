@@ -12,7 +12,7 @@ from typing import Final
 
 from shardwright.frameworks.launch.framework_claims import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set, names
-from shardwright.frameworks.settings.unpriced_settings import refused
+from shardwright.frameworks.settings.unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normal, peft_targets
 from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
 
@@ -51,17 +51,17 @@ TRL: Final = trainer_reader(
         source="https://huggingface.co/docs/trl/sft_trainer#trl.SFTConfig",
         refused=MappingProxyType(
             {
-                **dict.fromkeys(
-                    ("beta", "precompute-ref-log-probs"),
-                    refused("a loss of preferences with a reference model (DPO)"),
-                ),
-                **dict.fromkeys(
-                    ("reward-funcs", "num-generations", "reward-model-path"),
-                    refused("reinforcement learning"),
-                ),
-                "teacher-model-name-or-path": refused("distillation"),
-                "padding-free": refused(
-                    "batches without padding, of which the file does not say how full they are"
+                **refusals(
+                    {
+                        "a loss of preferences with a reference model (DPO)": (
+                            "beta precompute-ref-log-probs"
+                        ),
+                        "reinforcement learning": "reward-funcs num-generations reward-model-path",
+                        "distillation": "teacher-model-name-or-path",
+                        "batches without padding, of which the file does not say how full they are": (
+                            "padding-free"
+                        ),
+                    }
                 ),
                 "dpoconfig.*": refused(
                     "a loss of preferences with a reference model (DPO)", "no value"
