@@ -64,6 +64,7 @@ def drawn(random: Random, model: str) -> Grid:
         tp=tp,
         sp=tp > 1 and random.random() < 0.7,
         cp=cp if zero else 1,
+        gather=cp > 1 and zero > 0,
         ep=random.choice((1, 2, 4)) if model == "qwen3-30b-a3b" and zero else 1,
         dp=dp,
         pp=pp,
@@ -183,6 +184,7 @@ def test_random_plans_are_said_in_its_fields(model: str, tmp_path: Path) -> None
     [
         ("tp2 dp4 zero1", "zero1 (instead: FSDP2"),
         ("cp4 ulysses4 dp2 zero3", "ulysses 4"),
+        ("cp2 dp4 zero3", "a ring of 2 (instead: keys and values that are gathered"),
         ("pp2 dp4 schedule=dualpipe", "dualpipe: two lanes"),
         ("pp2 vpp4 dp4 schedule=hanayo", "waves of 4 chunks"),
         ("dp8 zero3 offload=50", "50 % of the states"),
@@ -295,7 +297,7 @@ def test_the_verb_writes_files_and_says_what_is_lost(
     [
         ("tp8 sp dp2 zero3", "llama-3.1-8b"),
         ("tp2 sp dp4 zero2 pp2 schedule=zb-h1", "llama-3.1-8b"),
-        ("tp2 sp cp2 dp4 zero3 pp2 vpp2 schedule=zb-v", "llama-3.1-70b"),
+        ("tp2 sp cp2 cp-gather dp4 zero3 pp2 vpp2 schedule=zb-v", "llama-3.1-70b"),
         ("dp8 ep4 zero3 recompute=full", "qwen3-30b-a3b"),
         ("dp2 zero3 pp4 layers=7,9,9,7", "llama-3.1-8b"),
     ],

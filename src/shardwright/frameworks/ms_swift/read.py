@@ -51,6 +51,7 @@ _VERBS: Final = ("sft", "pt", "rlhf")
 _WANTED: Final = 16
 """Samples of a step that the framework accumulates where nothing says how many microbatches."""
 DOCS: Final = "https://swift.readthedocs.io/en/latest/Instruction/Command-line-parameters.html"
+_UNPADDED: Final = "batches without padding, of which the command does not say how full they are"
 
 
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
@@ -131,9 +132,7 @@ _TRAINER: Final = Words(
                     "an optimizer of the framework's own": "optimizer",
                     "LISA's training of some layers": "lisa-activated-layers",
                     "adapters on parameters of experts": "target-parameters",
-                    "batches without padding, of which the command does not say how full they are": (
-                        "padding-free"
-                    ),
+                    _UNPADDED: "padding-free",
                     "ZeRO++'s shards inside a node": "zero-hpz-partition-size",
                     "layers on several devices without a pipeline": "device-map",
                 }

@@ -238,7 +238,7 @@ def _pipelined(
     Args:
         table: rows of the pipeline's order; empty = its schedule has a name.
     """
-    name = (values["order_name"] or "Interleaved1F1B").lower()
+    name = values["order_name"].lower()
     layers = num_layers(model)
     listed = re.findall(r"\[[^\[\]]*\]", values["modules"] or "")
     if listed:

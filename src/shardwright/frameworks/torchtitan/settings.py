@@ -96,13 +96,13 @@ SETTINGS: Final[SettingTable] = setting_table(
             "context_parallel_rotate_method",
             "ring or gather of cp",
             "gather",
-            choice({"alltoall": False, "allgather": True}, otherwise=False),
-            False,
+            choice({"alltoall": False, "allgather": True}, otherwise=True),
+            True,
             _NEVER,
         ),
         degree("expert_parallel_degree", "ep"),
         KnownSetting("pipeline_parallel_degree", "pp", "pp", absent=1),
-        KnownSetting("pipeline_parallel_schedule", "schedule", "order_name", TEXT),
+        KnownSetting("pipeline_parallel_schedule", "schedule", "order_name", TEXT, "1F1B", _ALWAYS),
         KnownSetting(
             "pipeline_parallel_microbatch_size", "samples of a microbatch", "pipeline_samples"
         ),

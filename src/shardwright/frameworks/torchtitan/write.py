@@ -91,6 +91,11 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
             what=f"ulysses {grid.ulysses}: its context parallelism trades no heads",
             hint="a ring: ulysses 1",
         )
+    if grid.ring > 1 and not grid.gather:
+        yield Shortfall(
+            what=f"a ring of {grid.ring}",
+            instead="keys and values that are gathered, as PyTorch does by default",
+        )
     if grid.etp > 1:
         yield Shortfall(what=f"etp {grid.etp}: its experts are not cut", hint="etp 1")
     if grid.ep > 1 and grid.order.index("ep") > grid.order.index("pp"):

@@ -18,6 +18,7 @@ from shardwright.frameworks.transformers.trainer_reader import Words, files_of, 
 
 _TRAINED: Final = ("sft",)
 _OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo nash_md bco prm")
+_UNPADDED: Final = "batches without padding, of which the file does not say how full they are"
 
 
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
@@ -58,9 +59,7 @@ TRL: Final = trainer_reader(
                         ),
                         "reinforcement learning": "reward-funcs num-generations reward-model-path",
                         "distillation": "teacher-model-name-or-path",
-                        "batches without padding, of which the file does not say how full they are": (
-                            "padding-free"
-                        ),
+                        _UNPADDED: "padding-free",
                     }
                 ),
                 "dpoconfig.*": refused(
