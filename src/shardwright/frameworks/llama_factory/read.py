@@ -16,7 +16,7 @@ from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists import by_name, name_set
+from shardwright.frameworks.settings.name_lists import by_name, entry_of, name_set
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
@@ -201,16 +201,16 @@ _CORE_NAMES: Final = MappingProxyType(
     }
 )
 """Its names of Megatron-Core's settings -> Megatron-LM's; empty = what changes nothing."""
-_CORE_REST: Final = frozenset(
-    {
+_CORE_REST: Final = dict.fromkeys(
+    (
         *_TRAINER.ignored,
         *IGNORED,
         *_TRAINER.refused,
         "gradient-accumulation-steps",
         "lora-rank",
-    }
+    ),
+    True,
 )
-_STARTS: Final = tuple(one[:-1] for one in _CORE_REST if one.endswith("*"))
 
 
 def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
@@ -219,7 +219,7 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return ((_CORE_NAMES[name], value),) if _CORE_NAMES[name] else ()
     if name == "mixed-precision":
         return (("fp16" if value.startswith("fp16") else "bf16", "true"),)
-    if name in _CORE_REST or name.startswith(_STARTS):
+    if entry_of(name, _CORE_REST):
         return ()
     return ((name, value),)
 

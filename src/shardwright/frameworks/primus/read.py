@@ -21,7 +21,7 @@ from shardwright.frameworks.launch.framework_claims import (
 )
 from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written, assumed
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, read_arguments
-from shardwright.frameworks.settings.name_lists import by_name
+from shardwright.frameworks.settings.name_lists import by_name, entry_of
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
@@ -206,8 +206,7 @@ PRIMUS: Final = LaunchReader(
 
 def _aside(name: str) -> bool:
     """A setting of Primus's own, none of its back end's."""
-    names = (*_IGNORED, *_UNMODELLED)
-    return name in names or name.startswith(tuple(one[:-1] for one in names if one.endswith("*")))
+    return entry_of(name, {**_IGNORED, **_UNMODELLED}) is not None
 
 
 def _variables(arguments: Arguments, section: str) -> Iterator[re.Match[str]]:
@@ -239,14 +238,7 @@ def _judged(arguments: Arguments, launch: Launch, section: str) -> Iterator[Sett
         if one.verdict is Verdict.UNKNOWN and short in inner:
             yield replace(inner[short], name=one.name, value=one.value)
         elif one.verdict is Verdict.UNKNOWN and _aside(short):
-            why = next(
-                (
-                    why
-                    for name, why in unmodelled.items()
-                    if one.name == name or (name[-1] == "*" and one.name.startswith(name[:-1]))
-                ),
-                "",
-            )
+            why = entry_of(one.name, unmodelled) or ""
             off = one.value.lower() in ("false", "0", "none")
             verdict = Verdict.IGNORED if off else Verdict.UNKNOWN
             yield replace(one, verdict=verdict, means=f"not counted: {why}" if not off else "off")

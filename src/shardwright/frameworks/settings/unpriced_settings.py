@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.frameworks.settings.name_lists import by_name
+from shardwright.frameworks.settings.name_lists import by_name, entry_of
 from shardwright.runtime.arguments import Arguments
 
 OFF: Final = frozenset({"", "false", "none", "null", "0", "no", "off", "0.0", "[]", "{}"})
@@ -59,11 +59,8 @@ def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
     Raises:
         DataError: one does; it is named.
     """
-    starts = [(name[:-1], refusal) for name, refusal in table.items() if name.endswith("*")]
     for name, value in arguments.items():
-        found = table.get(name) or next(
-            (refusal for start, refusal in starts if name.startswith(start)), None
-        )
+        found = entry_of(name, table)
         if found is not None and value.strip().lower() not in found[1]:
             raise DataError(
                 f"{name[:60]} {value[:40]}: {found[0]} is not priced here",

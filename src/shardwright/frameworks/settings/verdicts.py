@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
 from shardwright.errors import nearest
+from shardwright.frameworks.settings.name_lists import entry_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.arguments import Arguments
 
@@ -64,7 +65,7 @@ def judged(
             )
         elif name in of_model:
             yield of_model[name]
-        elif (why := _ignored(name, ignored)) is not None:
+        elif (why := entry_of(name, ignored)) is not None:
             yield Setting(name=name, value=value, verdict=Verdict.IGNORED, means=why)
         elif unmodelled and name in unmodelled:
             yield Setting(
@@ -82,12 +83,3 @@ def judged(
 def _near(name: str, names: Iterable[str]) -> str:
     hint = nearest(name, names)
     return hint if hint.startswith("did") else ""
-
-
-def _ignored(name: str, ignored: Mapping[str, str]) -> str | None:
-    if name in ignored:
-        return ignored[name]
-    return next(
-        (why for one, why in ignored.items() if one.endswith("*") and name.startswith(one[:-1])),
-        None,
-    )

@@ -30,7 +30,7 @@ from shardwright.frameworks.launch.launch_degrees import OF_TRANSFORMERS as AXES
 from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.launch.lora_adapters import adapters_of
 from shardwright.frameworks.pytorch_fsdp.read import STRATEGIES, sharding
-from shardwright.frameworks.settings.name_lists import names
+from shardwright.frameworks.settings.name_lists import entry_of, names
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.unpriced_settings import OFF, Refusal, priced, refuse
 from shardwright.frameworks.settings.value_forms import count
@@ -242,15 +242,10 @@ def _means(words: Words, arguments: Arguments) -> dict[str, str]:
 def _unmodelled(words: Words, arguments: Arguments) -> dict[str, str]:
     """Of the settings those that change what is not counted, and are not off -> what that is."""
     table = {**UNMODELLED, **words.unmodelled}
-    starts = {name[:-1]: why for name, why in table.items() if name.endswith("*")}
-    found = {}
-    for name, value in arguments.items():
-        why = table.get(name) or next(
-            (why for start, why in starts.items() if name.startswith(start)), ""
-        )
-        if why and value.lower() not in OFF:
-            found[name] = why
-    return found
+    reasons = {name: entry_of(name, table) for name in arguments}
+    return {
+        name: why for name, why in reasons.items() if why and arguments[name].lower() not in OFF
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
