@@ -15,7 +15,8 @@ from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import OFF, refusals, refused
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import ATTENTION
-from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, trainer_reader
+from shardwright.frameworks.transformers.trainer_strategy import on
 
 _STAGE: Final = "zero-optimization.stage"
 _OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"

@@ -22,14 +22,13 @@ from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.settings import IGNORED
 from shardwright.frameworks.transformers.trainer_reader import (
-    FSDP,
     REPLICAS_ALONE,
     Words,
     files_of,
     of_own_runtimes,
-    on,
     read_trainer,
 )
+from shardwright.frameworks.transformers.trainer_strategy import FSDP, on
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid

@@ -25,12 +25,12 @@ from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusal
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
-    FSDP,
     Words,
     files_of,
     of_own_runtimes,
     read_trainer,
 )
+from shardwright.frameworks.transformers.trainer_strategy import FSDP
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid

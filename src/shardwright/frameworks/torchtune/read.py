@@ -19,7 +19,8 @@ from shardwright.frameworks.launch.launch_degrees import NO_PIPELINE
 from shardwright.frameworks.settings.name_lists import by_name, name_set
 from shardwright.frameworks.settings.unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normal
-from shardwright.frameworks.transformers.trainer_reader import Words, on, trainer_reader
+from shardwright.frameworks.transformers.trainer_reader import Words, trainer_reader
+from shardwright.frameworks.transformers.trainer_strategy import on
 
 _OPTIMIZERS: Final = {
     "torch.optim.adamw": "adamw",

@@ -13,7 +13,8 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import CONFIGURATIONS, FileKind, Signature
 from shardwright.frameworks.settings.name_lists import names
-from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, trainer_reader
+from shardwright.frameworks.transformers.trainer_strategy import on
 
 _PYTHON: Final = ("trainingarguments.", "seq2seqtrainingarguments.")
 """How settings begin where a Python file calls the class."""

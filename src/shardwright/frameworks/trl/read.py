@@ -14,7 +14,8 @@ from shardwright.frameworks.launch.framework_claims import FileKind, Signature
 from shardwright.frameworks.settings.name_lists import by_name, name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refused
 from shardwright.frameworks.transformers.read import normal, peft_targets
-from shardwright.frameworks.transformers.trainer_reader import Words, files_of, on, trainer_reader
+from shardwright.frameworks.transformers.trainer_reader import Words, files_of, trainer_reader
+from shardwright.frameworks.transformers.trainer_strategy import on
 
 _TRAINED: Final = ("sft",)
 _OTHERS: Final = names("dpo grpo kto orpo cpo rloo reward ppo gkd xpo online_dpo nash_md bco prm")

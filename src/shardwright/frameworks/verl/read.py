@@ -29,13 +29,12 @@ from shardwright.frameworks.settings.unpriced_settings import OFF, OPTIMIZER, re
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.transformers.read import normal
 from shardwright.frameworks.transformers.trainer_reader import (
-    FSDP,
     Words,
     judged_settings,
     of_own_runtimes,
-    on,
     read_trainer,
 )
+from shardwright.frameworks.transformers.trainer_strategy import FSDP, on
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid
