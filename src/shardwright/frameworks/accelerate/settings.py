@@ -21,8 +21,6 @@ from shardwright.frameworks.settings.setting_table import (
 from shardwright.frameworks.settings.value_forms import SWITCH, TEXT, WHOLE, ValueForm, choice
 from shardwright.frameworks.settings.verdicts import Verdict
 
-DEGREES: Final = "parallelism_config.parallelism_config_"
-_FSDP: Final = "fsdp_config.fsdp_"
 _ALWAYS, _NEVER = WhenWritten.ALWAYS, WhenWritten.NEVER
 _STARTS, _SHARDS, _UNIT, _SAVES = (
     "how it starts",

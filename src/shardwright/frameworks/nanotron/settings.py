@@ -23,7 +23,6 @@ from shardwright.frameworks.settings.value_forms import SWITCH, choice, switch
 from shardwright.strategy.grid.axes import Recompute
 
 _ALWAYS: Final = WhenWritten.ALWAYS
-_DEGREES: Final = "parallelism."
 SETTINGS: Final[SettingTable] = setting_table(
     *of_section(
         "parallelism.",
