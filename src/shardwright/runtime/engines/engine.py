@@ -124,8 +124,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A serving engine's version, as it starts where nothing is set; `devices.engine_on_device` says what
-    it does on a device.
+    """A serving engine's version with its defaults where nothing is set.
+
+    `devices.engine_on_device` adds those that depend on a device.
 
     Args:
         batching, admission, eviction: see there.
