@@ -124,8 +124,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A serving engine's version, as it starts where nothing is set; `devices.on_device` says what
-    it does on a device.
+    """A serving engine's version with its defaults where nothing is set.
+
+    `devices.engine_on_device` adds those that depend on a device.
 
     Args:
         batching, admission, eviction: see there.
@@ -153,7 +154,7 @@ class Engine:
             so many iterations; 0 = they do not.
         balance_iterations: with attention dp, prompts wait until every rank has one, at most so
             many iterations; 0 = they do not. Both are simulated for IN_FLIGHT alone
-            (`serving.policy.waits`).
+            (`serving.policy.prompt_delay`).
         block_tokens: of a block of the cache.
         prefix_cache: blocks of equal prefixes are kept and shared.
         kv_format: of keys and values; auto = the model's activations', or what its checkpoint says
