@@ -6,14 +6,14 @@ import random
 
 import numpy as np
 
-from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.hardware.overrides import effective_memory
-from shardwright.search.grid.bounded import bound_space
-from shardwright.search.grid.find import find
-from shardwright.search.grid.members import member_grid
-from shardwright.search.request import Request
+from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)

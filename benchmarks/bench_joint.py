@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shardwright.api.problems import facts_of, problem_of, space_of
-from shardwright.hardware.overrides import effective_memory
-from shardwright.search.answer import GeneralAnswer
-from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
-from shardwright.search.request import Request
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
+from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_request import Request
 
 
 class EightyLayers:

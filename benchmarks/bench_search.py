@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shardwright.api.problems import facts_of, problem_of, space_of
-from shardwright.hardware.overrides import effective_memory
-from shardwright.search.grid.find import bound_space, find
-from shardwright.search.request import Request
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
+from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.search.grid.find_best_grid import bound_space, find
+from shardwright.search.search_request import Request
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
 GPT3 = Request(

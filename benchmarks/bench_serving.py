@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.job.serving import Arrivals, ClosedLoop, Lengths, Poisson, ServingJob, TokenRange
+from shardwright.job.serving_job import (
+    Arrivals,
+    ClosedLoop,
+    Lengths,
+    Poisson,
+    ServingJob,
+    TokenRange,
+)
+from shardwright.runtime.engines.automatic_settings import Estimate
 from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet

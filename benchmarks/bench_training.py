@@ -10,15 +10,15 @@ from time import perf_counter
 import torch
 from torch.nn import functional
 
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.native.decoder_module import Stage
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import member, step_task, training
 from shardwright.execute.training.training_step import prepare, unsplit
 from shardwright.execute.transport.in_process import run
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 
 SIZES = {
     "17M": {

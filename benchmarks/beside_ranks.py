@@ -24,15 +24,15 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.bench_training import RULE, SAMPLES, SIZES, TOKENS, decoder
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.native.decoder_module import Stage
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.training_loop import Member, Training, member, step_task, training
 from shardwright.execute.training.training_step import prepare, unsplit
-from shardwright.execute.transport.communicators import GLOO
-from shardwright.execute.transport.distributed import Network
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.execute.transport.group_collectives import GLOO
+from shardwright.execute.transport.torch_distributed import Network
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 
 RANKS, PAIRS = 2, 9

@@ -11,17 +11,17 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.hardware.overrides import effective_memory
+from shardwright.hardware.changed_cluster import effective_memory
 from shardwright.program.problem import Problem
-from shardwright.search.answer import Answer, GeneralAnswer
-from shardwright.search.grid.find import find
-from shardwright.search.grid.space import Space
-from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
-from shardwright.search.joint.write import short_text
-from shardwright.search.request import Request
-from shardwright.strategy.grid.facts import num_layers
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import Space
+from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
+from shardwright.search.joint.write_plan import short_text
+from shardwright.search.search_answer import Answer, GeneralAnswer
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.model_counts import num_layers
 from shardwright.strategy.text.grid_notation import print_grid
 
 

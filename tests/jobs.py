@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 
 
 def training_job(*, seq_len: int, global_batch: int) -> TrainingJob:

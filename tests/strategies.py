@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     decoder_block,
     embedding_block,
@@ -13,18 +13,18 @@ from shardwright.model.blocks.dense import (
     norm,
     residual,
 )
-from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import AXES, Grid, Recompute
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import violations
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.grid import AXES, Grid, Recompute
+from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.model_counts import grid_facts
 from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split import Exchange, Split
+from shardwright.strategy.plan.split_tree import Exchange, Split
 from shardwright.strategy.plan.stages import (
     ActivationPolicy,
     Item,

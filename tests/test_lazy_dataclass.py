@@ -172,7 +172,7 @@ asked = []
 create = dataclasses._create_fn
 dataclasses._create_fn = lambda name, *rest, **named:\
  (asked.append(name), create(name, *rest, **named))[1]
-import shardwright.cli.plan
+import shardwright.cli.verbs.plan
 print(len(asked))
 """
 

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from shardwright.cli.verbs import VERBS
+from shardwright.cli.verb_table import VERBS
 from shardwright.collectives.registry import ALGORITHMS
 from shardwright.errors import RuntimeModelError, ShardwrightError, StrategyError, UsageError
 from shardwright.model.families.family_registry import REGISTRY
 from shardwright.registry import Registry, load_target
-from shardwright.schedules.registry import SCHEDULES
+from shardwright.schedules.schedule_registry import SCHEDULES
 
 FRUIT = Registry[object](
     "fruit",
@@ -56,7 +56,8 @@ def test_every_builder_of_a_model_family_can_be_imported() -> None:
 
 def test_a_family_imports_no_member_before_it_is_asked_for() -> None:
     code = (
-        "import sys; from shardwright.schedules.registry import SCHEDULES; print(*sys.modules);"
+        "import sys; from shardwright.schedules.schedule_registry import SCHEDULES;"
+        " print(*sys.modules);"
         " SCHEDULES.load('gems'); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

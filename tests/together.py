@@ -25,8 +25,8 @@ ALONE = (
 """Files that stay together in a proof, too, for what is set up: fits, large spaces, answers of
 searches, runs under a tracker."""
 FORKED = (
-    "calibrate/test_measure.py",
-    "cli/test_run.py::test_pytorchs_engine",
+    "calibrate/test_measure_machine.py",
+    "cli/verbs/test_run.py::test_pytorchs_engine",
     "cli/test_run_options.py::test_experts_are_balanced",
     "cli/test_run_options.py::test_one_engine_goes_on",
     "cli/test_run_options.py::test_ranks_are_asked",

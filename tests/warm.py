@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from random import Random
 
-from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.joint.solve import solve
-from shardwright.search.orders.find import find_order
+from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.joint.solve_pipeline import solve
+from shardwright.search.orders.find_order import find_order
 from tests.search.joint.test_labels import random_case
 from tests.search.orders.replay import chain
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import ModelError
-from shardwright.model.catalog.catalog import ENTRIES
+from shardwright.model.catalog.models_by_name import ENTRIES
 from shardwright.model.families.fields.unread_fields import general
 from shardwright.model.families.huggingface_config import architecture_of, built
-from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.config_fields import Fields
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "src" / "shardwright" / "model" / "families" / "reads.json"

@@ -3,7 +3,7 @@ folds.
 
     python tools/fit_constants.py [benchmarks/published/*.csv]
 
-Writes src/shardwright/hardware/catalog/constants.py (values of `Constants`),
+Writes src/shardwright/hardware/catalog/fitted_constants.py (values of `Constants`),
 src/shardwright/simulator/step_time_interval.py (`COEFFICIENTS`),
 src/shardwright/simulator/runs.json (which runs there were) and benchmarks/published/folds.json.
 `make accuracy` afterwards writes the page. The fit does not depend on the values shipped before.

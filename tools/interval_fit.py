@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from scipy.optimize import linprog
 
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.fitted_runs import FRAMEWORK, Runs
 from shardwright.simulator.step_time_interval import COEFFICIENTS, UNSEEN
 from shardwright.validation.training.measured_rows import TrainingMetric

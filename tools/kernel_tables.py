@@ -21,10 +21,10 @@ from scipy.ndimage import distance_transform_edt
 
 from shardwright.cost.kernels.measured_kernels import TILE, roofline_seconds, tile_padding
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.accelerator import Accelerator, GemmRates
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.default_nodes import node_of
 from shardwright.hardware.catalog.kernel_tables import STEPS_PER_OCTAVE, GemmGrid, gemm_correction
-from shardwright.hardware.catalog.nodes import node_of
-from shardwright.hardware.device import Accelerator, GemmRates
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = ROOT / "src" / "shardwright" / "hardware" / "tables"

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from shardwright.api.problems import facts_of, problem_of, space_of
-from shardwright.api.simulated import simulated
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
+from shardwright.api.simulate_legal_strategy import simulated
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import jitter, path_seconds
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds
@@ -33,8 +33,8 @@ from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.time_parts import GEMM
 from shardwright.files.plan_source import read_strategy
 from shardwright.program.block.block_program import Phase
-from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.plan_structure import on_replica
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.plan_lowering import lower_plan
@@ -42,19 +42,19 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_segments import Segment, plan_stages
 from shardwright.report.screens.plan_screen import render_simulation
-from shardwright.schedules.table import KINDS
-from shardwright.search.grid.bounded import bound_space
-from shardwright.search.grid.members import member_grid
-from shardwright.search.request import Request
-from shardwright.simulator.device_memory import plan_memory
-from shardwright.simulator.kernel.events import simulate
+from shardwright.schedules.action_table import KINDS
+from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.search_request import Request
+from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.simulator.kernel_tasks import plan_kernel_tasks
+from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.predict import predict_plan
+from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.step_breakdown import breakdown
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.rules import violations
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.units import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"

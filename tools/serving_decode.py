@@ -15,15 +15,15 @@ from serving_rows import LIBRARIES, Arrays, Columns, Line, packed, rows_of, some
 
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.hardware.catalog.serving_kernels import (
+from shardwright.hardware.accelerator import Accelerator
+from shardwright.hardware.catalog.serving_kernel_constants import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,
 )
-from shardwright.hardware.catalog.serving_tables import STEPS, octave_grid
-from shardwright.hardware.device import Accelerator
-from shardwright.job.serving import NumberFormat
-from shardwright.model.absorbed import Latent
+from shardwright.hardware.catalog.serving_kernel_tables import STEPS, octave_grid
+from shardwright.job.serving_job import NumberFormat
+from shardwright.model.absorbed_latent_attention import Latent
 from shardwright.model.ir.operator import AttentionShape
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -14,8 +14,8 @@ from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.registry import algorithms_for
 from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
 from shardwright.cost.network.grid_groups import Network
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.catalog.nodes import node_of
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.default_nodes import node_of
 
 SIZES = (2, 4, 8)
 RINGS = 20

@@ -26,8 +26,8 @@ from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.serving_tables import octave_grid
-from shardwright.job.serving import NumberFormat
+from shardwright.hardware.catalog.serving_kernel_tables import octave_grid
+from shardwright.job.serving_job import NumberFormat
 
 JUDGED = 1000
 M = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from kernel_tables import SOURCES, nearest_filled, read
 from scipy.optimize import least_squares
 
-from shardwright.hardware.catalog.serving_tables import STEPS
-from shardwright.hardware.device import Accelerator
+from shardwright.hardware.accelerator import Accelerator
+from shardwright.hardware.catalog.serving_kernel_tables import STEPS
 
 Columns = dict[str, np.ndarray]
 Arrays = dict[str, np.ndarray]

@@ -25,8 +25,8 @@ from serving_rows import Line
 
 from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.catalog.constants import Constants
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.fitted_constants import Constants
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,7 +19,7 @@ from benchmarks.emulated.results import line, page
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach, Setting
 from shardwright.program.task_arrays import TaskKind
 from shardwright.simulator.plan_simulation import SimulatedPlan
-from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.print_plan import print_plan
 
 WARM: Final = 1
 LATE_S: Final = 0.01

@@ -17,16 +17,16 @@ import torch.distributed as dist
 
 from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
+from shardwright.execute.device_state.device_parameters import Key, ParameterStore, StoredParameter
+from shardwright.execute.device_state.flat_buckets import FlatBucket, HeldPart, Stretch
+from shardwright.execute.device_state.optimizer_shards import Bucket, gathered, summed
 from shardwright.execute.interpreter.device_walk import device_task
 from shardwright.execute.interpreter.layer_hooks import own_gradients
 from shardwright.execute.numerics.base.run_precision import uniform_precision
-from shardwright.execute.shares.flat_buckets import FlatBucket, HeldPart, Stretch
-from shardwright.execute.shares.optimizer_shards import Bucket, gathered, summed
-from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
 from shardwright.execute.training.training_loop import Training, training
-from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take, Task
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.execute.transport.torch_distributed import Network
+from shardwright.strategy.text.parse_plan import parse_plan
 
 DTYPE: Final = torch.float32
 PRECISION: Final = uniform_precision(DTYPE)

@@ -9,21 +9,21 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.hardware.catalog.sheet import accelerator_from_sheet
+from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
+from shardwright.hardware.catalog.data_sheet_rows import accelerator_from_sheet
+from shardwright.hardware.catalog.fitted_constants import SHIPPED
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind
-from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.orders.resolve_plan import resolved
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.orders.fill_in_plan_orders import resolved
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 
 HOSTS: Final = 4
 _ASSUMED: Final = Origin(evidence=Evidence.ASSUMED, reference="emulated")

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar, cast
 
 import torch
 
+from shardwright.execute.device_state.device_parameters import ParameterStore
 from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, Walker
 from shardwright.execute.interpreter.device_walk import _Flow as Flow
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.program.layout.tensor_layout import Layout, count
 from shardwright.program.task_arrays import TaskKind

@@ -10,15 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from shardwright.api.grids import check as check
-    from shardwright.api.grids import plan as plan
-    from shardwright.api.joint import plan_joint as plan_joint
-    from shardwright.api.mixed import plan_mixed as plan_mixed
-    from shardwright.api.robust import plan_robust as plan_robust
-    from shardwright.api.serving import serve_simulate as serve_simulate
-    from shardwright.api.simulations import simulate as simulate
-    from shardwright.api.simulations import simulation as simulation
-    from shardwright.api.why import why as why
+    from shardwright.api.explain_choice import why as why
+    from shardwright.api.searches.grid_search import check as check
+    from shardwright.api.searches.grid_search import plan as plan
+    from shardwright.api.searches.joint_search import plan_joint as plan_joint
+    from shardwright.api.searches.mixed_search import plan_mixed as plan_mixed
+    from shardwright.api.searches.scenario_search import plan_robust as plan_robust
+    from shardwright.api.simulate_deployment import serve_simulate as serve_simulate
+    from shardwright.api.simulate_strategy import simulate as simulate
+    from shardwright.api.simulate_strategy import simulation as simulation
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from shardwright.errors import StrategyError as StrategyError
     from shardwright.errors import UsageError as UsageError
     from shardwright.files.plan_file import read_plan_file as read_plan_file
-    from shardwright.search.answer import Answer as Answer
     from shardwright.search.certificate import Certificate as Certificate
-    from shardwright.search.request import Request as Request
+    from shardwright.search.search_answer import Answer as Answer
+    from shardwright.search.search_request import Request as Request
     from shardwright.serving.serving_request import ServingRequest as ServingRequest
     from shardwright.serving.simulation.serving_answer import ServingAnswer as ServingAnswer
     from shardwright.simulator.prediction import Prediction as Prediction
-    from shardwright.strategy.grid.axes import Grid as Grid
+    from shardwright.strategy.grid.grid import Grid as Grid
     from shardwright.strategy.plan.plan import Plan as Plan
     from shardwright.validation.validate_tables import validate as validate
 
 __version__: Final = "0.1.0"
 
 _HOMES: Final = {
-    "plan": "shardwright.api.grids",
-    "plan_joint": "shardwright.api.joint",
-    "plan_mixed": "shardwright.api.mixed",
-    "plan_robust": "shardwright.api.robust",
-    "simulate": "shardwright.api.simulations",
-    "simulation": "shardwright.api.simulations",
-    "serve_simulate": "shardwright.api.serving",
-    "check": "shardwright.api.grids",
-    "why": "shardwright.api.why",
+    "plan": "shardwright.api.searches.grid_search",
+    "plan_joint": "shardwright.api.searches.joint_search",
+    "plan_mixed": "shardwright.api.searches.mixed_search",
+    "plan_robust": "shardwright.api.searches.scenario_search",
+    "simulate": "shardwright.api.simulate_strategy",
+    "simulation": "shardwright.api.simulate_strategy",
+    "serve_simulate": "shardwright.api.simulate_deployment",
+    "check": "shardwright.api.searches.grid_search",
+    "why": "shardwright.api.explain_choice",
     "validate": "shardwright.validation.validate_tables",
     "read_plan_file": "shardwright.files.plan_file",
-    "Request": "shardwright.search.request",
-    "Answer": "shardwright.search.answer",
+    "Request": "shardwright.search.search_request",
+    "Answer": "shardwright.search.search_answer",
     "ServingRequest": "shardwright.serving.serving_request",
     "ServingAnswer": "shardwright.serving.simulation.serving_answer",
     "Prediction": "shardwright.simulator.prediction",
     "Certificate": "shardwright.search.certificate",
     "Plan": "shardwright.strategy.plan.plan",
-    "Grid": "shardwright.strategy.grid.axes",
+    "Grid": "shardwright.strategy.grid.grid",
     "ShardwrightError": "shardwright.errors",
     "UsageError": "shardwright.errors",
     "ModelError": "shardwright.errors",

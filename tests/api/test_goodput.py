@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import shardwright
-from shardwright.search.answer import Goodput
-from shardwright.search.request import Request
+from shardwright.search.search_answer import Goodput
+from shardwright.search.search_request import Request
 
 PINS = tuple(
     (axis, (value,))

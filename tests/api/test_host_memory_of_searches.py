@@ -10,20 +10,20 @@ from typing import NamedTuple
 
 import pytest
 
-from shardwright.api.exact import plan_exact
-from shardwright.api.grids import plan
-from shardwright.api.joint import plan_joint
-from shardwright.api.mixed import plan_mixed
-from shardwright.api.problems import facts_of, problem_of, space_of
-from shardwright.api.robust import plan_robust
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
+from shardwright.api.searches.exact_search import plan_exact
+from shardwright.api.searches.grid_search import plan
+from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.mixed_search import plan_mixed
+from shardwright.api.searches.scenario_search import plan_robust
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import under
-from shardwright.search.grid import infeasible
-from shardwright.search.grid.space import parts_of
-from shardwright.search.request import Request
+from shardwright.search.grid import infeasible_hints
+from shardwright.search.grid.members.declared_space import parts_of
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid.facts import lone_stages
+from shardwright.strategy.grid.model_counts import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count
 
@@ -133,7 +133,7 @@ def need(prediction: Prediction) -> int:
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would fit is not looked for where nothing does: it takes longer than all else here."""
-    monkeypatch.setattr(infeasible, "_fitting", lambda *_: ([], True))
+    monkeypatch.setattr(infeasible_hints, "_fitting", lambda *_: ([], True))
 
 
 @pytest.mark.parametrize("name", FACES)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.grids import check, plan
-from shardwright.api.joint import plan_joint
-from shardwright.api.nearby import MIN_GAIN
-from shardwright.api.problems import problem_of, with_defaults
-from shardwright.hardware.overrides import limit_devices
-from shardwright.search.answer import Answer
-from shardwright.search.request import Request
+from shardwright.api.request_to_problem import problem_of, with_defaults
+from shardwright.api.searches.grid_search import check, plan
+from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.nearby_sizes import MIN_GAIN
+from shardwright.hardware.changed_cluster import limit_devices
+from shardwright.search.search_answer import Answer
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 
 ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:72", seq_len=4096, global_batch=64)

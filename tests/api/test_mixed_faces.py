@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.comparisons import compare
-from shardwright.api.mixed import plan_mixed
-from shardwright.api.why import why
-from shardwright.hardware.catalog.prices import cluster_prices
-from shardwright.hardware.expression import parse_cluster
-from shardwright.search.grid.placed import Fate
-from shardwright.search.request import Request
+from shardwright.api.compare_strategies import compare
+from shardwright.api.explain_choice import why
+from shardwright.api.searches.mixed_search import plan_mixed
+from shardwright.hardware.catalog.list_prices import cluster_prices
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.search.grid.locate_grid import Fate
+from shardwright.search.search_request import Request
 
 MIXED, FASTER = "a100-sxm-40gb:2/3usd+v100-sxm-16gb:2/0.5usd", "a100-sxm-40gb:2/3usd"
 REQUEST = Request(

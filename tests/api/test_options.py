@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.grids import check_stored, plan
-from shardwright.api.simulations import simulation
+from shardwright.api.searches.grid_search import check_stored, plan
+from shardwright.api.simulate_strategy import simulation
 from shardwright.errors import RuntimeModelError, StrategyError, UsageError
+from shardwright.files.document_text import to_text
 from shardwright.files.plan_file import read_saved
-from shardwright.files.stored import StoredPlan, plan_document
-from shardwright.files.text import to_text
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.request import Request
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.files.stored_documents import StoredPlan, plan_document
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
 from tests.files.saved import NARROW, REQUEST
 
 OPTIONS = (("tp_overlap", ("none", "userbuffers")), ("grad_overlap", ("off", "on")))

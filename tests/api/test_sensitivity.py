@@ -7,14 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.api import grids
-from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of, with_defaults
-from shardwright.hardware.overrides import scale_network
-from shardwright.search.grid.find import find, search_and_answer
-from shardwright.search.grid.meshes import full_meshes, idle_meshes
-from shardwright.search.grid.space import row_of
-from shardwright.search.limit import limit_of
-from shardwright.search.request import Request
+from shardwright.api.request_to_problem import (
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
+from shardwright.api.searches import grid_search
+from shardwright.hardware.changed_cluster import scale_network
+from shardwright.search.grid.find_best_grid import find, search_and_answer
+from shardwright.search.grid.members.declared_space import row_of
+from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
+from shardwright.search.search_limit import limit_of
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 
 REQUESTS = [
@@ -34,7 +40,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: r.model)
 def test_the_same_as_a_search_of_the_slower_cluster_that_knows_nothing(request_: Request) -> None:
-    said = grids.plan(request_).sensitivity
+    said = grid_search.plan(request_).sensitivity
     request = with_defaults(request_)
     problem = problem_of(request)
     facts, capacity = facts_of(problem), capacity_of(request, problem)
@@ -61,4 +67,4 @@ def test_the_same_as_a_search_of_the_slower_cluster_that_knows_nothing(request_:
 
 
 def test_none_is_looked_for_where_none_is_shown() -> None:
-    assert grids.plan(REQUESTS[0], sensitive=False).sensitivity is None
+    assert grid_search.plan(REQUESTS[0], sensitive=False).sensitivity is None

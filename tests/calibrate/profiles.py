@@ -1,7 +1,7 @@
 """A profile with every field, for tests."""
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.device import Evidence
+from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.simulations import simulate
-from shardwright.search.request import Request
+from shardwright.api.simulate_strategy import simulate
+from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
 
 FOLDER = Path(__file__).with_name("measured")

@@ -6,9 +6,9 @@ import pytest
 
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
-from shardwright.hardware.device import Evidence
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.profile.apply import apply_profile, profiled_cluster
+from shardwright.hardware.accelerator import Evidence
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
 from shardwright.hardware.profile.profile import Profile
 from tests.calibrate.profiles import collective, profile
 

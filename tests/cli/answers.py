@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from shardwright.hardware.device import Evidence, Origin
-from shardwright.search.answer import (
+from shardwright.hardware.accelerator import Evidence, Origin
+from shardwright.search.certificate import Certificate
+from shardwright.search.search_answer import (
     Alternative,
     Answer,
     Goodput,
@@ -11,11 +12,10 @@ from shardwright.search.answer import (
     Sensitivity,
     Unsearched,
 )
-from shardwright.search.certificate import Certificate
-from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.units import GIB
 
 REQUEST = Request(

@@ -12,25 +12,31 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import advice, checks, execution, grids, simulations, unsearched
-from shardwright.api.weights import WrittenWeights
-from shardwright.calibrate import request as calibration
-from shardwright.calibrate.settings import CheckRow
-from shardwright.cli import validate
-from shardwright.cli import weights as cli_weights
+from shardwright.api import run_plan, simulate_strategy, verify_stored_answers
+from shardwright.api.convert_weights import WrittenWeights
+from shardwright.api.launches import launch_advice
+from shardwright.api.searches import grid_search, unsearched_options
+from shardwright.calibrate import calibrate_request
+from shardwright.calibrate.calibrate_settings import CheckRow
+from shardwright.cli.verbs import validate, weights
 from shardwright.execute.launch.run_report import RunMemory, RunReport, RunStep
-from shardwright.files.stored import document_of, plan_document, simulation_document, stored_plan
-from shardwright.files.text import to_text
-from shardwright.hardware.device import Evidence, Origin
+from shardwright.files.document_text import to_text
+from shardwright.files.stored_documents import (
+    document_of,
+    plan_document,
+    simulation_document,
+    stored_plan,
+)
+from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.report.screens import accuracy_screen
-from shardwright.search.advice import Advice, Change
+from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.certificate import JointPart
-from shardwright.search.grid.recheck import Recheck
-from shardwright.search.simulation import Simulation
+from shardwright.search.grid.verify_certificate import Recheck
+from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Source
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.units import GIB
 from shardwright.validation.errors.judged_rows import ErrorStatistics, Validation
 from shardwright.validation.training.order_and_scaling import TrainingValidation
@@ -278,9 +284,9 @@ def answering() -> Iterator[None]:
     checked = Recheck(strategies=44_236_800, sampled=400, contenders=3, drift=1e-9, leaves=160)
     row = CheckRow("dense of many layers", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grids, "plan", lambda *_, **__: BEST)
-        patch.setattr(unsearched, "unsearched_of", lambda _: UNSEARCHED)
-        patch.setattr(simulations, "simulation", simulation)
+        patch.setattr(grid_search, "plan", lambda *_, **__: BEST)
+        patch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
+        patch.setattr(simulate_strategy, "simulation", simulation)
         advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
         change = Change(
             text="tp4",
@@ -297,15 +303,15 @@ def answering() -> Iterator[None]:
             best=BEST,
             everything=change,
         )
-        patch.setattr(advice, "advise", lambda *_, **__: found)
-        patch.setattr(checks, "check_file", lambda *_, **__: checked)
-        patch.setattr(execution, "run", lambda *_, **__: RUN)
-        patch.setattr(cli_weights, "write_weights", lambda *_, **__: WRITTEN)
+        patch.setattr(launch_advice, "advise", lambda *_, **__: found)
+        patch.setattr(verify_stored_answers, "check_file", lambda *_, **__: checked)
+        patch.setattr(run_plan, "run", lambda *_, **__: RUN)
+        patch.setattr(weights, "write_weights", lambda *_, **__: WRITTEN)
         patch.setattr(validate, "reader_of", lambda _: TRAINING)
         patch.setattr(accuracy_screen, "error_statistics", lambda *_: ALL_MEASURED)
         patch.setattr(
             validate, "accuracy", lambda *_, **__: SimpleNamespace(validation=lambda _: VALIDATION)
         )
-        patch.setattr(calibration, "calibrate", lambda *_, **__: profile())
-        patch.setattr(calibration, "check_calibration", lambda *_, **__: (row,))
+        patch.setattr(calibrate_request, "calibrate", lambda *_, **__: profile())
+        patch.setattr(calibrate_request, "check_calibration", lambda *_, **__: (row,))
         yield

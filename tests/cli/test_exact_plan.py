@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.exact import plan_exact
-from shardwright.api.simulations import simulation
+from shardwright.api.searches.exact_search import plan_exact
+from shardwright.api.simulate_strategy import simulation
 from shardwright.cli.main import run as command
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from shardwright import compiled
-from shardwright.cli.screen import progress
+from shardwright.cli.terminal.screen import progress
 
 READ_ONLY = """
 from numba.core import caching
@@ -111,7 +111,7 @@ USED = """
 import sys
 import numba
 from shardwright.cli.main import run
-from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.grid.bounds.load_kernels import load_kernels
 
 def used():
     kernels = {

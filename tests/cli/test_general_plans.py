@@ -15,24 +15,24 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.simulations import simulation, small_picture
+from shardwright.api.simulate_strategy import simulation, small_picture
 from shardwright.cli.main import run
-from shardwright.cli.screen import plain
+from shardwright.cli.terminal.screen import plain
 from shardwright.errors import ShardwrightError
+from shardwright.files.document_text import to_text
 from shardwright.files.plan_file import parse_saved
-from shardwright.files.stored import document_of, question_digest, simulation_document
-from shardwright.files.text import to_text
-from shardwright.model.catalog.catalog import load_model
+from shardwright.files.stored_documents import document_of, question_digest, simulation_document
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.report.screens.plan_screen import render_simulation
-from shardwright.schedules.registry import SCHEDULES
-from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation
+from shardwright.schedules.schedule_registry import SCHEDULES
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.step_breakdown import UNEVEN as UNEVEN_WAIT
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
 from shardwright.units import GIB
 from tests.cli.answers import PREDICTION, stage
 from tests.golden.files import assert_golden

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.simulations import simulation
+from shardwright.api.simulate_strategy import simulation
 from shardwright.cli.main import run
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.units import GIB
 
 CLUSTER = (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.hardware.catalog.prices import list_price
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.catalog.list_prices import list_price
+from shardwright.hardware.cluster_expression import parse_cluster
 from tests.tiers import in_both
 
 CLUSTER = "a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/0.5usd"

@@ -18,11 +18,11 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
-from tests.cli.test_run import DEADLINE_S, children, environment, plan_file, runs, words
+from tests.cli.verbs.test_run import DEADLINE_S, children, environment, plan_file, runs, words
 
 STALLED = """import os
 if os.environ.get("RANK"):
-    from shardwright.execute.state import checkpoint_ranks
+    from shardwright.execute.checkpoints import checkpoint_ranks
 
     write, mark = checkpoint_ranks.write_device, os.environ["FAULT_MARK"]
 
@@ -38,7 +38,7 @@ if os.environ.get("RANK"):
 """
 FULL = """import errno, os
 if os.environ.get("RANK") == "1":
-    from shardwright.execute.state import checkpoint_ranks
+    from shardwright.execute.checkpoints import checkpoint_ranks
 
     write = checkpoint_ranks.write_device
 

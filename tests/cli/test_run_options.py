@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cli.main import run
+from shardwright.execute.checkpoints.remembered_options import FILE
 from shardwright.execute.launch import resumed_run_facts
-from shardwright.execute.state.remembered_options import FILE
 from tests.cli import ranks as forked
-from tests.cli.test_run import CONFIG, DEADLINE_S, plan_file, words
+from tests.cli.verbs.test_run import CONFIG, DEADLINE_S, plan_file, words
 from tests.tiers import in_both, in_proof
 
 STEPS = 4

@@ -14,9 +14,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from shardwright.cli.main import help_text, run
-from shardwright.cli.screen import plain
-from shardwright.cli.screen import show as show_on_screen
-from shardwright.cli.verbs import VERBS
+from shardwright.cli.terminal.screen import plain
+from shardwright.cli.terminal.screen import show as show_on_screen
+from shardwright.cli.verb_table import VERBS
 from shardwright.report.screens.plan_screen import section
 from shardwright.report.table_style import plain_table
 from tests.cli.screens import CATALOGS, SCREENS, answering, write_files

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.grids import plan
-from shardwright.cli.screen import WIDTH, plain
-from shardwright.files.stored import plan_document
-from shardwright.hardware.catalog.prices import ListPrice
+from shardwright.api.searches.grid_search import plan
+from shardwright.cli.terminal.screen import WIDTH, plain
+from shardwright.files.stored_documents import plan_document
+from shardwright.hardware.catalog.list_prices import ListPrice
 from shardwright.report.screens.check_screen import render_checked
 from shardwright.report.screens.comparison_screen import render_comparison
 from shardwright.report.screens.memory_table import equal_ranks
@@ -19,11 +19,11 @@ from shardwright.report.screens.plan_screen import (
     render_simulation,
     telling,
 )
-from shardwright.search.answer import Alternative
-from shardwright.search.compared import Compared
-from shardwright.search.grid.recheck import Recheck
-from shardwright.search.request import Request
-from shardwright.strategy.grid.axes import Grid
+from shardwright.search.compared_strategy import Compared
+from shardwright.search.grid.verify_certificate import Recheck
+from shardwright.search.search_answer import Alternative
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 from tests.cli.answers import (

@@ -18,11 +18,11 @@ lowers a plan is loaded."""
 
 
 def test_a_grid_search_loads_no_other_search() -> None:
-    code = "import sys, shardwright.cli.plan; print(' '.join(sys.modules))"
+    code = "import sys, shardwright.cli.verbs.plan; print(' '.join(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert "shardwright.search.grid.find" in loaded
+    assert "shardwright.search.grid.find_best_grid" in loaded
     assert not [name for name in loaded if name.startswith(OTHERS)]
 
 
@@ -31,7 +31,7 @@ def test_kernels_load_without_linear_algebra_which_is_there_when_it_is_asked_for
     pytest.importorskip("scipy")
     code = """
 import sys
-from shardwright.search.grid.kernels import load_kernels
+from shardwright.search.grid.bounds.load_kernels import load_kernels
 load_kernels()
 print("scipy.linalg" in sys.modules)
 import numba, numpy as np

@@ -17,7 +17,7 @@ from shardwright.collectives.algorithms.linear_algorithm import LinearAlgorithm
 from shardwright.collectives.algorithms.ring import RING
 from shardwright.collectives.groups.tier_counts import span_of
 from shardwright.hardware.cluster import Cluster, FabricTier
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 
 NODE, LEAF, ALL = 8, 32, 128
 MESHES = [

@@ -12,8 +12,8 @@ from shardwright.collectives.groups.member_links import layouts_of
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.messages.tree_packing import packing_of
 from shardwright.collectives.registry import algorithms_for
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.graph import levels_of, units_of
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.device_topology import levels_of, units_of
 
 MIXED = "a100-sxm-80gb:16+h100-sxm:16"
 

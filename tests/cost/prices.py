@@ -12,7 +12,7 @@ from shardwright.cost.tables.layers_by_chunk import layout_of
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.program.problem import Problem
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 COLUMNS = (
     "tp",

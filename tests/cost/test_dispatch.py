@@ -15,7 +15,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.group_of_members import span_of_devices
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows
-from shardwright.hardware.graph import regular
+from shardwright.hardware.device_topology import regular
 from shardwright.hardware.link import Tier
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.grid_structure import Structure

@@ -11,12 +11,12 @@ from shardwright.cost.kernels.launch_overhead import segments
 from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import LAUNCH, TP
-from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.fitted_constants import SHIPPED
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.problem import Problem
-from shardwright.simulator.predict import predict, predict_plan
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.simulator.predict_plan import predict, predict_plan
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

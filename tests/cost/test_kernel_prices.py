@@ -18,15 +18,15 @@ from shardwright.cost.step.price_sources import FAMILIES, priced_seconds, shares
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.accelerator import Evidence, Origin
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.kernel_tables import gemm_correction
-from shardwright.hardware.device import Evidence, Origin
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 from shardwright.simulator.plan_simulation import plan_of_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model

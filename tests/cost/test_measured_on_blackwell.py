@@ -20,11 +20,11 @@ from shardwright.cost.tables.bytes_per_parameter import update_bytes
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ELEMENT, EP
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, Runtime
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.network.test_gemm_overlap import HEAD, plain, problem, seconds
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of

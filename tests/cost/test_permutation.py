@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.operator_kernels import KERNELS_OF, Local
 from shardwright.program.block.symbolic_sizes import Size
-from shardwright.simulator.predict import predict
+from shardwright.simulator.predict_plan import predict
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.search.problems import real_problem
 

@@ -24,10 +24,10 @@ from shardwright.cost.step.scalar_terms import gathers_again
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.units import MIB
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

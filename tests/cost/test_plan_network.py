@@ -15,8 +15,8 @@ from shardwright.cost.network.plan_groups import (
     rates_between,
 )
 from shardwright.cost.network.stage_transfers import crossing_seconds
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.graph import levels_of
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.device_topology import levels_of
 from shardwright.program.stages.stage_messages import Messages
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense

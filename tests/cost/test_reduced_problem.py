@@ -16,9 +16,9 @@ from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.dtype import Dtype
 from shardwright.errors import RuntimeModelError
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.registry import load_runtime, runtime_names
+from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 from tests.cost.prices import rows_of
 from tests.jobs import training_job
 from tests.program.small import cluster_of

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.files.yaml_cluster import load_cluster
-from shardwright.hardware.files.yaml_schema import (
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.files.cluster_file import load_cluster
+from shardwright.hardware.files.cluster_schema import (
     AcceleratorRecord,
     ClusterRecord,
     HostRecord,

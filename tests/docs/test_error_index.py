@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.strategy.grid.rules import RULES
+from shardwright.strategy.grid.grid_rules import RULES
 from tests.sources import trees
 from tests.strategy.rule_ids import PLAN_RULES
 from tools.error_index import PAGE, Found, index, page, parsed, read

@@ -17,7 +17,7 @@ import pytest
 
 from shardwright.cli.main import run
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

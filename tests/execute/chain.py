@@ -9,7 +9,7 @@ import torch
 
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.ir.block import INPUT, MEMORY
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from tests.execute.lockstep import alone, made_weights, place_of
 from tests.execute.reference import REFERENCE

@@ -16,7 +16,9 @@ from torch.utils.flop_counter import flop_registry
 
 from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.tables.recompute_and_offload import named_operators
-from shardwright.execute.interpreter import block_run
+from shardwright.execute.device_state.device_parameters import seeded, whole_shape
+from shardwright.execute.device_state.gathered_positions import is_spread
+from shardwright.execute.interpreter import run_layer
 from shardwright.execute.interpreter.device_walk import DeviceWork as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
 from shardwright.execute.numerics.attention import attention_operator
@@ -28,24 +30,22 @@ from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import shrink_for
 from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.shares.gathered_positions import is_spread
-from shardwright.execute.shares.parameters import seeded, whole_shape
 from shardwright.execute.training.training_step import StepResult, prepare, run_step
 from shardwright.execute.transport.communication_record import SentElements, Trace
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.execute.transport.torch_device import OperatorShare
-from shardwright.job.training import TrainingJob
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
-from shardwright.program.block.cell_structure import CellStructure
-from shardwright.program.block.local_size import Context
+from shardwright.program.block.local_sizes import Context
 from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.plan_structure import CellStructure
 from shardwright.program.block.symbolic_sizes import evaluate, evaluate_sum
 from shardwright.program.stages.held_parameters import plan_holdings
 from shardwright.program.stages.stage_messages import edge_extents, edge_messages, edge_segments
-from shardwright.runtime.registry import DEFAULT, load_runtime
 from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime_registry import DEFAULT, load_runtime
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import ActivationPolicy
 from tests.program.unfold import gemm_flops
@@ -88,7 +88,7 @@ def ran(problem: Problem) -> Ran:
     trace, products = Trace(), CountedProducts()
     source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
     with (
-        mock.patch.object(block_run, "numerics_of", products),
+        mock.patch.object(run_layer, "numerics_of", products),
         mock.patch.object(attention_operator, "attend_to_keys", products.met),
     ):
         result = run_step(

@@ -23,9 +23,9 @@ from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.training.router_checks import require_trainable
 from shardwright.execute.training.training_step import StepResult, run_step, unsplit
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from tests.execute.published_configs import all_in_double, batch_of, made, sequences_of
 from tests.execute.published_gradients import gradient_differences, published_loss
 from tests.execute.published_sizes import Config

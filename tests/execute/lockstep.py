@@ -11,8 +11,8 @@ import torch
 from shardwright.execute.transport.requests import Exchange, Reduce, Reduction
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.settings import Settings
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.tensor_layout import Indices, Interval
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from random import Random
 
 from shardwright.execute.native.supported_grids import expressible
-from shardwright.job.training import TrainingJob
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import violations
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.model_counts import grid_facts
 
 ORDERS = (
     ("tp", "cp", "ep", "dp", "pp"),

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.interpreter.recorder import collected
 from shardwright.execute.launch.run_rank import run_rank
 from shardwright.execute.launch.run_report import NATIVE, OWN
@@ -22,17 +23,16 @@ from shardwright.execute.native.checkpoint import kept
 from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.evaluation import evaluate
 from shardwright.execute.native.step_events import native_recorder
-from shardwright.execute.native.train import train_native
-from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import StepReport, training
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.trained import trained
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.trained_parameters import trained
 from shardwright.program.step_trace import StepTrace
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.execute.native_grids import drawn_grids

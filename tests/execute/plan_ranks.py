@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import DataError, StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.interpreter.recorder import Recorder, collected
 from shardwright.execute.launch.run_rank import run_rank
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.training_loop import StepReport, member, step_task, train_rank
-from shardwright.execute.transport.communicators import GLOO
-from shardwright.execute.transport.distributed import Network
+from shardwright.execute.transport.group_collectives import GLOO
 from shardwright.execute.transport.requests import Answer, Task
+from shardwright.execute.transport.torch_distributed import Network
 from shardwright.program.step_trace import StepTrace
 from tests.execute.served import moving
 from tests.execute.small_plans import PLANS, Small

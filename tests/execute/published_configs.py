@@ -14,8 +14,8 @@ from unittest.mock import patch
 import torch
 
 from shardwright.execute.training.image_files import has_grid
-from shardwright.job.training import SequenceLength
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import SequenceLength
+from shardwright.model.ir.model_graph import Model
 from tests.execute.image_batches import SQUARE, with_images
 from tests.execute.published_images import GEMMA4, IMAGES, MINIMAX_M3_TEXT
 from tests.execute.published_sizes import ALIKE, PLAIN, Config

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from shardwright.execute.shares.parameters import Key
+from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.training.training_step import StepResult
 from shardwright.execute.weights.parameter_layout import owned, stored
 from shardwright.execute.weights.parameter_names import family_of
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from tests.execute.published_configs import logits_of
 
 

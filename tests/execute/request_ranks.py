@@ -18,7 +18,6 @@ import torch.distributed as dist
 from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.redistribute import Tensors
 from shardwright.execute.transport.communication_record import SentElements, Trace
-from shardwright.execute.transport.distributed import DTYPES, Network
 from shardwright.execute.transport.requests import (
     Exchange,
     Post,
@@ -29,6 +28,7 @@ from shardwright.execute.transport.requests import (
     begun,
     ended,
 )
+from shardwright.execute.transport.torch_distributed import DTYPES, Network
 from tests.execute.layouts import devices_of, held, two_sided, whole_tasks
 from tests.execute.started import started
 from tests.program.test_transition import case_of

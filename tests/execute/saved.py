@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from shardwright.execute.state.checkpoint import begin, finish, write_device
+from shardwright.execute.checkpoints.checkpoint import begin, finish, write_device
 from shardwright.execute.training.training_loop import Member, Training
 
 

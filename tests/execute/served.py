@@ -10,6 +10,7 @@ from random import Random
 
 import torch
 
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.proof.narrower_model import shrink
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.serve.iteration_batch import Part
@@ -17,11 +18,10 @@ from shardwright.execute.serve.served_model import served_model
 from shardwright.execute.serve.server import Drive, Server, server
 from shardwright.execute.serve.unsplit_logits import whole_logits
 from shardwright.execute.serve.worker import CacheSize
-from shardwright.execute.shares.parameters import seeded
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.published_configs import PUBLISHED
 from tests.execute.small_models import small_model

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from shardwright.model.catalog.catalog import ENTRIES
+from shardwright.model.catalog.models_by_name import ENTRIES
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.model_graph import Model, Run
 
 SIZES: dict[str, int] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"), 32),

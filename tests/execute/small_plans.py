@@ -8,9 +8,9 @@ from functools import lru_cache, partial
 
 import torch
 
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.proof.narrower_model import shrink
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import (
     Member,
@@ -20,12 +20,12 @@ from shardwright.execute.training.training_loop import (
     training,
 )
 from shardwright.execute.training.training_step import unsplit
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.trained import trained
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.trained_parameters import trained
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.small_models import small_model
 from tests.execute.trained import train
 from tests.strategy.zoo_models import dense, encoder_decoder, sparse

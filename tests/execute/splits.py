@@ -10,7 +10,7 @@ import torch
 
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.tensor_layout import Indices, Interval
 from tests.execute.lockstep import alone, local_weights, made_weights, place_of, rows_of, run
 

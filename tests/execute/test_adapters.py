@@ -14,28 +14,28 @@ torch = pytest.importorskip("torch")
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardwright.api.simulations import simulate
+from shardwright.api.simulate_strategy import simulate
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import StrategyError
+from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import shrink
 from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.initial_values import InitialValues
 from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.execute.weights.parameter_layout import adapters
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.border import job_from_flags
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.trained import trained
+from shardwright.model.trained_parameters import trained
 from shardwright.program.block.block_program import Kernel, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import DEFAULT, load_runtime
-from shardwright.search.request import Request
+from shardwright.runtime.runtime_registry import DEFAULT, load_runtime
+from shardwright.search.search_request import Request
 from tests.execute.counts import problem_of
 from tests.execute.small_plans import Small, _one
 from tests.execute.test_counts import same

@@ -8,13 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.execute.device_state.device_parameters import Key, origin, seeded
 from shardwright.execute.proof.narrower_model import shrink
 from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.shares.parameters import Key, origin, seeded
 from shardwright.execute.training.training_step import run_step, unsplit
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
 from tests.execute.chain import Chain
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 

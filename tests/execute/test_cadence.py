@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.execute.device_state.optimizer_shards import Bucket
 from shardwright.execute.interpreter.device_walk import Walker, device_task
 from shardwright.execute.interpreter.layer_hooks import Cadenced
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.shares.optimizer_shards import Bucket
 from shardwright.execute.training.training_loop import Training
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run

@@ -20,11 +20,8 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.shares.flat_views import box_views
-from shardwright.execute.shares.parameters import Key, seeded, sliced
-from shardwright.execute.state import checkpoint
-from shardwright.execute.state.checkpoint import (
+from shardwright.execute.checkpoints import checkpoint
+from shardwright.execute.checkpoints.checkpoint import (
     METADATA,
     Saved,
     begin,
@@ -34,8 +31,11 @@ from shardwright.execute.state.checkpoint import (
     tensor_name,
     write_device,
 )
-from shardwright.execute.state.checkpoint_folders import MANIFEST, latest
-from shardwright.execute.state.checkpoint_planners import Piece
+from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, latest
+from shardwright.execute.checkpoints.checkpoint_planners import Piece
+from shardwright.execute.device_state.device_parameters import Key, seeded, sliced
+from shardwright.execute.device_state.flat_views import box_views
+from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.training.training_loop import Member, Training, member, training
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.tensor_layout import Box

@@ -17,24 +17,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
+from shardwright.execute.checkpoints.checkpoint import read, resumed
+from shardwright.execute.device_state.device_parameters import Key, seeded
 from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.execute.numerics.experts import expert_layer
 from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.shares.parameters import Key, seeded
-from shardwright.execute.state.checkpoint import read, resumed
 from shardwright.execute.training import router_bias_updates
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.router_bias_updates import moved_bias
 from shardwright.execute.training.training_loop import Member, Training, member, training
 from shardwright.execute.training.training_step import unsplit
 from shardwright.execute.weights.checkpoint_to_weights import written_weights
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.routers import choice_biases
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.router_balancing import choice_biases
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_families import ALL
 from tests.execute.saved import save
 from tests.execute.test_load_balancing import PLANS

@@ -13,7 +13,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.execute.weights.parameter_names import FAMILIES
-from shardwright.model.families import model_settings as settings
+from shardwright.model.families import model_settings
 from tests.execute.field_verdicts import all_fields, families, listed, words_of
 from tests.execute.flips import Ending, flips, verdict
 from tests.execute.published_configs import PUBLISHED
@@ -91,5 +91,5 @@ def test_layers_with_a_window_of_an_olmo3_turn_by_the_base_of_its_class(
 
 def test_a_field_that_is_not_read_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its factors Granite is another model."""
-    monkeypatch.setattr(settings, "_factor", lambda fields, own, name: 1.0)
+    monkeypatch.setattr(model_settings, "_factor", lambda fields, own, name: 1.0)
     assert verdict(families()["GraniteForCausalLM"], tmp_path).ending is Ending.OTHER

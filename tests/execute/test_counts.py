@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, Phase, given, reject
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.strategy.plan.split import Exchange
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.strategy.plan.split_tree import Exchange
 from shardwright.strategy.plan.stages import ActivationPolicy, Keep
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.counts import (
     Problem,
     Ran,

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.state.initial_values import InitialValues
+from shardwright.execute.checkpoints.initial_values import InitialValues
 from shardwright.execute.training import token_files
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.token_batches import open_tokens, shuffled
@@ -29,9 +29,9 @@ from shardwright.execute.training.tokenizer import (
 )
 from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.training.training_step import unsplit
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from tests.execute.decoded import decode
 from tests.execute.small_plans import PLANS
 from tests.execute.trained import train

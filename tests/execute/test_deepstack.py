@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.prove_plan import prove
 from shardwright.model.blocks.deepstack import with_deepstack
-from shardwright.model.blocks.vision import ProjectorShape, projector_operators
+from shardwright.model.blocks.vision_language import ProjectorShape, projector_operators
 from shardwright.model.ir.block import INPUT
-from shardwright.model.ir.graph import Model
-from shardwright.model.trained import trained
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.trained_parameters import trained
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.zoo_plans import zoo_plan
 from tests.tiers import cases
 

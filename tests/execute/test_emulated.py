@@ -17,15 +17,15 @@ from benchmarks.emulated.hosts import FAR, MTU, NEAR, Hosts, making, routing, sh
 from benchmarks.emulated.reach import fit_reach
 from benchmarks.emulated.settings import HOSTS, SETTINGS, Reach
 from benchmarks.emulated.waits import Waiting
+from shardwright.execute.device_state.device_parameters import ParameterStore, seeded
 from shardwright.execute.interpreter.device_walk import Walking, device_task
-from shardwright.execute.shares.parameters import ParameterStore, seeded
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.task_arrays import TaskKind
 from shardwright.simulator.plan_simulation import SimulatedPlan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.small_plans import PLANS, Small
 
 HERE = Hosts(prefix="t", count=HOSTS)

@@ -7,9 +7,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from shardwright.execute.device_state.device_parameters import (
+    ParameterStore,
+    StoredParameter,
+    seeded,
+)
+from shardwright.execute.device_state.flat_buckets import flat_bucket
 from shardwright.execute.numerics.base.run_precision import EXACT
-from shardwright.execute.shares.flat_buckets import flat_bucket
-from shardwright.execute.shares.parameters import ParameterStore, StoredParameter, seeded
 from tests.execute.small_plans import PLANS, Small, run_here
 
 

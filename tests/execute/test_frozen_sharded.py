@@ -14,21 +14,21 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.cost.gradients.plan_synchronisation import sync_of
-from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.checkpoint import begin, finish, read, resumed, write_device
+from shardwright.execute.checkpoints.checkpoint import begin, finish, read, resumed, write_device
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.training.training_loop import Member, Training
 from shardwright.execute.transport.communication_record import Trace
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.ir.graph import Model
-from shardwright.model.taught import taught
-from shardwright.model.trained import trained
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.distillation import taught
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.trained_parameters import trained
 from shardwright.program.problem import Problem
-from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.held_parameters import held_by_families
-from shardwright.runtime.registry import load_runtime
+from shardwright.program.zero_sharding import shard_rules
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import simulate_plan, summings_of
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.execute.kept import with_lines

@@ -20,7 +20,7 @@ from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.attention.mask_rectangles import kernel_calls as calls_of
 from shardwright.execute.numerics.attention.torch_kernels import ProcessorFlash
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.model.blocks.dense import core_operator
+from shardwright.model.blocks.dense_blocks import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.program.layout.tensor_layout import Indices, count
 from tests.execute.lockstep import place_of, run

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.interpreter import block_run
+from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.interpreter import run_layer
 from shardwright.execute.numerics.attention import unfused_attention
 from shardwright.execute.numerics.images import patch_embedding, patch_pooling
 from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
@@ -26,16 +27,15 @@ from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, r
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.narrower_model import shrink
 from shardwright.execute.proof.prove_plan import prove
-from shardwright.execute.state.initial_values import InitialValues
 from shardwright.execute.training.image_files import open_images, patches_of
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.blocks.pooled import pooled_operators
-from shardwright.model.catalog.catalog import catalog_entry
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.blocks.pooled_projector import pooled_operators
+from shardwright.model.catalog.models_by_name import catalog_entry
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import PositionAxes
-from shardwright.model.trained import trained
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import PositionAxes
+from shardwright.model.trained_parameters import trained
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.flips import Ending, verdict
 from tests.execute.lockstep import alone, place_of
 from tests.execute.published_configs import PUBLISHED
@@ -255,9 +255,9 @@ def causal(patch: pytest.MonkeyPatch) -> None:
 
 
 def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    rows = block_run._rows
+    rows = run_layer._rows
     patch.setattr(
-        block_run,
+        run_layer,
         "_rows",
         lambda whole, *at: rows(whole, *at) / 2 + 0.5 if whole.dim() == 3 else rows(whole, *at),
     )

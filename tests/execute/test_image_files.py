@@ -13,17 +13,17 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import DataError
-from shardwright.execute.shares.parameters import seeded
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.training import token_files
 from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.token_batches import TokenBatches, open_tokens
 from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.training.training_step import unsplit
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_images import KIMI, LLAVA
 from tests.execute.trained import train
 from tests.tiers import random_of

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.shares.parameters import sliced, whole_shape
-from shardwright.execute.state import initial_values
-from shardwright.execute.state.initial_values import InitialValues, branches
+from shardwright.execute.checkpoints import initial_values
+from shardwright.execute.checkpoints.initial_values import InitialValues, branches
+from shardwright.execute.device_state.device_parameters import sliced, whole_shape
 from shardwright.execute.training.training_loop import member
 from shardwright.execute.weights.parameter_layout import owned
 from shardwright.model.families.huggingface_config import model_from_config

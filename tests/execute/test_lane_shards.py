@@ -12,16 +12,16 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
+from shardwright.execute.checkpoints.checkpoint import read, resumed
+from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.optimizer_shards import Bucket
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.shares.optimizer_shards import Bucket
-from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.checkpoint import read, resumed
 from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.training.training_step import unsplit
 from shardwright.execute.transport.communication_record import SentElements, Trace
 from shardwright.hardware.device_list import DeviceList
-from shardwright.model.ir.tensor import ParameterClass
-from shardwright.program.shard_rules import shard_rules
+from shardwright.model.ir.tensor_dims import ParameterClass
+from shardwright.program.zero_sharding import shard_rules
 from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small, alone_reports, run_here
 from tests.execute.trained import train

@@ -16,24 +16,24 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.proof.narrower_model import shrink
 from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.evaluation import evaluation_task
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.training.training_step import StepResult, differences, run_step, unsplit
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.blocks.predictor import without_predictors
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.blocks.multi_token_prediction import without_predictors
 from shardwright.model.families.fields.router_training import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.routers import routers
-from shardwright.model.trained import trained
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.router_balancing import routers
+from shardwright.model.trained_parameters import trained
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_configs import batch_of, in_double, made, sequences_of
 from tests.execute.published_families import ALL
 from tests.execute.published_gradients import gradient_differences, published_loss

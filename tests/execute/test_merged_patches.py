@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.numerics.images.merged_tokens import (
     fold_elements,
@@ -19,16 +20,15 @@ from shardwright.execute.numerics.images.merged_tokens import (
     unfold_elements,
 )
 from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.blocks.vision import ProjectorShape, projector_operators
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.blocks.vision_language import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.model.trained import trained
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
+from shardwright.model.trained_parameters import trained
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_images import KIMI
 from tests.tiers import cases, in_both, in_proof
 

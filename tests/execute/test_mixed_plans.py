@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shardwright.api.mixed import plan_mixed
-from shardwright.api.problems import problem_of
+from shardwright.api.request_to_problem import problem_of
+from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.execute.proof.prove_plan import prove
-from shardwright.search.answer import GeneralAnswer
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.request import Request
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_request import Request
 from shardwright.strategy.plan.plan import Plan
 from tests.search.mixed.members import KINDS, batch_of, drawn_plan, with_batch
 from tests.search.mixed.test_find_fastest import tiny

@@ -8,11 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.interpreter import block_run, earlier_slices
+from shardwright.execute.device_state import device_parameters
+from shardwright.execute.device_state import gradient_reduction as gradients
+from shardwright.execute.interpreter import earlier_slices, run_layer
 from shardwright.execute.proof.proof_result import TOLERANCE
 from shardwright.execute.proof.prove_plan import prove
 from shardwright.execute.redistribution import edge_layouts
-from shardwright.execute.shares import gradients, parameters
 from shardwright.execute.training import training_step
 from tests.strategy.zoo_plans import zoo_plan
 
@@ -38,7 +39,7 @@ def one_parameter_is_not_summed(patch: pytest.MonkeyPatch) -> None:
 
 
 def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
-    part = parameters.part
+    part = device_parameters.part
 
     def wrong(source: Any, key: Any, box: Any) -> Any:
         if key[3] != "qkv.weight":
@@ -48,9 +49,11 @@ def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
             sum(b - a for a, b in dim) if dim != ((0, size),) else 0
             for dim, size in zip(box, whole.shape, strict=True)
         ]
-        return parameters.sliced(whole.roll(starts, dims=list(range(whole.dim()))), box).clone()
+        return device_parameters.sliced(
+            whole.roll(starts, dims=list(range(whole.dim()))), box
+        ).clone()
 
-    patch.setattr(parameters, "part", wrong)
+    patch.setattr(device_parameters, "part", wrong)
 
 
 def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
@@ -87,9 +90,9 @@ def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def positions_begin_at_zero(patch: pytest.MonkeyPatch) -> None:
-    rows = block_run._rows
+    rows = run_layer._rows
     patch.setattr(
-        block_run,
+        run_layer,
         "_rows",
         lambda whole, samples, positions: rows(
             whole, samples, ((0, sum(b - a for a, b in positions)),)

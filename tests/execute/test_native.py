@@ -22,8 +22,8 @@ from shardwright.execute.transport.in_process import run
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.step_trace import ACTIONS, Track
-from shardwright.schedules.table import KINDS
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.schedules.action_table import KINDS
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.native_ranks import (
     CASES,

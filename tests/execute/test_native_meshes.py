@@ -17,17 +17,17 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from shardwright.execute.native.attention import Core
+from shardwright.execute.native.attention_modules import Core
 from shardwright.execute.native.context_parallel_tokens import Context, context_of, tokens_of
 from shardwright.execute.native.device_meshes import Meshes, grid_meshes, owners_of
 from shardwright.execute.native.supported_grids import expressible
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.settings import Settings
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import Cell, indices, token_box
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from tests.jobs import training_job
 from tests.strategies import dense_model, expert_model, legal
 from tests.tiers import many, random_of

@@ -20,12 +20,12 @@ from shardwright.errors import StrategyError
 from shardwright.execute.native.torch_private import forward_only, pipeline
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.schedules.letters import format_action
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.registry import SCHEDULES, schedule
-from shardwright.schedules.table import KINDS
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.schedules.action_letters import format_action
+from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.schedule_registry import SCHEDULES, schedule
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.order import actions_of
 from shardwright.strategy.plan.plan import Plan
 from tests.execute.small_plans import PLANS

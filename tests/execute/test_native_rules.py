@@ -12,21 +12,21 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.native.decoder_module import Stage
 from shardwright.execute.native.supported_grids import expressible, remarks, require_expressible
 from shardwright.execute.native.tensor_parallel_styles import fill
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.training_step import run_step, unsplit
-from shardwright.job.training import Optimizer, OptimizerFamily
+from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.form import grid_form
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.pytorch_form import grid_form
 from shardwright.strategy.plan.order import NamedOrder, Table
 from tests.execute.native_ranks import balanced
 from tests.execute.published_configs import PUBLISHED

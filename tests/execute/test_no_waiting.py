@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.training_step import run_step, unsplit
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import LLAVA, QWEN3_VL
 from tests.execute.published_sizes import Config

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,
     core_operator,
@@ -23,6 +23,7 @@ from shardwright.model.blocks.dense import (
     norm,
     residual,
 )
+from shardwright.model.blocks.latent_attention import LatentShape, mla_operators
 from shardwright.model.blocks.linear_attention import (
     DeltaShape,
     delta_operators,
@@ -34,13 +35,12 @@ from shardwright.model.blocks.mamba import (
     mamba1_operators,
     mamba2_operators,
 )
-from shardwright.model.blocks.mla import LatentShape, mla_operators
 from shardwright.model.families.decoders.bert_and_t5 import cross_attention_operators
 from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.block.cell_structure import CellStructure
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
+from shardwright.program.block.plan_structure import CellStructure
 from shardwright.program.layout.device_cells import class_trees, stage_cells
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.splits import check_split
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=4, value_dim=4)

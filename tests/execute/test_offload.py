@@ -11,11 +11,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.checkpoints.checkpoint import read, resumed
+from shardwright.execute.checkpoints.checkpoint_folders import latest
+from shardwright.execute.device_state.activation_offload import brought, sent
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.base.run_precision import precision_of
-from shardwright.execute.shares.offload import brought, sent
-from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.checkpoint import read, resumed
-from shardwright.execute.state.checkpoint_folders import latest
 from shardwright.execute.training.training_loop import Training, training
 from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.saved import save

@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.attention.fused_kernel_calls import (
     key_block_gradients,
     merge_key_block,
@@ -25,14 +26,13 @@ from shardwright.execute.numerics.attention.torch_kernels import Efficient, Flas
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.proof.prove_plan import made_batch
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.training_loop import Training, member, training
 from shardwright.execute.training.training_step import unsplit
 from shardwright.execute.transport.requests import Exchange, Reduce, Task
 from shardwright.execute.transport.side_tasks import StreamAsides
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.layout.tensor_layout import Indices, count
 from tests.execute.published_configs import sequences_of
 from tests.execute.published_families import ALL

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 
 from shardwright.cost.gradients.plan_synchronisation import cuts_of, frozen_cuts_of, in_buckets
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
+from shardwright.execute.device_state.optimizer_shards import Sharers
 from shardwright.execute.numerics.base.run_precision import uniform_precision
-from shardwright.execute.shares.optimizer_shards import Sharers
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import (
     BLOCK,
     AdamW,
@@ -26,9 +26,9 @@ from shardwright.execute.training.optimizer import (
     update,
 )
 from shardwright.execute.training.training_loop import member
-from shardwright.job.training import Optimizer, OptimizerFamily
-from shardwright.program.shard_rules import shard_rules
+from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings, plan_holdings
+from shardwright.program.zero_sharding import shard_rules
 from tests.execute.small_plans import PLANS
 
 

@@ -13,15 +13,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.shares.parameters import seeded, whole_shape
-from shardwright.execute.state.checkpoint import SavedSource, read
-from shardwright.execute.state.initial_values import InitialValues
+from shardwright.execute.checkpoints.checkpoint import SavedSource, read
+from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.device_state.device_parameters import seeded, whole_shape
 from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.weights.write_weights import save_weights
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_configs import PUBLISHED, batch_of, sequences_of
 from tests.execute.published_sizes import PLAIN
 from tests.execute.saved import save

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.prove_plan import prove
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse
 
 SHARED = partial(dense, layers=2, kv_heads=4)

@@ -12,10 +12,10 @@ from shardwright.errors import StrategyError
 from shardwright.execute.proof.prove_plan import Proof, prove
 from shardwright.execute.proof.shorter_step import num_operators
 from shardwright.execute.training.training_step import prepare, unsplit
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.trained import trained
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.trained_parameters import trained
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.short_plans import short, short_zoo_plan
 from tests.strategy.plans import Case, plans
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan

@@ -20,12 +20,12 @@ from shardwright.execute.training.training_loop import Member, StepReport, Train
 from shardwright.execute.training.training_step import unsplit
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import Optimizer
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.training_job import Optimizer
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.device_memory import plan_memory
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.simulator.peak_device_memory import plan_memory
 from shardwright.simulator.plan_simulation import lower
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.trained import train

@@ -14,20 +14,20 @@ pytest.importorskip("safetensors")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 from torch.nn import functional
 
-from shardwright.execute.shares.parameters import seeded, sliced
-from shardwright.execute.state.checkpoint import SavedSource, read
+from shardwright.execute.checkpoints.checkpoint import SavedSource, read
+from shardwright.execute.device_state.device_parameters import seeded, sliced
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.training.weight_decay_exemptions import VECTORS
 from shardwright.execute.weights.parameter_names import FAMILIES
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.write_weights import save_weights
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_configs import (
     batch_of,
     in_double,

@@ -14,19 +14,19 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.proof.prove_plan import made_batch, prove
-from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.training.training_step import differences, run_step, unsplit
 from shardwright.execute.weights.parameter_layout import owned
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.write_weights import save_weights
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import TextRotary
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import TextRotary
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.counts import (
     lowered_flops,
     lowered_messages,

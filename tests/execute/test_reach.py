@@ -12,10 +12,10 @@ torch = pytest.importorskip("torch")
 from shardwright.execute.proof.proof_result import Proof
 from shardwright.execute.proof.prove_plan import prove
 from shardwright.execute.proof.short_windows import ShortReach, reach_of, short_reach
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 
 LONG = 4096

@@ -19,7 +19,7 @@ from shardwright.execute.redistribution.transition_steps import moves
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
 from shardwright.program.layout.tensor_layout import Holding, Layout
-from shardwright.program.transition.transition import best_acts, transition
+from shardwright.program.transition.find_transition import best_acts, transition
 from shardwright.program.transition.transition_steps import StepKind
 from tests.execute.layouts import (
     EVERYTHING,

@@ -11,21 +11,21 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import ModelError, StrategyError
+from shardwright.execute.checkpoints.model_computation import computed
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.numerics.attention.selected_key_blocks import (
     select_key_blocks,
     selected_mask,
 )
 from shardwright.execute.proof.prove_plan import made_batch, prove
 from shardwright.execute.proof.short_windows import reach_of, short_reach
-from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.model_computation import computed
 from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
 from shardwright.execute.transport.torch_device import OperatorShare
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog.catalog import load_model
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.backward_reach import without_gradient
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.gradients import without_gradient
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import (
     AttentionShape,
     BlockChoice,
@@ -33,9 +33,9 @@ from shardwright.model.ir.operator import (
     OperatorClass,
     OperatorKind,
 )
-from shardwright.model.ir.settings import Settings
-from shardwright.model.trained import trained
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.trained_parameters import trained
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.counts import (
     lowered_messages,
     lowered_moves,

@@ -8,15 +8,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.serve.cache_blocks import BlockTables, Reach
 from shardwright.execute.serve.cached_operators import Absorb
 from shardwright.execute.serve.iteration_batch import Part, rows_of
 from shardwright.execute.serve.served_model import require_served
 from shardwright.execute.serve.unsplit_logits import whole_logits
 from shardwright.execute.serve.worker import CacheSize
-from shardwright.execute.shares.parameters import seeded
-from shardwright.model.ir.settings import DynamicRotary, Longer, LongRotary
-from shardwright.model.living import Lifetime, lives_in
+from shardwright.model.decode_state import Lifetime, lives_in
+from shardwright.model.ir.operator_constants import DynamicRotary, Longer, LongRotary
 from tests.execute.served import (
     EVERY,
     FAMILIES,

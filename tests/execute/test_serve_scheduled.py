@@ -13,14 +13,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.serve.cache_blocks import BlockTables, Reach
 from shardwright.execute.serve.iteration_batch import Part
 from shardwright.execute.serve.scheduled_serving import Scheduled, Serves, run
 from shardwright.execute.serve.server import server
 from shardwright.execute.serve.worker import CacheSize
-from shardwright.execute.shares.parameters import seeded
+from shardwright.runtime.engines.automatic_settings import Estimate
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction
-from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.policy.scheduler_state import (
     DONE,

@@ -13,12 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.serve.cache_blocks import BlockTables, Reach
 from shardwright.execute.serve.iteration_batch import Part
 from shardwright.execute.serve.scheduled_serving import Scheduled, Serves, run_split
 from shardwright.execute.serve.server import server
 from shardwright.execute.serve.worker import CacheSize
-from shardwright.execute.shares.parameters import seeded
 from shardwright.runtime.engines.engine import Batching
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
 from tests.execute.test_serve_scheduled import POLICIES, Case, Log, case_of, watched

@@ -7,10 +7,10 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.prove_plan import prove
 from shardwright.execute.proof.shorter_step import num_operators, shortened
-from shardwright.model.catalog.catalog import load_model
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.verify.check import require_valid
+from shardwright.strategy.verify.check_plan import require_valid
 from tests.jobs import training_job
 
 CASES = [

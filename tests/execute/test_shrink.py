@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.narrower_model import largest_divisor, shrink, shrink_for
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.zoo_models import dense
 
 WIDE = """plan wide devices 128

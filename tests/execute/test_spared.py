@@ -7,15 +7,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.shares.parameters import parameter_of, seeded
+from shardwright.execute.device_state.device_parameters import parameter_of, seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.training_loop import Training, member, training
 from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.execute.training.weight_decay_exemptions import EMBEDDINGS, VECTORS, is_spared
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.trained import train

@@ -15,20 +15,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.errors import DataError
+from shardwright.execute.device_state.device_parameters import Key, seeded
 from shardwright.execute.numerics.losses.teacher_divergence import TeacherDivergence
 from shardwright.execute.proof.prove_plan import made_batch, prove
 from shardwright.execute.proof.shorter_step import num_operators, shortened
-from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.border import job_from_flags
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
-from shardwright.model.taught import taught
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.distillation import taught
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import DEFAULT, load_runtime
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.runtime.runtime_registry import DEFAULT, load_runtime
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.execute.counts import problem_of

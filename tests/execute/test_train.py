@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.shares.parameters import Key, seeded, sliced
+from shardwright.execute.device_state.device_parameters import Key, seeded, sliced
 from shardwright.execute.training.training_loop import member
 from shardwright.execute.training.training_step import run_step, unsplit
 from tests.execute.small_plans import PLANS, RULE, Small, run_here

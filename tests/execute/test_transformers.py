@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.model.families.huggingface_config import load_config
 from tests.execute.huggingface_layouts import CONFIGS, checkpoint
 from tests.execute.published_configs import (

@@ -17,8 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
+from shardwright.execute.device_state.device_parameters import seeded, sliced, whole_shape
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.shares.parameters import seeded, sliced, whole_shape
 from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.execute.weights import read_weights
 from shardwright.execute.weights.parameter_layout import adapters, owned
@@ -26,12 +26,12 @@ from shardwright.execute.weights.parameter_names import FAMILIES
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.stored_settings import settings_of
 from shardwright.execute.weights.write_weights import save_weights
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.families.model_settings import differences
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
-from shardwright.model.trained import trained
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.trained_parameters import trained
 from tests.execute.huggingface_layouts import CONFIGS, LAYOUTS, checkpoint
 from tests.execute.huggingface_models import loss
 from tests.execute.published_configs import PUBLISHED

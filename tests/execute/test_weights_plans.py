@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.shares.parameters import whole_shape
-from shardwright.execute.state.checkpoint import SavedSource, read
+from shardwright.execute.checkpoints.checkpoint import SavedSource, read
+from shardwright.execute.device_state.device_parameters import whole_shape
 from shardwright.execute.training.training_loop import Training, member, training
 from shardwright.execute.training.training_step import unsplit
 from shardwright.execute.weights import read_weights
@@ -20,9 +20,9 @@ from shardwright.execute.weights.parameter_layout import owned
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.execute.weights.stored_settings import settings_of
 from shardwright.execute.weights.write_weights import save_weights
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import load_config
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.huggingface_layouts import checkpoint
 from tests.execute.saved import save
 from tests.execute.trained import train

@@ -14,8 +14,8 @@ transformers = pytest.importorskip("transformers", reason="Transformers is not i
 from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.weights.checkpoint_to_weights import written_weights
 from shardwright.execute.weights.read_weights import open_weights
-from shardwright.job.training import TrainingJob
-from shardwright.model.asked import asked_model
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.requested_model import asked_model
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.published_configs import batch_of, made, sequences_of
 from tests.execute.saved import save

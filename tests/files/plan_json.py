@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.files.border import Mirror
-from shardwright.files.faces import filed
+from shardwright.files.dataclass_schemas import filed
+from shardwright.files.strict_documents import Mirror
 from shardwright.strategy.plan.plan import Plan
 
 PLAN: Final = Mirror(kind=Plan, names={}, limits={})

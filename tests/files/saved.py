@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from shardwright.api.exact import plan_exact
-from shardwright.api.general import stored_general
-from shardwright.api.grids import plan
-from shardwright.api.joint import plan_joint
-from shardwright.api.mixed import plan_mixed
-from shardwright.api.robust import plan_robust
-from shardwright.api.simulations import simulation
-from shardwright.files.stored import document_of, plan_document, simulation_document
-from shardwright.search.request import Request
+from shardwright.api.searches.exact_search import plan_exact
+from shardwright.api.searches.grid_search import plan
+from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.mixed_search import plan_mixed
+from shardwright.api.searches.plan_records import stored_general
+from shardwright.api.searches.scenario_search import plan_robust
+from shardwright.api.simulate_strategy import simulation
+from shardwright.files.stored_documents import document_of, plan_document, simulation_document
+from shardwright.search.search_request import Request
 
 REQUEST = Request(
     model="llama-3.2-1b",

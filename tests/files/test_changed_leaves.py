@@ -17,16 +17,17 @@ from typing import Any
 
 import pytest
 
-from shardwright.api import checks, general_searches, grids
+from shardwright.api import general_searches, verify_stored_answers
+from shardwright.api.searches import grid_search
 from shardwright.cli.main import run
 from shardwright.errors import DataError, ShardwrightError
+from shardwright.files.document_text import to_text
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.profile_file import parse_profile, profile_document
-from shardwright.files.stored import question_digest
-from shardwright.files.text import to_text
+from shardwright.files.stored_documents import question_digest
 from shardwright.files.trace_file import parse_traces
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.profile.apply import apply_profile
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.profile.apply_profile import apply_profile
 from shardwright.registry import load_target
 from shardwright.report.screens.trace_screen import render_trace
 from tests.calibrate.profiles import profile
@@ -40,7 +41,7 @@ SAMPLE = 10
 """Leaves of each file; in a proof all."""
 
 
-REPEATED = cache(grids.repeated)
+REPEATED = cache(grid_search.repeated)
 SEARCHES = {
     search.plan: cache(load_target(search.plan)) for search in general_searches.SEARCHES.values()
 }
@@ -51,7 +52,7 @@ def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same search of the same question is made once: what is changed in a file is not part of
     it."""
     monkeypatch.setattr(
-        grids, "repeated", lambda *words, progress=None, **named: REPEATED(*words, **named)
+        grid_search, "repeated", lambda *words, progress=None, **named: REPEATED(*words, **named)
     )
 
     def once(search: Any) -> Any:
@@ -75,7 +76,7 @@ def put(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str
 
 def refusal(document: dict[str, Any]) -> ShardwrightError | None:
     try:
-        checks.check_file(parse_saved(json.dumps(document)))
+        verify_stored_answers.check_file(parse_saved(json.dumps(document)))
     except ShardwrightError as error:
         return error
     return None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.files.plan_json import PLAN, plan_from_json, plan_to_json
 from tests.files.test_schemas import wrong
 from tests.strategies import plans

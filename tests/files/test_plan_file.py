@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
+from shardwright.files.document_text import to_text
 from shardwright.files.plan_file import parse_saved, read_plan_file, require_whole
-from shardwright.files.stored import (
+from shardwright.files.stored_documents import (
     StoredPlan,
     document_of,
     plan_document,
     prediction_document,
     simulation_document,
 )
-from shardwright.files.text import to_text
 from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST, simulated
 from tests.golden.files import assert_golden
 from tests.tiers import examples

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from shardwright.cli.main import run
+from shardwright.files.document_text import to_text
 from shardwright.files.plan_file import parse_saved
 from shardwright.files.profile_file import parse_profile, profile_document
 from shardwright.files.schemas import SCHEMAS, schema_of
-from shardwright.files.stored import simulation_document
-from shardwright.files.text import to_text
+from shardwright.files.stored_documents import simulation_document
 from shardwright.files.trace_file import parse_traces
 from tests.calibrate.profiles import profile
 from tests.cli.answers import simulated

@@ -7,13 +7,15 @@ import sys
 
 
 def test_a_grid_search_loads_no_reader_of_files() -> None:
-    code = "import sys, shardwright.cli.plan; print(' '.join(sys.modules))"
+    code = "import sys, shardwright.cli.verbs.plan; print(' '.join(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert "shardwright.files.stored" in loaded
+    assert "shardwright.files.stored_documents" in loaded
     assert not [
         name
         for name in loaded
-        if name.startswith(("pydantic", "shardwright.files.border", "shardwright.files.plan_file"))
+        if name.startswith(
+            ("pydantic", "shardwright.files.strict_documents", "shardwright.files.plan_file")
+        )
     ]

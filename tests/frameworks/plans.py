@@ -6,16 +6,16 @@ from typing import Any
 
 import yaml
 
-from shardwright.api.stored import Stored
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.asked import asked_model
-from shardwright.model.catalog.catalog import load_model
+from shardwright.api.stored_answers import Stored
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.requested_model import asked_model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import GridFacts, violations
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_counts import grid_facts
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.jobs import training_job
 

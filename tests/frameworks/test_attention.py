@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.advice import read_request
-from shardwright.api.problems import load_cluster
+from shardwright.api.launches.launch_advice import read_request
+from shardwright.api.request_to_problem import load_cluster
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.request import Request
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.search_request import Request
 
 SWIFT = (
     "megatron sft --model a/b-8B --tensor_model_parallel_size 2 --sequence_parallel true"

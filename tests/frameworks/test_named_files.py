@@ -11,7 +11,7 @@ from shardwright.cli.main import run
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import launch_of_files, read_launch
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 
 SIZES = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048"

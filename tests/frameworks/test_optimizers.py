@@ -9,7 +9,7 @@ from shardwright.errors import DataError
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 
 TITAN = (
     "[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\ndata_parallel_shard_degree ="

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.advice import advise, read_request
-from shardwright.api.problems import load_cluster
-from shardwright.api.simulations import simulate
+from shardwright.api.launches.launch_advice import advise, read_request
+from shardwright.api.request_to_problem import load_cluster
+from shardwright.api.simulate_strategy import simulate
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.request import Request
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.search_request import Request
 from shardwright.strategy.text.grid_notation import print_grid
 
 FOLDER = Path(__file__).parents[1] / "launch_files" / "published"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.exports import export_plan
+from shardwright.api.export_plan import export_plan
 from shardwright.errors import StrategyError
 from shardwright.frameworks.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from shardwright.api.exports import export_plan, write_export
+from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.launch.launch_degrees import telling
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.catalog import load_model
-from shardwright.runtime.options import OF_EXPERTS, offered_values, ordered
-from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.rules import canonical
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.runtime.runtime_options import OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.text.grid_notation import print_grid
 from tests.frameworks.accelerate import test_write as test_accelerate
 from tests.frameworks.deepspeed import test_write as test_deepspeed

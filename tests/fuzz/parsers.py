@@ -11,42 +11,42 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from shardwright.calibrate.kineto import parse_kineto
+from shardwright.calibrate.kineto_trace import parse_kineto
 from shardwright.calibrate.nccl_tests import parse_nccl_tests
-from shardwright.cli.counts import read_batch, read_count
-from shardwright.cli.flags import (
+from shardwright.cli.parsing.shared_options import (
     read_choices,
     read_headroom,
     read_prices,
     read_reserve,
     read_tokens,
 )
-from shardwright.cli.screen import plain
+from shardwright.cli.parsing.token_counts import read_batch, read_count
+from shardwright.cli.terminal.screen import plain
 from shardwright.errors import ShardwrightError
+from shardwright.files.document_text import to_text
 from shardwright.files.plan_file import parse_saved, require_whole
 from shardwright.files.profile_file import parse_profile, profile_document
-from shardwright.files.stored import StoredPlan, question_digest
-from shardwright.files.text import to_text
+from shardwright.files.stored_documents import StoredPlan, question_digest
 from shardwright.files.trace_file import parse_traces
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.shell.script import read_script
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.files.yaml_cluster import cluster_from_yaml
-from shardwright.hardware.files.yaml_states import states_from_yaml
-from shardwright.hardware.inventories.formats import read_inventory
-from shardwright.hardware.inventories.reading import read_from
-from shardwright.job.serving import ServingJob
-from shardwright.model.catalog.catalog import catalog_entry, load_model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.files.cluster_file import cluster_from_yaml
+from shardwright.hardware.files.scenario_file import states_from_yaml
+from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.read_inventory import read_from
+from shardwright.job.serving_job import ServingJob
+from shardwright.model.catalog.models_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
-from shardwright.model.trained import trained
+from shardwright.model.trained_parameters import trained
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
-from shardwright.runtime.arguments import options_of, parse_arguments
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.grid.space import Space, restricted, standard_space
+from shardwright.runtime.launch_arguments import options_of, parse_arguments
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.grid.members.declared_space import Space, restricted, standard_space
 from shardwright.serving.traffic.draw_requests import draw_requests
 from shardwright.serving.traffic.request_trace import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.strategy_words import read_words
 from shardwright.validation.serving.measured_rows import SERVING_TABLE
 from shardwright.validation.serving.row_to_deployment import to_serving_run
@@ -56,13 +56,13 @@ from shardwright.validation.training.launch_arguments import with_launch_cells
 from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement
 from shardwright.validation.training.row_to_problem import to_training_run
 from tests.calibrate.profiles import profile
-from tests.calibrate.test_kineto import DOCUMENT
+from tests.calibrate.test_kineto_trace import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
 from tests.files.saved import UNEVEN, grid_plan, simulated
 from tests.files.test_trace_file import TEXT as TRACES
 from tests.frameworks.readers.all_readers import FRAMEWORKS
 from tests.hardware.inventory_files import SAMPLES as INVENTORIES
-from tests.hardware.test_states import FILE as SCENARIOS
+from tests.hardware.test_cluster_states import FILE as SCENARIOS
 from tests.search.problems import facts_of, real_problem
 from tests.serving.traffic.test_request_trace import AZURE, MOONCAKE, OWN
 from tests.validation.serving_tables import HEADER as SERVING_HEADER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.hardware.device import Accelerator, Evidence
+from shardwright.hardware.accelerator import Accelerator, Evidence
 
 
 def assumptions(accelerator: Accelerator) -> tuple[str, ...]:

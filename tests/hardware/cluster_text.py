@@ -8,9 +8,9 @@ import math
 import yaml
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.catalog.catalog import find_accelerator
+from shardwright.hardware.accelerator import Accelerator, AttentionRates, GemmRates, Origin
+from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.hardware.cluster import Cluster, FabricTier, Host, NodeGroup
-from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates, Origin
 from shardwright.hardware.link import Link
 from shardwright.units import GIB, scale_decimal
 

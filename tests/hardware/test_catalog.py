@@ -8,18 +8,18 @@ import pytest
 
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
-from shardwright.hardware.catalog.catalog import (
+from shardwright.hardware.accelerator import Accelerator, Evidence, GemmRates
+from shardwright.hardware.catalog.accelerator_generations import generation_of
+from shardwright.hardware.catalog.accelerators_by_name import (
     ACCELERATORS,
     accelerator,
     accelerator_names,
     name_key,
 )
-from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.hardware.catalog.generation import generation_of
+from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.fitted_constants import SHIPPED
 from shardwright.hardware.catalog.node_rows import ROWS, NodeRow
-from shardwright.hardware.catalog.nodes import node_of
-from shardwright.hardware.device import Accelerator, Evidence, GemmRates
-from shardwright.hardware.files.yaml_cluster import load_cluster
+from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.runtime.runtime import AttentionKernel
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA
 from tests.hardware.assumed import assumptions

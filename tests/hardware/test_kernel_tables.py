@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.default_nodes import node_of
 from shardwright.hardware.catalog.kernel_tables import (
     SAME_DIE,
     SAME_LINKS,
@@ -28,7 +29,6 @@ from shardwright.hardware.catalog.kernel_tables import (
     inside_grid,
     kernel_tables,
 )
-from shardwright.hardware.catalog.nodes import node_of
 from tests.tiers import examples
 
 KIB = 1024
@@ -58,7 +58,8 @@ def test_help_and_the_catalog_read_no_table() -> None:
         "import sys, contextlib, io\nsys.argv = ['shardwright', '--help']\nfrom"
         " shardwright.__main__ import main\nwith contextlib.redirect_stdout(io.StringIO()),"
         " contextlib.suppress(SystemExit):\n    main()\nimport"
-        " shardwright.hardware.catalog.catalog\nprint('shardwright.hardware.tables' in sys.modules)"
+        " shardwright.hardware.catalog.accelerators_by_name\n"
+        "print('shardwright.hardware.tables' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.device import Evidence
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.files.yaml_cluster import load_cluster
+from shardwright.hardware.accelerator import Evidence
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.hardware.reliability import reliability_of
 from tests.hardware.cluster_text import dump_cluster
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import shardwright.hardware.tables
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.catalog.nodes import node_of
-from shardwright.hardware.catalog.serving_tables import (
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.serving_kernel_tables import (
     SERVED,
     OctaveGrid,
     engine_curves,

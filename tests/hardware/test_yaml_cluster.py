@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
+from shardwright.hardware.accelerator import Evidence
+from shardwright.hardware.changed_cluster import reserve_memory, scale_network
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device import Evidence
-from shardwright.hardware.expression import cluster_names, parse_cluster
-from shardwright.hardware.files.yaml_cluster import load_cluster
-from shardwright.hardware.overrides import reserve_memory, scale_network
+from shardwright.hardware.cluster_expression import cluster_names, parse_cluster
+from shardwright.hardware.files.cluster_file import load_cluster
 from tests.hardware.cluster_text import dump_cluster
 from tests.tiers import examples
 
@@ -348,7 +348,7 @@ def test_hostile_files_are_refused(text: str) -> None:
 
 def test_the_package_stays_light() -> None:
     code = (
-        "import sys, shardwright.hardware.expression, shardwright.hardware.profile.profile;"
+        "import sys, shardwright.hardware.cluster_expression, shardwright.hardware.profile.profile;"
         "print(sorted({'numpy', 'scipy', 'pydantic', 'yaml', 'numba'} & set(sys.modules)))"
     )
     source = Path(__file__).parents[2] / "src"

@@ -10,14 +10,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.files import yaml_text
-from shardwright.hardware.files.yaml_text import read_yaml
+from shardwright.hardware.files import bounded_yaml
+from shardwright.hardware.files.bounded_yaml import read_yaml
 from tests.fuzz.mutate import mutated
-from tests.hardware.test_states import FILE as SCENARIOS
+from tests.hardware.test_cluster_states import FILE as SCENARIOS
 from tests.hardware.test_yaml_cluster import MIXED
 from tests.tiers import examples
 
-LIBYAML = pytest.mark.skipif(yaml_text._LIBYAML is None, reason="PyYAML has no libyaml here")
+LIBYAML = pytest.mark.skipif(bounded_yaml._LIBYAML is None, reason="PyYAML has no libyaml here")
 LAUNCHED = """apiVersion: kubeflow.org/v1
 spec:
   args: ["--tp=4", '--seq-length', "8192"]
@@ -110,7 +110,7 @@ def _answer(text: str) -> str:
 
 def _own_answer(text: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(yaml_text, "_LIBYAML", None)
+        patch.setattr(bounded_yaml, "_LIBYAML", None)
         return _answer(text)
 
 

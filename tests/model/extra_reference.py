@@ -9,7 +9,7 @@ from typing import Any
 from shardwright.errors import ModelError
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 
 CONFIGS = Path(__file__).parent / "configs"

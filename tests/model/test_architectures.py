@@ -15,9 +15,9 @@ from shardwright.model.families.huggingface_config import (
     model_from_config,
 )
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, ParameterClass
+from shardwright.model.ir.tensor_dims import Dim, ParameterClass
 
 CONFIGS = Path(__file__).parent / "configs"
 

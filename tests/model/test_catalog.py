@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.model.catalog.catalog import ENTRIES, catalog_entry, load_model
-from shardwright.model.catalog.entry import CatalogEntry
+from shardwright.model.catalog.catalog_entry import CatalogEntry
+from shardwright.model.catalog.models_by_name import ENTRIES, catalog_entry, load_model
 from tests.tiers import examples
 
 

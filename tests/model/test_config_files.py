@@ -16,8 +16,8 @@ from shardwright.model.families.huggingface_config import (
     model_from_config,
     parse_config,
 )
-from shardwright.model.ir.fields import Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.model_graph import Model
 from tests.tiers import examples
 
 CONFIGS = {

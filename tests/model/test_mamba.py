@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from tests.model.extra_reference import block_of, changed, model_of, operator_of, pattern, refusal
 
 

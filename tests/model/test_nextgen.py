@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardwright.errors import ModelError
 from shardwright.model.families.family_registry import REGISTRY
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from tests.model.extra_reference import (
     CONFIGS,

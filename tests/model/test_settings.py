@@ -15,7 +15,7 @@ from shardwright.execute.weights.parameter_names import FAMILIES
 from shardwright.model.families.family_registry import REGISTRY
 from shardwright.model.families.fields.class_defaults import CLASSES
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.settings import (
+from shardwright.model.ir.operator_constants import (
     DynamicRotary,
     Longer,
     LongerRotary,

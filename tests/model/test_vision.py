@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid
+from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid
 from shardwright.program.stages.chunk_contents import chunk_contents
-from shardwright.strategy.grid.facts import num_layers
+from shardwright.strategy.grid.model_counts import num_layers
 from tests.model.extra_reference import block_of, changed, config_of, model_of, operator_of, refusal
 
 FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")

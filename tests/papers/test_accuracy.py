@@ -7,7 +7,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.fitted_constants import SHIPPED
 from shardwright.validation.errors.judged_rows import judge
 from shardwright.validation.tables.row_conditions import cells_of, selected
 from shardwright.validation.tables.skipped_rows import Skip, SkipReason

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.simulator.predict import predict
+from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB

@@ -13,16 +13,16 @@ import pytest
 
 from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.tables.problem_tables import layer_table
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
-from shardwright.model.ir.graph import Model, Run
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
+from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.block.block_program import Recomputable
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, Runtime
-from shardwright.strategy.grid.axes import Grid
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import rows_of
 from tests.jobs import training_job
 from tests.program.structures import structure_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.program.block.cell_structure import CellStructure
+from shardwright.program.block.plan_structure import CellStructure
 from shardwright.program.stages.stage_segments import Segment, StageParts, plan_stages
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 
 SAMPLES, LENGTH, ELEMENT = 8, 64, 2
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.orders.action_rows import ActionRows
-from shardwright.schedules.table import KINDS
+from shardwright.schedules.action_table import KINDS
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split import Split, devices_of
+from shardwright.strategy.plan.split_tree import Split, devices_of
 from shardwright.strategy.plan.stages import Item, Placement, Selector, Stage
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 
 Act = tuple[str, int, int, int, int]
 """(letter, lane, chunk, microbatch, slice)."""

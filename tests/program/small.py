@@ -7,15 +7,15 @@ import random
 from dataclasses import replace
 
 from shardwright.hardware.cluster import Cluster, FabricTier
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import TrainingJob
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import violations
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.model_counts import grid_facts
 from tests.jobs import training_job
 
 RUNTIME = load_runtime("megatron-core")

@@ -18,9 +18,9 @@ from shardwright.program.orders.action_rows import ActionRows, action_rows
 from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.orders.device_sets import participation
 from shardwright.program.orders.order_tables import table_of
-from shardwright.schedules.placement import Placement, chunk_ranks
-from shardwright.schedules.registry import SCHEDULES, schedule
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from tests.program.rows import devices, entries, peaks, plan_of, run_rows, stage, zoo

@@ -15,11 +15,11 @@ import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.block.block_program import BlockProgram, Phase
 from shardwright.program.block.symbolic_sizes import Degrees
-from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid.axes import Grid
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of
 from tests.program.structures import structure_of

@@ -14,18 +14,18 @@ import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.lowered_blocks import block_context
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import Kernel, Phase
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, wanted_layout
 from shardwright.program.layout.tensor_layout import Holding
 from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_segments import Segment
-from shardwright.program.transition.transition import transition
-from shardwright.runtime.registry import load_runtime
+from shardwright.program.transition.find_transition import transition
+from shardwright.runtime.runtime_registry import load_runtime
 from tests.jobs import training_job
 from tests.program.placed import ELEMENT, LENGTH, SAMPLES, layer_of, on_device, operator_of
 from tests.program.unfold import gemm_flops

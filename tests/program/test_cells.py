@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.errors import StrategyError
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import (
     AxisStep,
     class_trees,
@@ -21,7 +21,7 @@ from shardwright.program.layout.device_cells import (
     stage_cells,
     token_box,
 )
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.program.placed import layer_of, on_device, operator_of
 from tests.strategy.splits import parse_split
 from tests.strategy.zoo_models import dense

@@ -8,15 +8,15 @@ from collections import defaultdict
 import pytest
 
 from shardwright.cost.lowered_blocks import block_context
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.border import job_from_flags
-from shardwright.model.asked import asked_model
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.requested_model import asked_model
 from shardwright.program.block.block_program import BlockProgram, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 
 FROZEN_TOWER = asked_model("llava-1.5-7b", train="frozen:vision_embed,vision")
 BESIDE = asked_model("llama-3.2-1b", teacher="llama-3.1-8b")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.graph import regular
+from shardwright.hardware.device_topology import regular
 from shardwright.program.layout.tensor_layout import Box, Indices, joined_intervals
 from shardwright.program.stages.gradient_sum_groups import Share, SumGroup, Work, sum_groups
 from tests.tiers import examples

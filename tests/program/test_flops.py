@@ -11,11 +11,11 @@ from shardwright.cost.bounds.longest_path import microbatches_of
 from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import Kernel, Phase
 from shardwright.program.stages.chunk_contents import chunk_contents
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import cluster_of, is_legal, problem_of
 from tests.program.structures import structure_of

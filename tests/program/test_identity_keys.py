@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from shardwright.api.problems import problem_of
+from shardwright.api.request_to_problem import problem_of
 from shardwright.program.identity_keys import Same, one_of_equals
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 
 REQUEST = Request(model="llama-3-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=32)
 

@@ -10,13 +10,13 @@ import pytest
 
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import UsageError
-from shardwright.job.border import job_from_flags
+from shardwright.job.job_from_flags import job_from_flags
 from shardwright.program.block.block_program import BlockProgram, Kernel, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.symbolic_sizes import evaluate
-from shardwright.simulator.predict import predict
+from shardwright.simulator.predict_plan import predict
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.search.problems import real_problem
 

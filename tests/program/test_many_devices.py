@@ -14,7 +14,7 @@ import pytest
 
 from shardwright.cost.network.gemm_overlap import _leaves_island
 from shardwright.cost.network.stage_transfers import crossing_of
-from shardwright.hardware.graph import Units, regular
+from shardwright.hardware.device_topology import Units, regular
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import StageCells
@@ -22,7 +22,7 @@ from shardwright.program.plan_program import class_numbers
 from shardwright.program.stages.device_traits import Trait, message_traits, reach_trait
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.plan.split import devices_of
+from shardwright.strategy.plan.split_tree import devices_of
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.program.small import cluster_of, problem_of
 from tests.program.test_projection import cells_of, random_tree

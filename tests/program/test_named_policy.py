@@ -8,8 +8,8 @@ import pytest
 
 from shardwright.model.ir.block import INPUT
 from shardwright.program.block.selective_recompute import named_policy
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import KeptOutput, Runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from tests.strategies import dense_model, expert_model
 
 LAYER = dense_model().blocks[1]

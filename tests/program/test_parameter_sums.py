@@ -9,9 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.hardware.graph import Units
-from shardwright.program.stages import parameter_sums
-from shardwright.program.stages.parameter_sums import ParameterUse, Sums
+from shardwright.hardware.device_topology import Units
+from shardwright.program.stages import parameter_reductions
+from shardwright.program.stages.parameter_reductions import ParameterUse, Sums
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.simulated_plans import simulated
 from shardwright.search.mixed.plans.write_plan import general_plan
@@ -25,12 +25,12 @@ def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = Counter[str]()
-    arrays = parameter_sums._sums_by_tokens
+    arrays = parameter_reductions._sums_by_tokens
 
     def both(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
         found, true = (
             arrays(uses, length, islands),
-            parameter_sums._sums_by_device(uses, length, islands),
+            parameter_reductions._sums_by_device(uses, length, islands),
         )
         seen["by share" if found is None else "as arrays"] += 1
         if found is not None:
@@ -38,8 +38,8 @@ def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
                 assert np.array_equal(getattr(found, name), getattr(true, name))
         return found
 
-    monkeypatch.setattr(parameter_sums, "_sums_by_tokens", both)
-    parameter_sums.sums_of.cache_clear()
+    monkeypatch.setattr(parameter_reductions, "_sums_by_tokens", both)
+    parameter_reductions.sums_of.cache_clear()
     for number in range(many(2, 12)):
         problem = mixed_problem(random_of(f"sums {number}"), kind=KINDS[number % len(KINDS)])
         pipelines = PricedPipelines.of(StageCosts.of(problem))

@@ -8,14 +8,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.hardware.graph import regular
+from shardwright.hardware.device_topology import regular
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import ParameterClass
+from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.layout.device_cells import cut_dims, interval, token_box
 from shardwright.program.layout.tensor_layout import count
 from shardwright.program.stages.held_parameters import HeldParameters, plan_holdings
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategies import dense_model
 from tests.strategy.zoo_models import dense, sparse
 from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan

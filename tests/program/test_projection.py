@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.hardware.graph import regular
+from shardwright.hardware.device_topology import regular
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import (
     Cell,
     ClassTree,
@@ -33,7 +33,7 @@ from shardwright.program.stages.held_parameters import (
     shares_of,
 )
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.splits import parse_split
 from tests.strategy.zoo_models import dense
 

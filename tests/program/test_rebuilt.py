@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.block import Block
 from shardwright.program.block.recomputed_operators import is_dropped, recomputed_operators
-from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.predict import predict
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.simulator.predict_plan import predict
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB
 from tests.search.problems import real_problem

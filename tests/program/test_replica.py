@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.cost.lowered_blocks import block_context
-from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.plan_structure import CellStructure, on_replica
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.simulator.plan_simulation import plan_of_grid

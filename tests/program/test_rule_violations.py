@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.grids import plan
-from shardwright.api.simulations import simulate
+from shardwright.api.searches.grid_search import plan
+from shardwright.api.simulate_strategy import simulate
 from shardwright.errors import RuntimeModelError, StrategyError
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 
 MODEL: dict[str, Any] = {
     "model": "llama-3.2-1b",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.graph import regular
+from shardwright.hardware.device_topology import regular
 from shardwright.program.stages.stage_messages import (
     Messages,
     StageEdge,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.graph import regular
+from shardwright.hardware.device_topology import regular
 from shardwright.program.layout.tensor_layout import (
     Box,
     Holding,
@@ -26,13 +26,13 @@ from shardwright.program.layout.tensor_layout import (
     ticks,
     volume,
 )
-from shardwright.program.transition.layout_pieces import PlacedPiece, components
-from shardwright.program.transition.transition import (
+from shardwright.program.transition.find_transition import (
     Transition,
     candidate_acts,
     minimum_received,
     transition,
 )
+from shardwright.program.transition.layout_pieces import PlacedPiece, components
 from shardwright.program.transition.transition_steps import (
     Act,
     Step,

@@ -13,8 +13,8 @@ from shardwright.program.block.block_program import BlockProgram, BlockWork, Ker
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 from shardwright.program.problem import Problem
 from shardwright.program.stages.chunk_contents import Content, chunk_contents
-from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.strategy.grid.grid import Grid, Recompute
 from tests.program.structures import structure_of
 
 

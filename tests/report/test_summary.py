@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.problems import problem_of
-from shardwright.cli.screen import plain
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.files.yaml_cluster import load_cluster
+from shardwright.api.request_to_problem import problem_of
+from shardwright.cli.terminal.screen import plain
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.report.screens.plan_screen import render_answer, render_simulation
-from shardwright.search.joint.member import ChunkChoice, JointPlan
-from shardwright.search.joint.write import short_text
-from shardwright.search.request import Request
-from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import prediction_lines
-from shardwright.simulator.cluster_sources import cluster_sources
-from shardwright.simulator.predict import predict
-from shardwright.strategy.grid.axes import Grid
+from shardwright.search.answer_summary import prediction_lines
+from shardwright.search.joint.joint_member import ChunkChoice, JointPlan
+from shardwright.search.joint.write_plan import short_text
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import strategy_text
+from shardwright.simulator.cluster_description import cluster_sources
+from shardwright.simulator.predict_plan import predict
+from shardwright.strategy.grid.grid import Grid
 from tests.cli.answers import ANSWER, simulated
 from tests.cli.screens import general
 

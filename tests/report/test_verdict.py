@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.problems import problem_of
-from shardwright.api.simulations import simulation
-from shardwright.search.request import Request
-from shardwright.search.summary import kept_free, verdict
+from shardwright.api.request_to_problem import problem_of
+from shardwright.api.simulate_strategy import simulation
+from shardwright.search.answer_summary import kept_free, verdict
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import GIB

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.simulations import simulate
-from shardwright.job.border import job_from_flags
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.request import Request
+from shardwright.api.simulate_strategy import simulate
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.search_request import Request
 
 MODEL = "llama-3.2-1b"
 PARAMETERS = load_model(MODEL).num_parameters

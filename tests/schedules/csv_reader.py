@@ -9,9 +9,9 @@ from math import prod
 from typing import Final
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.schedules.entries import slots, table_of
-from shardwright.schedules.letters import PAIR, format_action
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.action_letters import PAIR, format_action
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.plan_actions import slots, table_of
 from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
 
 _ACTION: Final = re.compile(

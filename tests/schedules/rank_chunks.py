@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import Int32Array
-from shardwright.schedules.placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import Placement, chunk_ranks
 
 
 def rank_chunks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32Array:

@@ -12,14 +12,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.schedules.csv import format_csv
-from shardwright.schedules.draw import draw
-from shardwright.schedules.entries import row_entries, slots, table_of
-from shardwright.schedules.letters import format_action
-from shardwright.schedules.placement import Placement, chunk_ranks
-from shardwright.schedules.registry import SCHEDULES, schedule
-from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.simulator.kernel.events import simulate
+from shardwright.schedules.action_letters import format_action
+from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.csv_tables import format_csv
+from shardwright.schedules.plan_actions import row_entries, slots, table_of
+from shardwright.schedules.schedule_registry import SCHEDULES, schedule
+from shardwright.schedules.table_picture import draw
+from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.strategy.plan.order import actions_of
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.schedules.longest_path import needs_of, run

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.schedules.entries import slots
-from shardwright.schedules.registry import SCHEDULES, schedule, schedule_table
-from shardwright.schedules.table import ActionTable, B, F
+from shardwright.schedules.action_table import ActionTable, B, F
+from shardwright.schedules.plan_actions import slots
+from shardwright.schedules.schedule_registry import SCHEDULES, schedule, schedule_table
 from tests.tiers import examples
 
 MANY = examples(60, 750)

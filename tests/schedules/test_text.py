@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.schedules.csv import format_csv
-from shardwright.schedules.draw import draw
-from shardwright.schedules.entries import row_entries, slots, table_of
-from shardwright.schedules.letters import format_action
-from shardwright.schedules.registry import schedule_table
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.action_letters import format_action
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.csv_tables import format_csv
+from shardwright.schedules.plan_actions import row_entries, slots, table_of
+from shardwright.schedules.schedule_registry import schedule_table
+from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
 from tests.schedules.csv_reader import parse_action, parse_csv
 from tests.tiers import examples

@@ -17,10 +17,10 @@ from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
-from shardwright.search.grid.space import Space
+from shardwright.search.grid.members.declared_space import Space
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.rules import GridFacts, canonical, violations
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import GridFacts, canonical, violations
 from tests.cost.prices import rows_of
 
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from shardwright.search.engine import choose
+from shardwright.search.parallel import engine_by_name
 from tests.search.engine.stand_in_ray import StandIn
 
 INSTALLED = find_spec("ray") is not None
@@ -25,7 +25,7 @@ def ray(
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "ray", stand_in)
     monkeypatch.setattr(
-        choose, "find_spec", lambda name: object() if name == "ray" else find_spec(name)
+        engine_by_name, "find_spec", lambda name: object() if name == "ray" else find_spec(name)
     )
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     yield stand_in

@@ -8,12 +8,18 @@ from collections.abc import Callable
 from functools import partial
 from types import FrameType
 
-from shardwright.api.grids import plan
-from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of, with_defaults
-from shardwright.search.grid.find import find
-from shardwright.search.grid.kernels import load_kernels
+from shardwright.api.request_to_problem import (
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
+from shardwright.api.searches.grid_search import plan
+from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.find_best_grid import find
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from shardwright.hardware.cluster import FabricTier
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.border import job_from_flags
-from shardwright.model.blocks.dense import (
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     decoder_block,
     embedding_block,
@@ -17,20 +17,25 @@ from shardwright.model.blocks.dense import (
     norm,
     residual,
 )
-from shardwright.model.blocks.experts import moe_operators
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.blocks.expert_blocks import moe_operators
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import facts_of
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.grid.members import Members, enumerate_members
-from shardwright.search.grid.meshes import idle_meshes
-from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, standard_space
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.rules import GridFacts
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.grid.members.declared_space import (
+    Space,
+    exhaustive_space,
+    on_all_devices,
+    standard_space,
+)
+from shardwright.search.grid.members.device_meshes import idle_meshes
+from shardwright.search.grid.members.member_arrays import Members, enumerate_members
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import GridFacts
 from tests.jobs import training_job
 
 RUNTIMES = ("megatron-core", "torchtitan", "fsdp1", "megatron-2022", "deepspeed", "derived")

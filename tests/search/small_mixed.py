@@ -7,17 +7,17 @@ from dataclasses import replace
 from itertools import permutations
 from random import Random
 
+from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.cluster import Cluster, FabricTier, NodeGroup, NodeKind
-from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.link import Link
-from shardwright.hardware.zones import ZoneLink
-from shardwright.job.border import job_from_flags
-from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
-from shardwright.model.ir.graph import Model, Run
+from shardwright.hardware.network_zones import ZoneLink
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.blocks.dense_blocks import decoder_block, embedding_block, head_block
+from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 
 KINDS = ("h100-sxm", "a100-sxm-80gb", "a100-sxm-40gb", "v100-sxm-32gb")
 RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.grids import plan
-from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
+from shardwright.api.searches.grid_search import plan
 from shardwright.program.problem import under
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.grid.counts import count_members
-from shardwright.search.grid.members import enumerate_members
-from shardwright.search.grid.meshes import full_meshes, idle_meshes
-from shardwright.search.grid.space import parts_of
-from shardwright.search.request import Request
-from shardwright.strategy.grid.axes import Grid
+from shardwright.search.grid.members.declared_space import parts_of
+from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
+from shardwright.search.grid.members.member_arrays import enumerate_members
+from shardwright.search.grid.members.strategy_counts import count_members
+from shardwright.search.search_request import Request
 from shardwright.strategy.grid.expert_mesh import FOLDED, fold, folds
-from shardwright.strategy.grid.facts import lone_stages
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.model_counts import lone_stages
 from tests.search.brute import count
 from tests.search.problems import Case, llama_405b, small_case
 from tests.search.test_one_law_of_spaces import case_of

@@ -7,19 +7,19 @@ from functools import cache
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.overrides import effective_memory
-from shardwright.model.trained import trained
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.grid import infeasible
-from shardwright.search.grid.bounded import bound_space, smallest
-from shardwright.search.grid.find import find
-from shardwright.search.grid.space import (
+from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.model.trained_parameters import trained
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.grid import infeasible_hints
+from shardwright.search.grid.bounds.bounded_space import bound_space, smallest
+from shardwright.search.grid.feasible_changes import lean
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import (
     exhaustive_space,
     on_all_devices,
     restricted,
     standard_space,
 )
-from shardwright.search.grid.trials import lean
 from shardwright.units import GIB
 from tests.golden.files import assert_golden
 from tests.search.brute import count, judge
@@ -260,7 +260,9 @@ def test_a_search_whose_refusal_nobody_reads_tries_no_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     case, tried = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE), []
-    monkeypatch.setattr(infeasible, "fits", lambda change, capacity: tried.append(change.text))
+    monkeypatch.setattr(
+        infeasible_hints, "fits", lambda change, capacity: tried.append(change.text)
+    )
     with pytest.raises(InfeasibleError, match="nothing fits"):
         find(
             case.problem,

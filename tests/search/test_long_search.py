@@ -9,11 +9,11 @@ from math import inf
 import pytest
 
 from shardwright.errors import OutOfTimeError
-from shardwright.search import limit as clock
-from shardwright.search.grid.by_mesh import search
-from shardwright.search.grid.find import find
-from shardwright.search.grid.recheck import recheck
-from shardwright.search.limit import Limit, limit_of, progress_text
+from shardwright.search import search_limit
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.search_by_mesh import search
+from shardwright.search.grid.verify_certificate import recheck
+from shardwright.search.search_limit import Limit, limit_of, progress_text
 from tests.search.problems import small_case
 
 CAPACITY = 10**15
@@ -24,7 +24,7 @@ SEED = 5001
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock of all limits, set by hand."""
     at = [1000.0]
-    monkeypatch.setattr(clock.time, "monotonic", lambda: at[0])
+    monkeypatch.setattr(search_limit.time, "monotonic", lambda: at[0])
     return at
 
 
@@ -63,7 +63,7 @@ def test_a_search_out_of_patience_says_nothing_of_what_fits(
 ) -> None:
     case = small_case(SEED)
     ticks = iter(range(0, 10**9, 1000))
-    monkeypatch.setattr(clock.time, "monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(search_limit.time, "monotonic", lambda: float(next(ticks)))
     with pytest.raises(OutOfTimeError):
         find(
             case.problem,

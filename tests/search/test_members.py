@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.search.grid.bounded import bound_space
-from shardwright.search.grid.counts import count_members
-from shardwright.search.grid.members import enumerate_members, member_grid
-from shardwright.search.grid.meshes import idle_meshes
-from shardwright.search.grid.space import restricted, standard_space
-from shardwright.strategy.grid.rules import canonical
+from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.members.declared_space import restricted, standard_space
+from shardwright.search.grid.members.device_meshes import idle_meshes
+from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.members.strategy_counts import count_members
+from shardwright.strategy.grid.grid_rules import canonical
 from tests.search.brute import count
 from tests.search.problems import (
     Case,

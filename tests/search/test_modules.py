@@ -7,15 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright
-from shardwright.api.problems import facts_of, problem_of, space_of
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.program.problem import under
-from shardwright.runtime.options import ordered
 from shardwright.runtime.runtime import Options
-from shardwright.search.grid.members import enumerate_members
-from shardwright.search.grid.modules import LADDER, module_ladder, pinned_modules, without_modules
-from shardwright.search.request import Request
-from shardwright.strategy.grid.axes import Grid
+from shardwright.runtime.runtime_options import ordered
+from shardwright.search.grid.members.member_arrays import enumerate_members
+from shardwright.search.grid.members.searched_options import (
+    LADDER,
+    module_ladder,
+    pinned_modules,
+    without_modules,
+)
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import rows_of
 from tests.search.problems import real_problem
 from tests.tiers import examples

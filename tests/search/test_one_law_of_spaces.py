@@ -14,13 +14,10 @@ from hypothesis import strategies as st
 from shardwright.errors import RuntimeModelError, UsageError
 from shardwright.program.problem import under
 from shardwright.program.rule_violations import facts_of
-from shardwright.runtime.options import BY_NAME, offered_values
-from shardwright.runtime.registry import load_runtime, runtime_names
 from shardwright.runtime.runtime import Options
-from shardwright.search.grid.members import enumerate_members, member_grid
-from shardwright.search.grid.meshes import idle_meshes
-from shardwright.search.grid.modules import searched_options
-from shardwright.search.grid.space import (
+from shardwright.runtime.runtime_options import BY_NAME, offered_values
+from shardwright.runtime.runtime_registry import load_runtime, runtime_names
+from shardwright.search.grid.members.declared_space import (
     AXES,
     Space,
     exhaustive_space,
@@ -29,8 +26,11 @@ from shardwright.search.grid.space import (
     standard_space,
     with_options,
 )
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.rules import canonical
+from shardwright.search.grid.members.device_meshes import idle_meshes
+from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.members.searched_options import searched_options
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import canonical
 from tests.search.problems import Case, small_problem, thinned
 from tests.tiers import examples
 

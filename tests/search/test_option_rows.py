@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
-from shardwright.search.grid.by_mesh import search
-from shardwright.search.grid.mesh_bounds import MARGIN, mesh_bounds
-from shardwright.search.grid.meshes import full_meshes, idle_meshes
-from shardwright.search.grid.near_layers import near_layers
-from shardwright.search.grid.relaxed_members import NO_ROOM, relaxed_bounds
-from shardwright.search.request import Request
+from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, space_of
+from shardwright.search.grid.bounds.mesh_bounds import MARGIN, mesh_bounds
+from shardwright.search.grid.bounds.nearest_group_prices import near_layers
+from shardwright.search.grid.bounds.relaxed_mesh_bounds import NO_ROOM, relaxed_bounds
+from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
+from shardwright.search.grid.search_by_mesh import search
+from shardwright.search.search_request import Request
 from tests.search.problems import small_case
 from tests.tiers import seeds
 

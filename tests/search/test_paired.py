@@ -10,17 +10,17 @@ import pytest
 
 from shardwright.dtype import Dtype
 from shardwright.program.problem import Problem
-from shardwright.search.grid import paired
-from shardwright.search.grid.find import find
-from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.grid.members import enumerate_members, member_grid
-from shardwright.search.grid.prepare import prepare
-from shardwright.search.grid.recheck import recheck
-from shardwright.search.grid.space import Space, restricted, standard_space
-from shardwright.search.limit import Limit
+from shardwright.search.grid import overlapped_schedules
+from shardwright.search.grid.bounds.bound_arrays import prepare
+from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import Space, restricted, standard_space
+from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.grid.verify_certificate import recheck
+from shardwright.search.search_limit import Limit
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.schedules import grid_schedule
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_schedules import grid_schedule
 from tests.search.problems import facts_of, real_problem
 from tests.tiers import in_both, in_proof
 
@@ -80,10 +80,10 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
             space, values=tuple((axis, FEW.get(axis, values)) for axis, values in space.values)
         )
     assert space.paired == orders
-    part = paired._part(space)
+    part = overlapped_schedules._part(space)
     assert part is not None
     members = enumerate_members(problem, part, facts)
-    prepared, counted = prepare(problem, members), paired.PairedSearch()
+    prepared, counted = prepare(problem, members), overlapped_schedules.PairedSearch()
     fitting: dict[Grid, float] = {}
     looked, tight = 0, list[float]()
     for place in range(members.num_members):
@@ -91,7 +91,7 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
             grid = replace(
                 member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks
             )
-            bound = paired._bound(
+            bound = overlapped_schedules._bound(
                 problem, prepared, place, grid, facts, capacity=1e15, found=counted
             )
             if bound is None:
@@ -102,21 +102,21 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
             tight.append(bound / result.step_time_s)
             if result.need <= CAPACITY:
                 fitting[grid] = result.step_time_s
-            rest = paired._bound(
+            rest = overlapped_schedules._bound(
                 problem,
                 prepared,
                 place,
                 grid,
                 facts,
                 capacity=result.need,
-                found=paired.PairedSearch(),
+                found=overlapped_schedules.PairedSearch(),
             )
             assert rest is not None, grid
     # What is reduced behind the last action is in no bound, and is long here without ZeRO on two
     # nodes.
     assert sorted(tight)[len(tight) // 2] > 0.75
     assert looked + counted.illegal == members.num_members * len(orders)
-    found = paired.search_paired(
+    found = overlapped_schedules.search_paired(
         problem, space, facts, capacity=CAPACITY, top=3, until=float("inf"), limit=Limit()
     )
     assert found is not None
@@ -160,7 +160,7 @@ def test_where_there_are_none() -> None:
         ),
     ):
         assert (
-            paired.search_paired(
+            overlapped_schedules.search_paired(
                 problem, without, facts, capacity=CAPACITY, top=1, until=1e9, limit=Limit()
             )
             is None

@@ -10,12 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError, UsageError
-from shardwright.hardware.overrides import limit_devices
-from shardwright.search.grid.bounded import bound_space
-from shardwright.search.grid.find import find
-from shardwright.search.grid.members import enumerate_members, member_grid
-from shardwright.search.grid.space import AXES, PINNABLE, Space, restricted, standard_space
-from shardwright.strategy.grid.rules import canonical
+from shardwright.hardware.changed_cluster import limit_devices
+from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import (
+    AXES,
+    PINNABLE,
+    Space,
+    restricted,
+    standard_space,
+)
+from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.strategy.grid.grid_rules import canonical
 from tests.search.brute import count, judge
 from tests.search.problems import Case, every_member, facts_of, real_problem, small_case
 from tests.tiers import examples, many, seeds

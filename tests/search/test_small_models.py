@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.grids import plan
-from shardwright.search.request import Request
+from shardwright.api.searches.grid_search import plan
+from shardwright.search.search_request import Request
 
 
 @pytest.mark.parametrize(

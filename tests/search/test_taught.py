@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.grids import check, plan
-from shardwright.api.joint import plan_joint
-from shardwright.api.simulations import simulate
+from shardwright.api.searches.grid_search import check, plan
+from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.simulate_strategy import simulate
 from shardwright.errors import ShardwrightError, StrategyError, UsageError
-from shardwright.model.taught import taught
+from shardwright.model.distillation import taught
 from shardwright.program.rule_violations import facts_of
-from shardwright.search import request
-from shardwright.search.grid.space import exhaustive_space, standard_space
-from shardwright.search.request import Request
+from shardwright.search import search_request
+from shardwright.search.grid.members.declared_space import exhaustive_space, standard_space
+from shardwright.search.search_request import Request
 from tests.search.problems import Case, small_model, small_problem, thinned
 from tests.search.test_optimal import MIDDLE, assert_answer_is_best
 from tests.tiers import many, numbers
@@ -112,7 +112,7 @@ def test_several_chunks_beside_a_teacher_are_refused() -> None:
 
 def test_joint_searches_beside_a_teacher_are_refused() -> None:
     with pytest.raises(UsageError, match="yet") as caught:
-        plan_joint(replace(ASKED, top=request.TOP))
+        plan_joint(replace(ASKED, top=search_request.TOP))
     assert caught.value.hint
 
 

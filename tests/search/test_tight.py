@@ -7,17 +7,17 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.api.problems import facts_of, problem_of, space_of, with_defaults
+from shardwright.api.request_to_problem import facts_of, problem_of, space_of, with_defaults
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.hardware.overrides import effective_memory
+from shardwright.hardware.changed_cluster import effective_memory
 from shardwright.program.problem import under
-from shardwright.search.grid import paired
-from shardwright.search.grid.bounded import bound_space
-from shardwright.search.grid.find import find
-from shardwright.search.grid.line_bounds import member_path
-from shardwright.search.grid.members import enumerate_members, member_grid
-from shardwright.search.grid.prepare import prepare
-from shardwright.search.request import Request
+from shardwright.search.grid import overlapped_schedules
+from shardwright.search.grid.bounds.bound_arrays import prepare
+from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 from tests.search.problems import Case, gpt3_175b, llama_405b
 from tests.tiers import in_both, many, random_of
@@ -94,17 +94,19 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
     problem = problem_of(asked)
     facts = facts_of(problem)
     space = space_of(asked, problem, facts)
-    part = paired._part(space)
+    part = overlapped_schedules._part(space)
     assert part is not None
     members = enumerate_members(problem, part, facts)
-    prepared, counted = prepare(problem, members), paired.PairedSearch()
+    prepared, counted = prepare(problem, members), overlapped_schedules.PairedSearch()
     capacity, gaps = effective_memory(problem.cluster), list[float]()
-    kernels = paired._kernels(problem, prepared) * members.outers.columns["microbatches"]
+    kernels = (
+        overlapped_schedules._kernels(problem, prepared) * members.outers.columns["microbatches"]
+    )
     quick = np.flatnonzero(np.repeat(kernels, np.diff(members.start)) < 25.0)
     for place in Random(5).sample(quick.tolist(), 1200):
         for name in space.paired:
-            grid = paired._grid(members, name, place)
-            bound = paired._bound(
+            grid = overlapped_schedules._grid(members, name, place)
+            bound = overlapped_schedules._bound(
                 problem, prepared, place, grid, facts, capacity=capacity, found=counted
             )
             if bound is not None and len(gaps) < 192:

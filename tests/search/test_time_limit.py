@@ -6,8 +6,8 @@ import math
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.search.answer import Answer
-from shardwright.search.grid.find import find
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.search_answer import Answer
 from tests.search.problems import Case, small_case
 from tests.tiers import in_both, numbers
 

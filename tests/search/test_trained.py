@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.grids import check, plan
-from shardwright.model.trained import trained
+from shardwright.api.searches.grid_search import check, plan
+from shardwright.model.trained_parameters import trained
 from shardwright.program.rule_violations import facts_of
-from shardwright.search.grid.space import exhaustive_space, standard_space
-from shardwright.search.request import Request
+from shardwright.search.grid.members.declared_space import exhaustive_space, standard_space
+from shardwright.search.search_request import Request
 from tests.search.problems import Case, runtime_called, small_problem, thinned
 from tests.search.test_optimal import MIDDLE, assert_answer_is_best
 from tests.tiers import many, numbers

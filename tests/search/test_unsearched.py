@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.grids import plan
-from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
-from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
-from shardwright.api.unsearched import unsearched_of
+from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, space_of
+from shardwright.api.searches.grid_search import plan
+from shardwright.api.searches.mixed_search import plan_mixed, unsearched_of_mixed
+from shardwright.api.searches.unsearched_options import unsearched_of
 from shardwright.cost.tables import plan_blocks
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
-from shardwright.search.grid import unsearched
-from shardwright.search.grid.modules import LADDER
-from shardwright.search.grid.one_change import simulated_change
-from shardwright.search.request import Request
+from shardwright.runtime.runtime_options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.search.grid import unsearched_options
+from shardwright.search.grid.members.searched_options import LADDER
+from shardwright.search.grid.single_changes import simulated_change
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.plan import Plan
 
 ASKED = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, top=0)
@@ -107,7 +107,7 @@ def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(
         tried.append(strategy)
         return simulated_change(problem, strategy, capacity=capacity)
 
-    monkeypatch.setattr(unsearched, "simulated_change", counted)
+    monkeypatch.setattr(unsearched_options, "simulated_change", counted)
     priced = plan_blocks._row_on_device.cache_info().misses
     left = unsearched_of(answer)
     offered = offered_values(problem_of(ASKED).runtime)

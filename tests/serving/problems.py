@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.serving import (
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.serving_job import (
     ClosedLoop,
     Lengths,
     NumberFormat,
@@ -14,9 +14,9 @@ from shardwright.job.serving import (
     ServingJob,
     TokenRange,
 )
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.registry import load_engine
+from shardwright.runtime.engines.engine_registry import load_engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 
 ENGINE = replace(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.job.serving import (
+from shardwright.job.serving_job import (
     ClosedLoop,
     Lengths,
     Poisson,
@@ -15,8 +15,8 @@ from shardwright.job.serving import (
     SharedPrefix,
     TokenRange,
 )
+from shardwright.runtime.engines.automatic_settings import Estimate
 from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet
 from shardwright.serving.simulation.request_router import Router

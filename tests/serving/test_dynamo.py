@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from shardwright.job.serving import ClosedLoop, Poisson, ServingJob, SharedPrefix
+from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, SharedPrefix
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.simulation.python_loop import serve_unfolded

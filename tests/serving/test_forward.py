@@ -14,8 +14,8 @@ from shardwright.cost.inference.block_forward import (
     joined_norms,
 )
 from shardwright.cost.inference.engine_collectives import engine_networks
-from shardwright.job.serving import Precision
-from shardwright.model.catalog.catalog import load_model
+from shardwright.job.serving_job import Precision
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.block import Block
 from shardwright.serving.deployments.workers import Worker
 from shardwright.serving.step_times.block_prices import products_of, rows_of

@@ -8,7 +8,7 @@ from math import factorial
 import numpy as np
 import pytest
 
-from shardwright.job.serving import ClosedLoop, Poisson, ServingJob, Trace
+from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob, Trace
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import Fleet

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.job.serving import ClosedLoop, ServingJob
-from shardwright.runtime.engines.devices import EngineSite, engine_on_device
+from shardwright.job.serving_job import ClosedLoop, ServingJob
 from shardwright.runtime.engines.engine import Batching
-from shardwright.runtime.engines.registry import load_engine
+from shardwright.runtime.engines.engine_on_device import EngineSite, engine_on_device
+from shardwright.runtime.engines.engine_registry import load_engine
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.scheduler_settings import running_at_once, scheduler_settings

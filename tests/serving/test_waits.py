@@ -7,10 +7,10 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from shardwright.job.serving import ClosedLoop, ServingJob, Trace
+from shardwright.job.serving_job import ClosedLoop, ServingJob, Trace
 from shardwright.runtime.engines.engine import Batching
-from shardwright.runtime.engines.options import with_options
-from shardwright.runtime.engines.registry import load_engine
+from shardwright.runtime.engines.engine_options import with_options
+from shardwright.runtime.engines.engine_registry import load_engine
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings
 from shardwright.serving.simulation.compiled_loop import serve

@@ -9,14 +9,14 @@ import pytest
 
 from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.cost.step.stage_costs import StageCosts
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator import plan_simulation
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.jobs import training_job
 from tests.strategy.zoo_models import dense
 

@@ -13,10 +13,10 @@ from shardwright.search.mixed.plans.write_plan import general_plan
 from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.simulator.device_kind_times import LINKS, kind_names
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.predict import predict_plan
+from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, with_batch
 from tests.search.mixed.test_find_fastest import tiny
 from tests.tiers import in_both, numbers

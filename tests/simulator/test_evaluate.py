@@ -17,16 +17,16 @@ from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import PARTS, TP
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
+from shardwright.hardware.cluster_states import slower_device
 from shardwright.hardware.link import Link
-from shardwright.hardware.states import slower_device
 from shardwright.program.problem import Problem
 from shardwright.program.task_arrays import TaskKind
 from shardwright.runtime.runtime import TpOverlap
 from shardwright.simulator.kernel_tasks import update_seconds
 from shardwright.simulator.plan_simulation import SimulatedPlan, lower, plan_of_grid, simulate_grid
-from shardwright.simulator.predict import predict
+from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 from tests.cost.prices import rows_of
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.simulator.general import simulate_with

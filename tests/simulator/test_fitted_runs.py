@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.runtime.options import chosen
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.fitted_runs import FILE, FRAMEWORK, OPTIONS, PAIR, shipped_runs
-from shardwright.simulator.predict import predict
+from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.step_time_interval import COEFFICIENTS
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.validation.training.measured_run import TrainingRun

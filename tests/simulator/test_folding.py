@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.cluster import FabricTier
-from shardwright.hardware.graph import regular
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.device_topology import regular
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.plan_program import class_numbers
 from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import plan_holdings
@@ -22,7 +22,7 @@ from shardwright.simulator.plan_simulation import (
     simulate_grid,
     simulate_plan,
 )
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 from tests.program.small import RUNTIME, cluster_of, is_legal, problem_of, random_grid
 from tests.strategies import dense_model, expert_model
 from tests.tiers import in_both, many, seeds

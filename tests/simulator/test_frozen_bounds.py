@@ -13,17 +13,17 @@ import pytest
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.model.ir.graph import Model
-from shardwright.model.taught import taught
-from shardwright.model.trained import trained
+from shardwright.model.distillation import taught
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.trained_parameters import trained
 from shardwright.program.plan_program import class_numbers
 from shardwright.program.problem import Problem
-from shardwright.search.grid.bounded import bound_space
-from shardwright.search.grid.line_bounds import member_path
-from shardwright.search.grid.members import member_grid
+from shardwright.search.grid.bounds.bounded_space import bound_space
+from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
+from shardwright.search.grid.members.member_arrays import member_grid
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.model_counts import grid_facts
 from tests.program.small import is_legal
 from tests.simulator.test_bounds import SPARSE, around, assert_priced_alike, drawn, is_aligned
 from tests.simulator.test_folding import both, finishes

@@ -15,24 +15,24 @@ from functools import partial
 import numpy as np
 import pytest
 
-from shardwright.api.problems import facts_of
-from shardwright.api.rules import check_grid
-from shardwright.api.simulated import simulated
+from shardwright.api.check_legality import check_grid
+from shardwright.api.request_to_problem import facts_of
+from shardwright.api.simulate_legal_strategy import simulated
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import FabricTier
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.problem import Problem
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid, simulate_plan
-from shardwright.simulator.predict import predict_plan
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.schedules import GRID_SCHEDULES
+from shardwright.simulator.predict_plan import predict_plan
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
 from tests.program.small import RUNTIME, cluster_of, random_grid
 from tests.search.problems import small_model
 from tests.strategies import dense_model, expert_model

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardwright.compiled
-from shardwright.simulator.kernel.events import SCALE, simulate
+from shardwright.simulator.kernel.event_kernel import SCALE, simulate
 from tests.simulator.levels import peak_levels
 from tests.simulator.paths import longest_path
 from tests.tiers import examples

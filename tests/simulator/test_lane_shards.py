@@ -8,14 +8,14 @@ from math import ceil
 
 import pytest
 
-from shardwright.api.problems import problem_of
+from shardwright.api.request_to_problem import problem_of
 from shardwright.hardware.device_list import DeviceList
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import plan_violations
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 
 TWO = """plan two devices {devices}
 {zero}lane fast samples 48 in 6

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.problems import problem_of
-from shardwright.api.simulations import simulation
+from shardwright.api.request_to_problem import problem_of
+from shardwright.api.simulate_strategy import simulation
 from shardwright.errors import ResourceError
 from shardwright.program.orders.action_rows import action_rows
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator import memory_limit
 from shardwright.simulator.memory_limit import (
     ACTION_BYTES,

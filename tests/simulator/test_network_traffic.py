@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.problems import problem_of
+from shardwright.api.request_to_problem import problem_of
 from shardwright.program.problem import Problem
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator.network_traffic import Traffic, plan_traffic
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid

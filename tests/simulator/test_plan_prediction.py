@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from shardwright.cost.step.grid_seconds import PART_NAMES
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.problem import Problem
 from shardwright.program.task_arrays import TaskKind
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.grid.members import enumerate_members, member_grid
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.grid.members.member_arrays import enumerate_members, member_grid
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.predict import predict, predict_plan
+from shardwright.simulator.predict_plan import predict, predict_plan
 from shardwright.simulator.step_breakdown import UNEVEN, breakdown, critical_class
 from shardwright.simulator.step_time_interval import EXPOSED
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from tests.search.problems import small_case
 from tests.strategy.zoo_plans import ZooPlan, zoo
 from tests.tiers import in_both, numbers, random_of

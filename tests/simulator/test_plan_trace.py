@@ -11,7 +11,7 @@ from shardwright.errors import UsageError
 from shardwright.program.step_trace import ACTIONS, StepTrace
 from shardwright.program.task_arrays import TaskKind
 from shardwright.program.trace_times import device_times
-from shardwright.search.orders.resolve_plan import resolved
+from shardwright.search.orders.fill_in_plan_orders import resolved
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.simulator.step_breakdown import breakdown, critical_class

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog.catalog import load_model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator import plan_simulation
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
-from shardwright.simulator.predict import predict_plan
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.simulator.predict_plan import predict_plan
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.jobs import training_job
 from tests.search.problems import real_problem
 from tests.simulator.paths import path_seconds_of

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.problems import problem_of
+from shardwright.api.request_to_problem import problem_of
 from shardwright.hardware.cluster import Cluster
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 

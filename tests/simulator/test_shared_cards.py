@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from shardwright.hardware.cluster import Cluster, NodeGroup
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.graph import at_work, zone_rates
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.device_topology import at_work, zone_rates
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense
 from tests.tiers import random_of, seeds

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.simulations import simulation
-from shardwright.search.request import Request
+from shardwright.api.simulate_strategy import simulation
+from shardwright.search.search_request import Request
 
 GRIDS = (
     ("llama-3.1-8b", "h100-sxm:8", "tp2 sp dp4 zero1"),

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from tests.strategy.zoo_models import adapted, dense, encoder_decoder, sparse
 
 

@@ -9,14 +9,14 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.facts import layer_runs
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.model_counts import layer_runs
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit, State
-from shardwright.strategy.plan.split import Exchange
+from shardwright.strategy.plan.split_tree import Exchange
 from shardwright.strategy.plan.stages import (
     ActivationPolicy,
     Item,
@@ -25,8 +25,8 @@ from shardwright.strategy.plan.stages import (
     Selector,
     Stage,
 )
-from shardwright.strategy.verify.orders import stage_devices
-from shardwright.strategy.verify.stages import has_dim
+from shardwright.strategy.verify.order_rules import stage_devices
+from shardwright.strategy.verify.stage_rules import has_dim
 from tests.strategy.rows_of_plans import Entry, table
 from tests.strategy.trees import Counts, Shape, cut_points, draw_tree, for_experts
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Table
-from shardwright.strategy.plan.split import devices_of
+from shardwright.strategy.plan.split_tree import devices_of
 
 Entry = Action | tuple[Action, Action]
 

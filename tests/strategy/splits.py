@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.text.split_notation import Cursor, read_split
 
 

@@ -9,25 +9,25 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from shardwright.errors import ShardwrightError, StrategyError
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.chunks import chunk_layers, largest_chunks
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.chunk_layers import chunk_layers, largest_chunks
 from shardwright.strategy.grid.expert_mesh import fold
-from shardwright.strategy.grid.facts import grid_facts, num_layers
-from shardwright.strategy.grid.match import grid_of
-from shardwright.strategy.grid.rules import GridFacts, canonical, require_legal, violations
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import GridFacts, canonical, require_legal, violations
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_counts import grid_facts, num_layers
+from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import ALL
-from shardwright.strategy.plan.split import devices_of
+from shardwright.strategy.plan.split_tree import devices_of
 from shardwright.strategy.text.grid_notation import (
     changed_grid,
     complete_order,
     parse_grid,
     print_grid,
 )
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
+from shardwright.strategy.verify.check_plan import verify
 from tests.strategies import dense_model, expert_model, grids, legal, small_grids
 from tests.tiers import examples
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.search.grid.members import enumerate_members
-from shardwright.strategy.grid import rules as grid_rules
-from shardwright.strategy.grid.axes import AXES, FIELD_RULES, Grid, Recompute
-from shardwright.strategy.grid.rules import GENERAL_RULES, RULES, GridFacts
-from shardwright.strategy.grid.schedules import GRID_SCHEDULES
-from shardwright.strategy.violation import Rule
+from shardwright.search.grid.members.member_arrays import enumerate_members
+from shardwright.strategy.grid import grid_rules
+from shardwright.strategy.grid.grid import AXES, FIELD_RULES, Grid, Recompute
+from shardwright.strategy.grid.grid_rules import GENERAL_RULES, RULES, GridFacts
+from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from shardwright.strategy.rule_violations import Rule
 from tests.search.problems import small_case
 
 EVERY = tuple(dict.fromkeys((*RULES, *GENERAL_RULES)))

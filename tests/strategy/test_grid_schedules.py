@@ -11,20 +11,20 @@ import pytest
 
 from shardwright.errors import StrategyError
 from shardwright.program.orders.action_rows import action_rows
-from shardwright.schedules.grid_order import order_violations
-from shardwright.schedules.placement import chunk_ranks
-from shardwright.schedules.registry import SCHEDULES as ALL
-from shardwright.schedules.registry import schedule
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.match import grid_of
-from shardwright.strategy.grid.rules import SCHEDULES, canonical, violations
-from shardwright.strategy.grid.schedules import GRID_SCHEDULES, WAVE
+from shardwright.schedules.chunk_placement import chunk_ranks
+from shardwright.schedules.grid_schedule_rule import order_violations
+from shardwright.schedules.schedule_registry import SCHEDULES as ALL
+from shardwright.schedules.schedule_registry import schedule
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import SCHEDULES, canonical, violations
+from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES, WAVE
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
+from shardwright.strategy.verify.check_plan import verify
 from tests.strategy.zoo_models import dense
 
 MODEL = dense(layers=16)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.meshes import joined, meshes_of, stages_of
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_by_stage import joined, meshes_of, stages_of
 from shardwright.strategy.plan.order import NamedOrder
 from tests.frameworks.flagscale.test_write import staged
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.model.ir.tensor import Dim
-from shardwright.schedules.registry import SCHEDULES, schedule
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.plan.order import NamedOrder, Table
-from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.plan.tree_shape import depth, nodes, overlaps
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
+from shardwright.strategy.verify.check_plan import verify
 from tests.files.plan_json import plan_from_json, plan_to_json
 from tests.strategy.plans import CHAINS, FORMS, LOOPED, OPPOSITE, SLICED, WAVES, Case, plans
 from tests.tiers import examples, in_both

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.model.ir.tensor import Dim
-from shardwright.schedules import registry
-from shardwright.strategy.grid import rules as grid_rules
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.chunks import chunk_layers
-from shardwright.strategy.grid.rules import GridFacts, violations
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.schedules import schedule_registry
+from shardwright.strategy.grid import grid_rules
+from shardwright.strategy.grid.chunk_layers import chunk_layers
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import GridFacts, violations
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import require_valid, verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.verify.check_plan import require_valid, verify
 from tests.strategy.broken_plans import BROKEN, SOUND, Broken, Sound
 from tests.strategy.rule_ids import PLAN_RULES
 
@@ -209,13 +209,13 @@ SCHEDULES = [
 @pytest.mark.parametrize(("rule", "name", "change"), SCHEDULES)
 def test_a_schedule_says_which_rule_refuses(rule: str, name: str, change: dict[str, int]) -> None:
     with pytest.raises(StrategyError) as refused:
-        registry.schedule(name).table(**{**SIZES, **change})
+        schedule_registry.schedule(name).table(**{**SIZES, **change})
     assert refused.value.rule == rule
     assert len(refused.value.message.splitlines()) == 1
 
 
 def test_every_rule_of_a_schedule_has_a_size_that_breaks_it() -> None:
-    files = list(Path(registry.__file__).parent.glob("*.py"))
+    files = list(Path(schedule_registry.__file__).parent.glob("*.py"))
     refused = {f"order.{rule}" for rule in _rules_in(*files, pattern=r'rule="([a-z]+)"')}
     raised = _rules_in(*files, pattern=r'rule="(order\.[a-z]+)"')
     # rules of tables of actions as text, and of tables that no schedule makes, are tested beside

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from shardwright.hardware.device_list import DeviceList
-from shardwright.model.ir.tensor import ParameterClass
-from shardwright.program.shard_rules import shard_rules
+from shardwright.model.ir.tensor_dims import ParameterClass
+from shardwright.program.zero_sharding import shard_rules
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
+from shardwright.strategy.verify.check_plan import verify
 from tests.strategy.zoo_models import dense
 
 LANES = """plan two devices {devices}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.strategy_words import DEGREES, PHRASES, read_words
 from tests.tiers import examples

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split import Split, devices_of, num_leaves
+from shardwright.strategy.plan.split_tree import Split, devices_of, num_leaves
 from shardwright.strategy.plan.token_pieces import TokenPiece, cut_intervals, device_tokens
 from shardwright.strategy.plan.tree_shape import depth, overlaps, span
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import require_valid, verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.verify.check_plan import require_valid, verify
 from tests.strategies import dense_model, trees
 from tests.strategy.broken_plans import BASE, EXPERTS
 from tests.tiers import examples

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 
 from hypothesis import strategies as st
 
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.plan.split import Split
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.plan.split_tree import Split
 
 Counts: TypeAlias = Mapping[Dim, int]
 MAX_CUTS: Final = 3

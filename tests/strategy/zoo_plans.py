@@ -10,12 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.plan.lane import Role
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.strategy.zoo_models import (
     adapted,
     dense,

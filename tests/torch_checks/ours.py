@@ -13,15 +13,15 @@ import numpy as np
 from shardwright.cost.kernels.kernel_seconds import attention_flops
 from shardwright.cost.kernels.state_space_scan import scan_flops
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.block.block_program import BlockProgram, Kernel, Phase, Recomputable
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Runtime
-from shardwright.strategy.grid.axes import Grid
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import rows_of
 from tests.program.structures import structure_of
 from tests.program.unfold import gemm_flops

@@ -17,16 +17,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.border import job_from_flags
-from shardwright.model.gradients import has_backward
-from shardwright.model.ir.graph import Model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.backward_reach import has_backward
+from shardwright.model.distillation import IN_HEAD, taught
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.model.taught import IN_HEAD, taught
-from shardwright.model.trained import trained
+from shardwright.model.trained_parameters import trained
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid.axes import Grid
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import price_grid
 from tests.strategies import dense_model
 from tests.torch_checks.sharded import fake_cluster

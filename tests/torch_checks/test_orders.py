@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules")
 
-from shardwright.schedules.entries import row_entries
-from shardwright.schedules.registry import schedule
+from shardwright.schedules.plan_actions import row_entries
+from shardwright.schedules.schedule_registry import schedule
 from shardwright.strategy.plan.order import actions_of
 
 _LETTERS = {"FORWARD": "F", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W", "FULL_BACKWARD": "B"}

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from zlib import crc32
 
-from shardwright.hardware.catalog.constants import SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.fits.predictions import Predictor
 from shardwright.validation.tables.csv_rows import read_table

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.cli.main import run
-from shardwright.hardware.catalog.catalog import find_accelerator
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
+from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.empty_table import template_text

@@ -9,8 +9,8 @@ from functools import cache
 import pytest
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.engines.options import BY_NAME
-from shardwright.runtime.engines.registry import all_engines, load_engine
+from shardwright.runtime.engines.engine_options import BY_NAME
+from shardwright.runtime.engines.engine_registry import all_engines, load_engine
 from shardwright.serving.deployments.deployment_notation import parse_deployment, print_deployment
 from shardwright.validation.serving.launch_options import (
     engine_options,

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from shardwright.errors import StrategyError
-from shardwright.job.serving import ClosedLoop, NumberFormat, Poisson
+from shardwright.job.serving_job import ClosedLoop, NumberFormat, Poisson
 from shardwright.serving.deployments.deployment_notation import print_deployment
 from shardwright.validation.serving.measured_deployment import Category, ServingRun
 from shardwright.validation.serving.measured_rows import ServingMetric

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.api.problems import Method
+from shardwright.api.request_to_problem import Method
 from shardwright.lazy_dataclass import dataclass
 from shardwright.progress import Progress
 from shardwright.registry import load_target
-from shardwright.search.answer import GeneralAnswer, Unsearched
-from shardwright.search.request import Request
+from shardwright.search.search_answer import GeneralAnswer, Unsearched
+from shardwright.search.search_request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +51,20 @@ class GeneralSearch:
 _ANY_STOP: Final = frozenset({"engine", "time_limit_s", "tolerance", "stops"})
 SEARCHES: Final[Mapping[Method, GeneralSearch]] = {
     Method.JOINT: GeneralSearch(
-        plan="shardwright.api.joint:plan_joint",
+        plan="shardwright.api.searches.joint_search:plan_joint",
         takes=_ANY_STOP,
-        unsearched="shardwright.api.joint:unsearched_of_joint",
+        unsearched="shardwright.api.searches.joint_search:unsearched_of_joint",
     ),
     Method.EXACT: GeneralSearch(
-        plan="shardwright.api.exact:plan_exact", takes=frozenset({"time_limit_s", "stops"})
+        plan="shardwright.api.searches.exact_search:plan_exact",
+        takes=frozenset({"time_limit_s", "stops"}),
     ),
     Method.MIXED: GeneralSearch(
-        plan="shardwright.api.mixed:plan_mixed",
+        plan="shardwright.api.searches.mixed_search:plan_mixed",
         takes=_ANY_STOP,
-        unsearched="shardwright.api.mixed:unsearched_of_mixed",
+        unsearched="shardwright.api.searches.mixed_search:unsearched_of_mixed",
     ),
     Method.ROBUST: GeneralSearch(
-        plan="shardwright.api.robust:plan_robust", takes=frozenset({"engine"})
+        plan="shardwright.api.searches.scenario_search:plan_robust", takes=frozenset({"engine"})
     ),
 }

@@ -8,22 +8,22 @@ from typing import Any, Final
 
 import torch
 
-from shardwright.calibrate.settings import CheckRow
+from shardwright.calibrate.calibrate_settings import CheckRow
 from shardwright.calibrate.small_decoder_step import MeasuredStep, measure_step
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import find_accelerator
-from shardwright.hardware.profile.apply import profiled_cluster
+from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
+from shardwright.hardware.profile.apply_profile import profiled_cluster
 from shardwright.hardware.profile.profile import Profile
-from shardwright.job.border import job_from_flags
+from shardwright.job.job_from_flags import job_from_flags
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.problem import Problem
 from shardwright.progress import Progress
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
-from shardwright.simulator.predict import predict
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from scipy.optimize import least_squares, nnls
 from shardwright.arrays import FloatArray
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError
-from shardwright.hardware.device import Evidence
+from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwright.calibrate.fit_profile import fit_collective
-from shardwright.calibrate.kineto import read_kineto, shortest
+from shardwright.calibrate.kineto_trace import read_kineto, shortest
 from shardwright.calibrate.nccl_tests import by_group, read_nccl_tests
 from shardwright.errors import DataError
 from shardwright.hardware.profile.profile import CollectiveFit, Method, Profile

@@ -11,7 +11,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from shardwright.calibrate.timing import TORCH_DTYPES, Timer
+from shardwright.calibrate.kernel_timing import TORCH_DTYPES, Timer
 from shardwright.dtype import Dtype
 from shardwright.hardware.profile.profile import AttentionPoint
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.calibrate.collective_rank import run_rank
-from shardwright.calibrate.processes import context
+from shardwright.calibrate.measuring_processes import context
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import KIB

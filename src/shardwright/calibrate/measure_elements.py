@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from shardwright.calibrate.timing import Timer
+from shardwright.calibrate.kernel_timing import Timer
 from shardwright.units import KIB, MIB
 
 _BYTES: Final = {

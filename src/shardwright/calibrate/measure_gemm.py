@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from shardwright.calibrate.timing import TORCH_DTYPES, Timer
+from shardwright.calibrate.kernel_timing import TORCH_DTYPES, Timer
 from shardwright.dtype import Dtype
 from shardwright.hardware.profile.profile import GemmPoint
 

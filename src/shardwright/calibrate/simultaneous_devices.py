@@ -11,7 +11,7 @@ from queue import Empty
 from time import monotonic
 from typing import Any, TypeVar
 
-from shardwright.calibrate.processes import context
+from shardwright.calibrate.measuring_processes import context
 from shardwright.errors import DataError
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from shardwright.calibrate.timing import TORCH_DTYPES
+from shardwright.calibrate.kernel_timing import TORCH_DTYPES
 from shardwright.dtype import Dtype
 from shardwright.lazy_dataclass import dataclass
 

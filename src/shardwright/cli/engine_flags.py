@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from shardwright.cli.flags import SEARCH
-from shardwright.cli.light_typer import Option, group
-from shardwright.search.engine.choose import PROCESSES
+from shardwright.cli.parsing.light_typer import Option, group
+from shardwright.cli.parsing.shared_options import SEARCH
+from shardwright.search.parallel.engine_by_name import PROCESSES
 
 
 @group(SEARCH)

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from shardwright import __version__
-from shardwright.cli import interrupt, output
-from shardwright.cli.verbs import SUMMARIES, VERBS
+from shardwright.cli.terminal import keyboard_interrupt, standard_output
+from shardwright.cli.verb_table import SUMMARIES, VERBS
 from shardwright.errors import ResourceError, ShardwrightError, StrategyError, UsageError
 
 _HEAD: Final = """\
@@ -49,19 +49,19 @@ def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: N
     """
     words = list(arguments)
     try:
-        output.prepare()
+        standard_output.prepare()
         code = _dispatch(words, when_loaded)
-        output.finish()
+        standard_output.finish()
         _say_if_not_kept()
         return code
     except KeyboardInterrupt:
-        return interrupt.say()
-    except output.ReaderGone:
-        return output.NOBODY_READS
+        return keyboard_interrupt.say()
+    except standard_output.ReaderGone:
+        return standard_output.NOBODY_READS
     except (BrokenPipeError, SystemExit):
         # Of what a library writes itself, such as the help of a verb: rich ends the program there.
-        output.forget()
-        return output.NOBODY_READS
+        standard_output.forget()
+        return standard_output.NOBODY_READS
     except Exception as error:  # the one place where nothing may escape
         if "--debug" in words:
             traceback.print_exception(error)
@@ -109,17 +109,17 @@ def _say(error: Exception, *, as_json: bool) -> int:
         broken = (
             {"rule": error.rule, "path": error.path} if isinstance(error, StrategyError) else {}
         )
-        output.try_to_write(json.dumps({"error": said | broken}, indent=1) + "\n")
+        standard_output.try_to_write(json.dumps({"error": said | broken}, indent=1) + "\n")
     sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
     return error.exit_code
 
 
 def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
     if not words or words[0] in ("--help", "-h", "help"):
-        output.write(help_text())
+        standard_output.write(help_text())
         return 0
     if words[0] == "--version":
-        output.write(f"shardwright {__version__}\n")
+        standard_output.write(f"shardwright {__version__}\n")
         return 0
     if any("\ud800" <= letter <= "\udfff" for word in words for letter in word):
         raise UsageError("an argument is no text", hint="arguments are in UTF-8")

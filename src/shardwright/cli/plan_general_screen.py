@@ -8,20 +8,21 @@ from typing import Any
 
 from rich.console import Group
 
-from shardwright.api.general import stored_general
 from shardwright.api.general_searches import GeneralSearch
-from shardwright.api.problems import problem_of
-from shardwright.cli import interrupt, screen, verdict
-from shardwright.cli.beside import Beside
-from shardwright.cli.flags import AnswerForm
-from shardwright.cli.frameworks import frameworks_of
-from shardwright.files.faces import filed
-from shardwright.files.stored import document_of, file_text
+from shardwright.api.request_to_problem import problem_of
+from shardwright.api.searches.plan_records import stored_general
+from shardwright.cli import verdict
+from shardwright.cli.parsing.shared_options import AnswerForm
+from shardwright.cli.terminal import keyboard_interrupt, screen
+from shardwright.cli.terminal.extra_answers import Beside
+from shardwright.cli.terminal.frameworks_for_plan import frameworks_of
+from shardwright.files.dataclass_schemas import filed
+from shardwright.files.stored_documents import document_of, file_text
 from shardwright.report.screens.joint_search_screen import render_general
-from shardwright.search.answer import GeneralAnswer
-from shardwright.search.limit import STOP
-from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_limit import STOP
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
 
 
 def print_general(
@@ -61,4 +62,4 @@ def print_general(
             *beside.sections,
         ),
     )
-    return interrupt.code() or verdict.exit_code(stored.prediction)
+    return keyboard_interrupt.code() or verdict.exit_code(stored.prediction)

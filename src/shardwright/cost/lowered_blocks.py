@@ -6,7 +6,7 @@ from shardwright.cost.reduced_problem import block_problem
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockProgram
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_size import Context, is_hybrid
+from shardwright.program.block.local_sizes import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
 

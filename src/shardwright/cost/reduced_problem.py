@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.overrides import limit_devices
+from shardwright.hardware.changed_cluster import limit_devices
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.identity_keys import Same, one_of_equals

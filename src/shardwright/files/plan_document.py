@@ -17,7 +17,7 @@ from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards
-from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.plan.stages import Item, Keep, Placement, Selector, Stage
 
 VERSION: Final = 1

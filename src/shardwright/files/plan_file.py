@@ -9,10 +9,10 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from shardwright.errors import DataError
-from shardwright.files.border import FromOne, Limits, Members, Mirror, Signed, body_of
-from shardwright.files.lengths import require_lengths
-from shardwright.files.places import found_from
-from shardwright.files.stored import (
+from shardwright.files.document_text import decoded, read_text
+from shardwright.files.list_lengths import require_lengths
+from shardwright.files.relative_paths import found_from
+from shardwright.files.stored_documents import (
     NAMES,
     PLAN_SCHEMA,
     SIMULATION_SCHEMA,
@@ -22,11 +22,11 @@ from shardwright.files.stored import (
     question_digest,
     with_sources,
 )
-from shardwright.files.text import decoded, read_text
-from shardwright.search.answer import Answer
+from shardwright.files.strict_documents import FromOne, Limits, Members, Mirror, Signed, body_of
 from shardwright.search.certificate import Certificate
-from shardwright.search.frames import GIVEN_UP, Dual, Floor, PoolAlone
-from shardwright.search.request import Request
+from shardwright.search.mixed_certificate import GIVEN_UP, Dual, Floor, PoolAlone
+from shardwright.search.search_answer import Answer
+from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
 
 BESIDE: Final = ("search_time_s", "unsearched", "batches", "frameworks", "training")

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import StrategyError, UsageError
-from shardwright.files.places import is_same
+from shardwright.files.document_text import read_text
 from shardwright.files.plan_file import parse_saved
-from shardwright.files.stored import StoredPlan, StoredSimulation
-from shardwright.files.text import read_text
+from shardwright.files.relative_paths import is_same
+from shardwright.files.stored_documents import StoredPlan, StoredSimulation
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.asked import asked_model
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
-from shardwright.search.request import Request
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.requested_model import asked_model
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.strategy_words import read_words
 
 _SUFFIXES: Final = (".plan", ".json", ".txt")

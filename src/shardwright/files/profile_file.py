@@ -13,10 +13,18 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
-from shardwright.files.border import Factor, FromOne, Mirror, Number, Positive, annotated, body_of
-from shardwright.files.faces import Names, filed
-from shardwright.files.refusal import must
-from shardwright.files.text import decoded, read_text
+from shardwright.files.dataclass_schemas import Names, filed
+from shardwright.files.document_errors import must
+from shardwright.files.document_text import decoded, read_text
+from shardwright.files.strict_documents import (
+    Factor,
+    FromOne,
+    Mirror,
+    Number,
+    Positive,
+    annotated,
+    body_of,
+)
 from shardwright.hardware.profile.profile import (
     AttentionPoint,
     AttentionProfile,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from shardwright.errors import UsageError, nearest
-from shardwright.files import profile_file, stored, trace_file
+from shardwright.files import profile_file, stored_documents, trace_file
 from shardwright.files.plan_file import PLAN, SIMULATION
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -23,8 +23,8 @@ def _headed(schema: Mapping[str, Any], *, name: str, version: int, **more: Any) 
 
 
 def _stored(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    digest = {"type": "string", "description": f"SHA-256 of {', '.join(stored.QUESTION)}"}
-    return _headed(schema, name=name, version=stored.VERSION, digest=digest)
+    digest = {"type": "string", "description": f"SHA-256 of {', '.join(stored_documents.QUESTION)}"}
+    return _headed(schema, name=name, version=stored_documents.VERSION, digest=digest)
 
 
 def _trace() -> dict[str, Any]:
@@ -45,8 +45,8 @@ def _trace() -> dict[str, Any]:
 
 
 SCHEMAS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
-    "plan": lambda: _stored(PLAN.schema, stored.PLAN_SCHEMA),
-    "simulation": lambda: _stored(SIMULATION.schema, stored.SIMULATION_SCHEMA),
+    "plan": lambda: _stored(PLAN.schema, stored_documents.PLAN_SCHEMA),
+    "simulation": lambda: _stored(SIMULATION.schema, stored_documents.SIMULATION_SCHEMA),
     "profile": lambda: _headed(
         profile_file.PROFILE.schema, name=profile_file.SCHEMA, version=profile_file.VERSION
     ),

@@ -25,9 +25,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from shardwright.errors import DataError
-from shardwright.files.border import Count, FromOne, Number, Record, Signed, body_of
-from shardwright.files.refusal import must, refusal
-from shardwright.files.text import decoded, read_text
+from shardwright.files.document_errors import must, refusal
+from shardwright.files.document_text import decoded, read_text
+from shardwright.files.strict_documents import Count, FromOne, Number, Record, Signed, body_of
 from shardwright.program.step_trace import (
     Origin,
     Sample,

@@ -22,7 +22,7 @@ from shardwright.frameworks.registry import CLAIMANTS
 from shardwright.frameworks.shell.script import read_script
 from shardwright.frameworks.shell.script_state import Sources
 from shardwright.frameworks.shell.started_program import Started, started
-from shardwright.runtime.arguments import ON, Arguments, arguments_of, parse_arguments
+from shardwright.runtime.launch_arguments import ON, Arguments, arguments_of, parse_arguments
 
 ARGUMENTS: Final = "the arguments"
 """Name of arguments that are given in place of a file."""

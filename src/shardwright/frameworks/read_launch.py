@@ -35,8 +35,8 @@ from shardwright.frameworks.read_documents import (
 )
 from shardwright.frameworks.registry import CLAIMANTS, READERS
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.registry import load_runtime
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.runtime_registry import load_runtime
 
 LEAST_UNDERSTOOD: Final = 0.6
 """Least share of the settings of a file that a reader has to understand."""

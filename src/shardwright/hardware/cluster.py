@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import field, fields, replace
 from typing import Any, Final
 
-from shardwright.hardware.device import Accelerator, Evidence, Origin
+from shardwright.hardware.accelerator import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link, Tier
-from shardwright.hardware.zones import ZoneLink
+from shardwright.hardware.network_zones import ZoneLink
 from shardwright.lazy_dataclass import dataclass
 
 IN_THE_FILE: Final = Origin(evidence=Evidence.ASSUMED, reference="given in the cluster file")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.hardware.device import Origin
+from shardwright.hardware.accelerator import Origin
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device import Evidence, Origin
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA, TERA
 

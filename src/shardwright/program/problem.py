@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.hardware.catalog.constants import SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.training import Optimizer, TrainingJob
+from shardwright.job.training_job import Optimizer, TrainingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_keys import Same
-from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import Options, Runtime
+from shardwright.runtime.runtime_options import chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

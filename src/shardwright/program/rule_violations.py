@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from shardwright.program.problem import Problem, under
-from shardwright.program.shard_rules import shard_rules
-from shardwright.schedules.grid_order import order_violations
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import SCHEDULES, GridFacts, unlike_chunks, violations
-from shardwright.strategy.grid.runnable import unrunnable
+from shardwright.program.zero_sharding import shard_rules
+from shardwright.schedules.grid_schedule_rule import order_violations
+from shardwright.strategy.grid.framework_rules import unrunnable
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts, unlike_chunks, violations
+from shardwright.strategy.grid.model_counts import grid_facts
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, State
-from shardwright.strategy.verify.check import verify
-from shardwright.strategy.verify.coverage import stage_pieces
-from shardwright.strategy.violation import Violation
+from shardwright.strategy.rule_violations import Violation
+from shardwright.strategy.verify.block_coverage import stage_pieces
+from shardwright.strategy.verify.check_plan import verify
 
 
 def facts_of(problem: Problem) -> GridFacts:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.arguments import Arguments
+from shardwright.runtime.launch_arguments import Arguments
 
 MAX_DIGITS: Final = 12
 MAX_STAGES: Final = 4096

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.protocol import Sizes
-from shardwright.schedules.rows import slotted_table
-from shardwright.schedules.table import ActionTable, F, I, W
+from shardwright.schedules.action_rows import slotted_table
+from shardwright.schedules.action_table import ActionTable, F, I, W
+from shardwright.schedules.schedule_protocol import Sizes
 
 PERIOD = 6
 

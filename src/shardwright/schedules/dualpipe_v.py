@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.overlapped import overlapped_row
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.rows import written_table
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.action_rows import written_table
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.dualpipe_phases import overlapped_row
+from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:

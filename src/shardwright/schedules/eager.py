@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.looped import looped_table
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.forward_backward_tables import looped_table
+from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:

@@ -7,9 +7,9 @@ keeps all m microbatches. Backwards run in the order of microbatches, as in PyTo
 
 from __future__ import annotations
 
-from shardwright.schedules.looped import all_forwards, forwards_first_table
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
+from shardwright.schedules.schedule_protocol import Rule
 
 GPIPE = Rule(
     name="gpipe",

@@ -15,10 +15,10 @@ import heapq
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.placement import Placement, chunk_ranks
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.rows import slotted_table
-from shardwright.schedules.table import ActionTable, B, F
+from shardwright.schedules.action_rows import slotted_table
+from shardwright.schedules.action_table import ActionTable, B, F
+from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.schedules.looped import all_forwards, forwards_first_table
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable, B
+from shardwright.schedules.action_table import ActionTable, B
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
+from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _table(sizes: Sizes) -> ActionTable:

@@ -8,9 +8,9 @@ slice, 1/s of GPipe's; every rank keeps all m s slices.
 
 from __future__ import annotations
 
-from shardwright.schedules.looped import all_forwards, forwards_first_table
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
+from shardwright.schedules.schedule_protocol import Rule
 
 TERAPIPE = Rule(
     name="terapipe",

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.building_block import block_slots, repeated_table
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:

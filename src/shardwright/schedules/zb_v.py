@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.placement import Placement
-from shardwright.schedules.protocol import Rule, Sizes
-from shardwright.schedules.rows import RowWriter, written_table
-from shardwright.schedules.table import ActionTable, F, I, W
+from shardwright.schedules.action_rows import RowWriter, written_table
+from shardwright.schedules.action_table import ActionTable, F, I, W
+from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.frames import MixedPart
-from shardwright.search.limit import Stops
-from shardwright.search.scenarios import ScenariosPart
+from shardwright.search.mixed_certificate import MixedPart
+from shardwright.search.scenario_certificate import ScenariosPart
+from shardwright.search.search_limit import Stops
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.graph import groups_of
+from shardwright.hardware.device_topology import groups_of
 from shardwright.program.plan_program import Program
 from shardwright.program.task_arrays import Stream
 from shardwright.simulator.plan_simulation import SimulatedPlan

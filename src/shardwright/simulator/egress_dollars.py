@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.graph import groups_of
+from shardwright.hardware.device_topology import groups_of
 from shardwright.program.problem import Problem
 from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import SimulatedPlan

@@ -16,14 +16,14 @@ from shardwright.cost.network.stage_transfers import Crossing, around_seconds, c
 from shardwright.cost.step.overlapped_pairs import pair_share
 from shardwright.cost.step.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.graph import Units, repeats_after
+from shardwright.hardware.device_topology import Units, repeats_after
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_keys import Same
 from shardwright.program.plan_program import DeviceClass, Program, class_numbers
 from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_segments import working_devices
 from shardwright.program.task_arrays import TaskKind
-from shardwright.simulator.kernel.events import SCALE
+from shardwright.simulator.kernel.event_kernel import SCALE
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 _LAST_INSTANT = 2**62

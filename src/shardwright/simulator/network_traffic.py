@@ -38,18 +38,18 @@ from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.tables.selective_recompute import repeats_move
 from shardwright.cost.time_parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import level_between
+from shardwright.hardware.device_topology import level_between
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import Move, Phase
-from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.plan_structure import on_replica
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.problem import Problem
-from shardwright.program.shard_rules import ShardRules, Sharing, shard_rules
 from shardwright.program.stages.held_parameters import HeldParameters, held_by_families
 from shardwright.program.stages.stage_messages import Messages
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.program.task_arrays import TaskKind
+from shardwright.program.zero_sharding import ShardRules, Sharing, shard_rules
 from shardwright.simulator.plan_simulation import SimulatedPlan, summings_of
 
 PIPELINE: Final = "pp"

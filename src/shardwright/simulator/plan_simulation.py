@@ -17,9 +17,9 @@ from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, 
 from shardwright.cost.tables.plan_blocks import blocking_groups, divided_by_work, network_unit
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import counts_by_group, group_ends
+from shardwright.hardware.device_topology import counts_by_group, group_ends
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_keys import Same
 from shardwright.program.orders.action_rows import ActionRows, action_rows
 from shardwright.program.plan_lowering import lower_plan
@@ -31,7 +31,6 @@ from shardwright.program.plan_program import (
     device_classes,
 )
 from shardwright.program.problem import Problem, under
-from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.device_families import StageDevices, refine_families
 from shardwright.program.stages.device_traits import Grouping
 from shardwright.program.stages.held_parameters import (
@@ -55,19 +54,20 @@ from shardwright.program.stages.stage_segments import (
     plan_stages,
     working_devices,
 )
-from shardwright.simulator.device_memory import plan_memory
-from shardwright.simulator.host_memory import host_memory, may_offload
-from shardwright.simulator.kernel.events import simulate
+from shardwright.program.zero_sharding import shard_rules
+from shardwright.simulator.equal_stages import PlacedKind, StageKind, stage_kinds
+from shardwright.simulator.kernel.event_kernel import simulate
 from shardwright.simulator.kernel_tasks import plan_kernel_tasks
 from shardwright.simulator.memory_limit import ACTION_BYTES, num_actions, require_room
+from shardwright.simulator.peak_device_memory import plan_memory
+from shardwright.simulator.peak_host_memory import host_memory, may_offload
 from shardwright.simulator.prediction import HostMemory, StageMemory
-from shardwright.simulator.stage_kinds import PlacedKind, StageKind, stage_kinds
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.facts import lone_stages
-from shardwright.strategy.grid.rules import LoneStages
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import LoneStages
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_counts import lone_stages
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.verify.check import require_valid
+from shardwright.strategy.verify.check_plan import require_valid
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 

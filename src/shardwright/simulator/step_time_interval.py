@@ -7,8 +7,8 @@ from __future__ import annotations
 from math import exp
 from typing import Final
 
-from shardwright.hardware.catalog.constants import clock_name
-from shardwright.hardware.device import Evidence
+from shardwright.hardware.accelerator import Evidence
+from shardwright.hardware.catalog.fitted_constants import clock_name
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels
 from shardwright.simulator.fitted_runs import shipped_runs

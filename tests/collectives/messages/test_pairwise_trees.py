@@ -26,7 +26,7 @@ from shardwright.collectives.messages.tree_schedule import PARTS, tree_all_reduc
 from shardwright.collectives.messages.unit_tree import tree_of
 from shardwright.collectives.registry import SCHEDULED, algorithm_named, algorithms_for
 from shardwright.cost.network.plan_groups import group_span, network_among
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 from tests.collectives.layouts import (
     pair_cut_bound,
     paired_layouts,

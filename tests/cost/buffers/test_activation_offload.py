@@ -13,9 +13,9 @@ from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import MODES, PHASES
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.simulator.predict import predict
-from shardwright.strategy.grid.axes import Grid
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.simulator.predict_plan import predict
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import rows_of
 from tests.program.small import cluster_of, problem_of

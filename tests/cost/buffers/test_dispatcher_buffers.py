@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.cost.bounds.rank_memory_bound import paired_activations
 from shardwright.cost.buffers.dispatcher_buffers import deep_ep_bytes, hybrid_ep_bytes
-from shardwright.simulator.predict import predict
+from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import StageMemory
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.units import MIB

@@ -10,14 +10,14 @@ import pytest
 
 from shardwright.cost.gradients.plan_synchronisation import corresponding_members, in_buckets
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import regular
-from shardwright.model.ir.tensor import ParameterClass
-from shardwright.program.shard_rules import shard_rules
+from shardwright.hardware.device_topology import regular
+from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings
+from shardwright.program.zero_sharding import shard_rules
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.plan import Cadence
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.text.parse_plan import parse_plan
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import dense_model
 from tests.tiers import in_both, many, random_of

@@ -12,8 +12,8 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.job.serving import NumberFormat
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.job.serving_job import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 

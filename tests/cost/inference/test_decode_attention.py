@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.inference.decode_attention import decode_columns
-from shardwright.hardware.catalog.serving_kernels import DECODE_BANDWIDTH
-from shardwright.job.serving import NumberFormat
-from shardwright.model.absorbed import Latent
+from shardwright.hardware.catalog.serving_kernel_constants import DECODE_BANDWIDTH
+from shardwright.job.serving_job import NumberFormat
+from shardwright.model.absorbed_latent_attention import Latent
 from shardwright.model.ir.operator import AttentionShape
 from tests.cost.inference.serving_machines import (
     DEVICES,

@@ -11,7 +11,7 @@ from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.monotone_prices import KNOTS, rising
 from shardwright.cost.inference.routed_experts import active_experts, routed_experts_seconds
 from shardwright.dtype import Dtype
-from shardwright.job.serving import NumberFormat
+from shardwright.job.serving_job import NumberFormat
 from tests.cost.inference.serving_machines import DEVICES, machine, slower, untabled
 from tests.tiers import examples
 

@@ -12,10 +12,10 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
 from shardwright.cost.network.grid_groups import Network, move_seconds, network_of
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.catalog.nodes import node_of
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.default_nodes import node_of
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 from tests.tiers import examples
 
 FEW = examples(40)

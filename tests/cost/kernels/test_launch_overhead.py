@@ -28,8 +28,8 @@ from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.training.measured_rows import Measurement
 from shardwright.validation.training.measured_run import TrainingRun
 from shardwright.validation.training.row_to_problem import with_facts

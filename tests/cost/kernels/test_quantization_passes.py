@@ -25,7 +25,7 @@ from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime, Scaling, TpOverlap
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model

@@ -16,14 +16,14 @@ from shardwright.cost.kernels.state_space_scan import (
     scan_seconds,
 )
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.operator import ScanShape
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 

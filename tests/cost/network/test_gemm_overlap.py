@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.api.problems import problem_of as api_problem
+from shardwright.api.request_to_problem import problem_of as api_problem
 from shardwright.cost.bounds.longest_path import microbatches_of, path_seconds
 from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.network.exposed_communication import gemms_yield_multiprocessors
@@ -16,15 +16,15 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ELEMENT, GEMM, PHASES, TP
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.catalog.nodes import node_of
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.default_nodes import node_of
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import Phase
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ElementKernels, Runtime, TpOverlap
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of

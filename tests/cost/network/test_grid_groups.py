@@ -15,8 +15,8 @@ from shardwright.collectives.groups.group_of_members import span_of_devices
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.network.grid_groups import Network, all_alike, move_seconds, spans_along
 from shardwright.cost.network.grid_groups import network_of as network_of_cluster
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.graph import regular
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.device_topology import regular
 from shardwright.hardware.link import Tier
 from tests.tiers import examples
 

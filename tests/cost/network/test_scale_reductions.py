@@ -10,12 +10,12 @@ import pytest
 
 from shardwright.cost.step.grid_seconds import PART_NAMES, StepCosts, step_costs
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.constants import SHIPPED
+from shardwright.hardware.catalog.fitted_constants import SHIPPED
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup, Scaling
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.simulator.step_breakdown import breakdown
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import price_grid
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

@@ -12,9 +12,9 @@ from shardwright.cost.step.dollars_and_joules import (
     spending_of,
     usd_per_hour,
 )
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.request import Request
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.search_request import Request
 from shardwright.units import GIGA
 
 MIXED = parse_cluster("a100-sxm-40gb:16/2usd+v100-sxm-16gb:8/0.5usd")

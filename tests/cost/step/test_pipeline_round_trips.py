@@ -13,7 +13,7 @@ from shardwright.arrays import IntArray
 from shardwright.compiled import plain
 from shardwright.cost.bounds.longest_path import walk
 from shardwright.cost.step.pipeline_round_trips import round_trips
-from shardwright.schedules.registry import schedule_table
+from shardwright.schedules.schedule_registry import schedule_table
 from tests.tiers import in_both, many, random_of
 
 trips = plain(round_trips)

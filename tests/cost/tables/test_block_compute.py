@@ -13,8 +13,8 @@ from shardwright.cost.degree_columns import Rows
 from shardwright.cost.tables.block_compute import distinct_degrees
 from shardwright.cost.tables.problem_tables import _lowered_block, layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.search.grid.modules import module_ladder
-from shardwright.strategy.grid.axes import Grid
+from shardwright.search.grid.members.searched_options import module_ladder
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import rows_of
 from tests.search.problems import real_problem
 

@@ -11,10 +11,10 @@ import pytest
 from shardwright.cost.tables.distinct_rows import distinct_rows
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.tables.table_columns import LayerTable
-from shardwright.search.grid.members import enumerate_members
-from shardwright.search.grid.meshes import idle_meshes
-from shardwright.search.grid.prepare import _layer_rows
-from shardwright.search.grid.space import standard_space
+from shardwright.search.grid.bounds.bound_arrays import _layer_rows
+from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.grid.members.device_meshes import idle_meshes
+from shardwright.search.grid.members.member_arrays import enumerate_members
 from tests.search.problems import facts_of, real_problem
 
 

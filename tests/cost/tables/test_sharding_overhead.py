@@ -20,13 +20,13 @@ from shardwright.cost.step.scalar_terms import backward_layer, beside, forward_l
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.sharding_overhead import copy_seconds
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import accelerator
-from shardwright.hardware.catalog.constants import SHIPPED, slowdown_beside
+from shardwright.hardware.catalog.accelerators_by_name import accelerator
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, slowdown_beside
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model

@@ -9,14 +9,14 @@ from random import Random
 
 import pytest
 
-from shardwright.api.exports import export_plan
-from shardwright.api.stored import Stored
+from shardwright.api.export_plan import export_plan
+from shardwright.api.stored_answers import Stored
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import TARGETS
-from shardwright.hardware.expression import parse_cluster
-from shardwright.strategy.grid.axes import AXES, Grid, Recompute
-from shardwright.strategy.grid.rules import canonical
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.strategy.grid.grid import AXES, Grid, Recompute
+from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import facts_of, legal, stored
 from tests.tiers import in_both, many, random_of

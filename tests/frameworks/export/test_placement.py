@@ -13,17 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.exports import Export, export_plan
-from shardwright.api.stored import Stored
+from shardwright.api.export_plan import Export, export_plan
+from shardwright.api.stored_answers import Stored
 from shardwright.errors import DataError
 from shardwright.frameworks.export.hosts import Host, parse_hosts
 from shardwright.frameworks.export.placement import COLUMNS, HOSTS, RANKS, TABLE
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.graph import level_between, units_of
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import AXES, Grid
-from shardwright.strategy.grid.rules import canonical
-from shardwright.strategy.plan.split import Split
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.device_topology import level_between, units_of
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.grid import AXES, Grid
+from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.plan.split_tree import Split
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.plans import facts_of, legal, stored
 from tests.tiers import examples, in_both, numbers

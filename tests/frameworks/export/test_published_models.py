@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from shardwright.api.exports import export_plan
-from shardwright.api.stored import Stored
+from shardwright.api.export_plan import export_plan
+from shardwright.api.stored_answers import Stored
 from shardwright.frameworks.export.exporter import ExportFile
 from shardwright.frameworks.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid

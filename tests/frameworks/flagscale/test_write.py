@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.exports import export_plan, write_export
-from shardwright.api.stored import Stored
+from shardwright.api.export_plan import export_plan, write_export
+from shardwright.api.stored_answers import Stored
 from shardwright.errors import StrategyError
 from shardwright.frameworks.export.placement import TABLE
 from shardwright.frameworks.flagscale.write import CONFIG, TRAIN
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.catalog.catalog import load_model
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import chunk_items, grid_placements, grid_shards
-from shardwright.strategy.grid.facts import num_layers
-from shardwright.strategy.grid.rules import canonical
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.grid_to_plan import chunk_items, grid_placements, grid_shards
+from shardwright.strategy.grid.model_counts import num_layers
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan

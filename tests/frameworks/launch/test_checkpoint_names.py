@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.frameworks.launch.checkpoint_names import compared
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from shardwright.frameworks.read_launch import (
     launch_of_files,
 )
 from shardwright.frameworks.registry import CLAIMANTS
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 
 LLAMA = "llama-3.1-8b"
 NEOX = """pipe_parallel_size: 4

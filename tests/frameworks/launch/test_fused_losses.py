@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.api.advice import read_request
-from shardwright.api.problems import load_cluster, problem_of
+from shardwright.api.launches.launch_advice import read_request
+from shardwright.api.request_to_problem import load_cluster, problem_of
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.request import Request
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_grid
 
 HF = "per_device_train_batch_size: 4\nnum_train_epochs: 1\nbf16: true\nblock_size: 4096\n"

@@ -8,7 +8,7 @@ from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.launch.model_sizes import sizes_of
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 
 NANOTRON = """parallelism: {dp: 2, tp: 2, pp: 1}
 tokens: {micro_batch_size: 1, sequence_length: 2048}

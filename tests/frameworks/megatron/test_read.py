@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
-from shardwright.api.exports import export_plan, write_export
+from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import DataError, ShardwrightError, StrategyError
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.megatron.settings import MODEL_DEFAULTS, SETTINGS
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.catalog import load_model
-from shardwright.strategy.grid.axes import Recompute
-from shardwright.strategy.grid.rules import canonical
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.strategy.grid.grid import Recompute
+from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.megatron.test_write import MODELS, drawn
 from tests.frameworks.plans import BATCH, LENGTH, facts_of, legal, stored

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.api.exports import export_plan, write_export
+from shardwright.api.export_plan import export_plan, write_export
 from shardwright.errors import StrategyError
 from shardwright.frameworks.nanotron.write import FILE
-from shardwright.model.catalog.catalog import load_model
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.chunks import chunk_layers
-from shardwright.strategy.grid.rules import canonical
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.strategy.grid.chunk_layers import chunk_layers
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.text.grid_notation import parse_grid, print_grid
 from tests.frameworks.plans import BATCH, LENGTH, facts_of, legal, read_yaml, stored
 from tests.tiers import in_both, numbers

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.api.advice import read_request
-from shardwright.api.problems import load_cluster
+from shardwright.api.launches.launch_advice import read_request
+from shardwright.api.request_to_problem import load_cluster
 from shardwright.errors import DataError, StrategyError
 from shardwright.frameworks.pytorch_fsdp.read import sharding
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.request import Request
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.search_request import Request
 
 ACCELERATE = (
     "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision:"

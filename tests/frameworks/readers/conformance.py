@@ -14,7 +14,7 @@ from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_documents import documents_of
 from shardwright.frameworks.read_launch import launch_of_files
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.strategy.text.grid_notation import print_grid
 
 ADDED = "zz-not-a-setting-7"

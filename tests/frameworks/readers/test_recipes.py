@@ -13,7 +13,7 @@ from shardwright.errors import DataError, ShardwrightError
 from shardwright.frameworks.documents.python_recipes import settings_of_recipe
 from shardwright.frameworks.nemo.recipes import FIELDS, RECIPES
 from shardwright.frameworks.read_launch import launch_of_files
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 from tests.frameworks.readers.conformance import Case, Conformance
 
 LLAMA = "llama-3.1-8b"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories import text as bounds
-from shardwright.hardware.inventories.formats import read_inventory, read_inventory_file
+from shardwright.hardware.inventories.documents import lines_and_numbers
+from shardwright.hardware.inventories.format_detection import read_inventory, read_inventory_file
 
 BOMB = '<!DOCTYPE system [<!ENTITY a "aaaaaaaaaa">' + "".join(
     f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)
@@ -90,7 +90,7 @@ FILES = {
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make, message = FILES[name]
-    monkeypatch.setattr(bounds, "MAX_BYTES", 2**20)
+    monkeypatch.setattr(lines_and_numbers, "MAX_BYTES", 2**20)
     path = tmp_path / "some.txt"
     path.write_bytes(make())
     with pytest.raises(ClusterError, match=message):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories import slurm_topology
-from shardwright.hardware.inventories.formats import read_inventory
-from shardwright.hardware.inventories.hostlist import hosts_of
-from shardwright.hardware.inventories.inventory import What
-from shardwright.hardware.inventories.merge import named_nodes
+from shardwright.hardware.inventories.format_detection import read_inventory
+from shardwright.hardware.inventories.merge_inventories import named_nodes
+from shardwright.hardware.inventories.node_facts import What
+from shardwright.hardware.inventories.outputs import slurm_topology_conf
+from shardwright.hardware.inventories.outputs.slurm_hostlist import hosts_of
 from shardwright.units import MIB
 from tests.hardware.inventory_files import slurm_node
 
@@ -77,7 +77,7 @@ def test_switches_above_each_node() -> None:
 
 
 def test_many_long_lists_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_topology, "MAX_NAMES", 1000)
+    monkeypatch.setattr(slurm_topology_conf, "MAX_NAMES", 1000)
     with pytest.raises(ClusterError, match="t:2: more than 1,000 nodes and switches"):
         read_inventory("".join(f"SwitchName=s{n} Nodes=n{n}-[1-600]\n" for n in range(3)), name="t")
 

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shardwright.hardware.expression import parse_cluster
-from shardwright.hardware.files.yaml_cluster import load_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.report.pictures.cluster_picture import Branch, cluster_picture
 from shardwright.report.pictures.cluster_svg import cluster_svg
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from shardwright.cli.screen import plain
+from shardwright.cli.terminal.screen import plain
 from shardwright.errors import StrategyError
-from shardwright.files.text import to_text
+from shardwright.files.document_text import to_text
 from shardwright.report.pictures.device_classes import classes_of, device_text, ways
 from shardwright.report.pictures.fold_plan_picture import folded
 from shardwright.report.pictures.plan_picture import Picture, picture_of
@@ -21,10 +21,10 @@ from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
 from shardwright.report.pictures.split_tree import TreeNode, split_tree, tree_lines
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split import Split, devices_of
-from shardwright.strategy.text.parser import parse_plan
+from shardwright.strategy.plan.split_tree import Split, devices_of
+from shardwright.strategy.text.parse_plan import parse_plan
 from shardwright.strategy.text.printable import printable
-from shardwright.strategy.verify.coverage import operators_of, stage_pieces
+from shardwright.strategy.verify.block_coverage import operators_of, stage_pieces
 from tests.golden.files import assert_golden
 from tests.strategies import dense_model, trees
 from tests.strategy.splits import parse_split

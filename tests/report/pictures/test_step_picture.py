@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.drawings import draw
-from shardwright.api.problems import problem_of
+from shardwright.api.draw_plan import draw
+from shardwright.api.request_to_problem import problem_of
 from shardwright.cli.main import run
-from shardwright.cli.screen import plain
+from shardwright.cli.terminal.screen import plain
 from shardwright.errors import StrategyError, UsageError
 from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.report.pictures.plan_picture import Picture
@@ -25,10 +25,10 @@ from shardwright.report.pictures.plan_text import PlanText
 from shardwright.report.pictures.step_picture import COLOURS, StepPicture
 from shardwright.report.pictures.step_svg import MEMORY, SENT, TIMELINE
 from shardwright.report.pictures.step_text import IDLE, row_line
-from shardwright.search.request import Request
+from shardwright.search.search_request import Request
 from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import SimulatedPlan, plan_of_grid, simulate_plan
-from shardwright.simulator.predict import predict_plan
+from shardwright.simulator.predict_plan import predict_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.golden.files import assert_golden

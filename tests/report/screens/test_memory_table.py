@@ -9,14 +9,14 @@ from functools import cache
 import pytest
 from rich.cells import cell_len
 
-from shardwright.api.simulations import simulation
-from shardwright.cli.screen import plain
+from shardwright.api.simulate_strategy import simulation
+from shardwright.cli.terminal.screen import plain
 from shardwright.errors import ShardwrightError
-from shardwright.model.catalog.catalog import ENTRIES, load_model
+from shardwright.model.catalog.models_by_name import ENTRIES, load_model
 from shardwright.report.line_breaking import Indented
 from shardwright.report.screens.memory_table import memory_table
-from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
 from tests.tiers import cases, in_proof
 
 WIDTHS = (80, 100, 120)

@@ -1,4 +1,4 @@
-"""What `search.engine.ray` uses of Ray, over worker processes of this machine: tests hold its
+"""What `search.parallel.ray_workers` uses of Ray, over worker processes of this machine: tests hold its
 protocol where Ray is not installed.
 
 An object is pickled once when it is put, and made anew in the worker; a task's error comes back
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from shardwright.search.engine.processes import start_method
+from shardwright.search.parallel.process_workers import start_method
 
 
 class RayError(Exception):

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from shardwright.errors import InfeasibleError, ResourceError, UsageError
-from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
-from shardwright.search.engine.pooled import Pooled
-from shardwright.search.engine.processes import ProcessWorkers, start_method
-from shardwright.search.engine.protocol import results, rounds
-from shardwright.search.limit import STOP
+from shardwright.search.parallel.engine_by_name import PROCESSES, SERIAL, engine_of
+from shardwright.search.parallel.engine_protocol import results, rounds
+from shardwright.search.parallel.process_workers import ProcessWorkers, start_method
+from shardwright.search.parallel.worker_pool import Pooled
+from shardwright.search.search_limit import STOP
 from tests.search.engine.stand_in_ray import StandIn
 
 SOME = [(SERIAL, 1), (PROCESSES, 1), (PROCESSES, 2), (PROCESSES, 3)]
@@ -227,8 +227,8 @@ def test_a_second_ctrl_c_ends_workers_at_once() -> None:
 ORPHANS = """
 import os, sys, time
 from tests.search.engine.test_engines import Asked, answered
-from shardwright.search.engine.processes import ProcessWorkers, start_method
-from shardwright.search.engine.protocol import results
+from shardwright.search.parallel.process_workers import ProcessWorkers, start_method
+from shardwright.search.parallel.engine_protocol import results
 
 workers = ProcessWorkers([1], 2)
 sent = results(workers, answered,\
@@ -377,7 +377,7 @@ def test_unknown_and_missing_engines_are_told(monkeypatch: pytest.MonkeyPatch) -
         engine_of("proceses"),
     ):
         pass
-    monkeypatch.setattr("shardwright.search.engine.choose.find_spec", lambda name: None)
+    monkeypatch.setattr("shardwright.search.parallel.engine_by_name.find_spec", lambda name: None)
     with (
         pytest.raises(
             UsageError, match=r"needs the package ray \(hint: pip install 'shardwright\[ray\]'"

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.general import stored_general
-from shardwright.api.joint import plan_joint
-from shardwright.api.mixed import plan_mixed
-from shardwright.files.stored import document_of
-from shardwright.files.text import to_text
-from shardwright.search.engine import processes
-from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
-from shardwright.search.limit import STOP, Limit, Stops, limit_of
+from shardwright.api.searches.joint_search import plan_joint
+from shardwright.api.searches.mixed_search import plan_mixed
+from shardwright.api.searches.plan_records import stored_general
+from shardwright.files.document_text import to_text
+from shardwright.files.stored_documents import document_of
 from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.request import Request
+from shardwright.search.parallel import process_workers
+from shardwright.search.parallel.engine_by_name import PROCESSES, SERIAL, engine_of
+from shardwright.search.search_limit import STOP, Limit, Stops, limit_of
+from shardwright.search.search_request import Request
 from tests.tiers import in_both, in_proof
 
 DEGREES = ("2", "4") if in_proof() else ("4",)
@@ -90,7 +90,7 @@ def alone() -> str:
 )
 def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        processes, "start_method", lambda own=processes.start_method: method or own()
+        process_workers, "start_method", lambda own=process_workers.start_method: method or own()
     )
     assert joint(PROCESSES, workers) == alone
     counts = certificate(alone)
@@ -136,7 +136,7 @@ def test_frames_compositions_and_simulations_of_a_mixed_search(
     asked: Request, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        processes, "start_method", lambda own=processes.start_method: method or own()
+        process_workers, "start_method", lambda own=process_workers.start_method: method or own()
     )
     whole = whole_of(asked)
     assert mixed(PROCESSES, 2, request=asked) == whole

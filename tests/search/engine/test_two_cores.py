@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from shardwright.api.problems import problem_of, with_defaults
-from shardwright.search.engine.choose import engine_of
+from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.request import Request
+from shardwright.search.parallel.engine_by_name import engine_of
+from shardwright.search.search_request import Request
 
 ASKED = Request(
     model="llama-2-13b",

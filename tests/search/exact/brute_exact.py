@@ -21,25 +21,25 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.bounds.longest_path import jitter_among
 from shardwright.hardware.cluster import Cluster, NodeGroup
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.tensor import Dim
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.exact.options import (
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.exact.exact_space import ExactSpace
+from shardwright.search.exact.plan_shapes import Messages, plan_of_stages, shape_tasks
+from shardwright.search.exact.stage_options import (
     Illegal,
     StageOption,
     price_stage,
     stage_of_blocks,
     together,
 )
-from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.space import ExactSpace
-from shardwright.search.exact.trees import TreeSpace
+from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.split_tree import Split
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.simulator.paths import path_seconds_of
 

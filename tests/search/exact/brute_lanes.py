@@ -18,15 +18,15 @@ from random import Random
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import NodeGroup
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.ir.tensor import Dim
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.exact.deals import num_members
-from shardwright.search.exact.options import stage_of_blocks
-from shardwright.search.exact.space import ExactSpace
-from shardwright.search.exact.trees import TreeSpace
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.exact.deal_devices import num_members
+from shardwright.search.exact.exact_space import ExactSpace
+from shardwright.search.exact.stage_options import stage_of_blocks
+from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Kind, Table

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.expression import parse_cluster
-from shardwright.model.ir.tensor import Dim
-from shardwright.search.exact.deals import deals, num_members
-from shardwright.search.exact.find import find_exact
-from shardwright.search.exact.find_lanes import plan_of_lanes, rooms
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.search.exact.deal_devices import deals, num_members
+from shardwright.search.exact.exact_space import ExactSpace
+from shardwright.search.exact.find_exact import find_exact
+from shardwright.search.exact.find_exact_lanes import plan_of_lanes, rooms
 from shardwright.search.exact.lane_shapes import LanePrices
-from shardwright.search.exact.options import chain_blocks
-from shardwright.search.exact.orders import pipeline_orders
-from shardwright.search.exact.space import ExactSpace
-from shardwright.search.exact.trees import TreeSpace
-from shardwright.search.limit import Stops
+from shardwright.search.exact.stage_options import chain_blocks
+from shardwright.search.exact.stage_split_trees import TreeSpace
+from shardwright.search.exact.static_orders import pipeline_orders
+from shardwright.search.search_limit import Stops
 from shardwright.simulator.plan_simulation import lower, simulate_plan
 from shardwright.strategy.plan.plan import ALL, Shards
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
+from shardwright.strategy.verify.check_plan import verify
 from shardwright.units import PICOSECONDS_PER_SECOND
 from tests.search.exact.brute_exact import cluster_of
 from tests.search.exact.brute_lanes import LanesInstance, draw_lanes, simulate_all

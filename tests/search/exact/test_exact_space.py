@@ -14,32 +14,32 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.tensor import Dim
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.answer import GeneralAnswer
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.certificate import Certificate
-from shardwright.search.exact.find import find_exact
-from shardwright.search.exact.options import chain_blocks, together
-from shardwright.search.exact.orders import num_orders, pipeline_orders, stage_orders
-from shardwright.search.exact.shapes import plan_of_stages, shape_tasks
-from shardwright.search.exact.space import ExactSpace, device_labels, partitions
+from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
+from shardwright.search.exact.find_exact import find_exact
+from shardwright.search.exact.plan_shapes import plan_of_stages, shape_tasks
+from shardwright.search.exact.stage_options import chain_blocks, together
 from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
-from shardwright.search.exact.trees import (
+from shardwright.search.exact.stage_split_trees import (
     Node,
     TreeSpace,
     labelled_trees,
     split_on,
     tree_placements,
 )
+from shardwright.search.exact.static_orders import num_orders, pipeline_orders, stage_orders
+from shardwright.search.search_answer import GeneralAnswer
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.order import Action, Kind, Table
 from shardwright.strategy.plan.plan import ALL, Plan, Shards, State
-from shardwright.strategy.text.notation import print_plan
-from shardwright.strategy.text.parser import parse_plan
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.text.parse_plan import parse_plan
+from shardwright.strategy.text.print_plan import print_plan
+from shardwright.strategy.verify.check_plan import verify
 from tests.search.exact.brute_exact import (
     SERIAL,
     Found,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import JointPart
-from shardwright.search.joint.find import JointDetail
+from shardwright.search.joint.find_joint import JointDetail
+from shardwright.search.search_answer import GeneralAnswer
 
 JointAnswer = GeneralAnswer[JointDetail]
 

@@ -9,22 +9,22 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.hardware.overrides import effective_memory
-from shardwright.search.grid.prepare import facts_of as kernel_facts
-from shardwright.search.grid.space import standard_space
-from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
-from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.label_program import Cells, Pipeline
-from shardwright.search.joint.member import JointPlan, plan_of_cut
+from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
+from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.joint.joint_member import JointPlan, plan_of_cut
+from shardwright.search.joint.label_arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.label_dynamic_program import LABELS, reach, ways_on
+from shardwright.search.joint.label_options import Cells, Pipeline
+from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.joint.pipeline_shapes import (
     PipelineShape,
     ShapedSpace,
     joint_space,
     shaped_space,
 )
-from shardwright.search.joint.reach import LABELS, reach, ways_on
-from shardwright.search.joint.score import path_score
-from shardwright.search.joint.solve import border_of, cells_of, choice_of
+from shardwright.search.joint.score_member import path_score
+from shardwright.search.joint.solve_pipeline import border_of, cells_of, choice_of
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, random_of, seeds
 

@@ -11,33 +11,33 @@ import pytest
 
 from shardwright.cost.step.grid_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.overrides import effective_memory
-from shardwright.schedules.registry import SCHEDULES
-from shardwright.schedules.table import I, W
-from shardwright.search.grid.prepare import facts_of as kernel_facts
-from shardwright.search.grid.space import standard_space
-from shardwright.search.joint.any_order import any_order_pipelines
-from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
-from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.find import FOUND_ORDERS, find_joint
-from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
-from shardwright.search.joint.member import (
+from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.schedules.action_table import I, W
+from shardwright.schedules.schedule_registry import SCHEDULES
+from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
+from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.joint.action_order import SECOND, closed_in_turn, ordered, rank_room
+from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
+from shardwright.search.joint.find_joint import FOUND_ORDERS, find_joint
+from shardwright.search.joint.joint_member import (
     ChunkChoice,
     JointPlan,
     compose,
     plan_of_cut,
     plan_of_sizes,
 )
-from shardwright.search.joint.ordered import SECOND, closed_in_turn, ordered, rank_room
+from shardwright.search.joint.label_arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
-from shardwright.search.joint.quick_bounds import shape_bounds
-from shardwright.search.joint.recomputed import options_of_rank, recomputed_in_order
-from shardwright.search.joint.score import Scored, evaluate, path_score
-from shardwright.search.joint.solve import RankChoice, solve
-from shardwright.search.joint.write import general_plan
+from shardwright.search.joint.recompute_with_order import options_of_rank, recomputed_in_order
+from shardwright.search.joint.score_member import Scored, evaluate, path_score
+from shardwright.search.joint.searched_order_pipelines import any_order_pipelines
+from shardwright.search.joint.solve_pipeline import RankChoice, solve
+from shardwright.search.joint.work_bounds import shape_bounds
+from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.order import NamedOrder
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.verify.check_plan import verify
 from tests.search.joint.test_joint import ROUNDING, pipelined_case, tight_capacity
 from tests.search.problems import facts_of, real_problem
 from tests.tiers import many, seeds

@@ -11,25 +11,29 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.overrides import effective_memory
-from shardwright.search.grid.find import find
-from shardwright.search.grid.prepare import facts_of as kernel_facts
-from shardwright.search.grid.space import standard_space
-from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
-from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.find import find_joint
-from shardwright.search.joint.layer_counts import layer_count_bounds, layer_counts, least_redone
-from shardwright.search.joint.member import plan_of_cut, plan_of_sizes
+from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.joint.chunk_layer_counts import (
+    layer_count_bounds,
+    layer_counts,
+    least_redone,
+)
+from shardwright.search.joint.find_joint import find_joint
+from shardwright.search.joint.joint_member import plan_of_cut, plan_of_sizes
+from shardwright.search.joint.label_arrays import is_alike, pipeline_of, splits_of
+from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.joint.pipeline_shapes import joint_space, shaped_space
-from shardwright.search.joint.quick_bounds import shape_bounds
-from shardwright.search.joint.score import evaluate, path_score
-from shardwright.search.joint.solve import RankChoice, solve
-from shardwright.search.joint.write import general_plan
+from shardwright.search.joint.score_member import evaluate, path_score
+from shardwright.search.joint.solve_pipeline import RankChoice, solve
+from shardwright.search.joint.work_bounds import shape_bounds
+from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import simulate_grid, simulate_plan
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.chunks import chunk_layers
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.verify.check import verify
+from shardwright.strategy.grid.chunk_layers import chunk_layers
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.verify.check_plan import verify
 from tests.search.joint.answers import part_of
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, seeds

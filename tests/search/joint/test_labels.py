@@ -11,9 +11,9 @@ import pytest
 
 from shardwright.compiled import plain
 from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
-from shardwright.search.joint import label_program as labels
-from shardwright.search.joint.label_program import Pipeline, Splits, in_flight
-from shardwright.search.joint.solve import PRECISION, solve
+from shardwright.search.joint import label_options
+from shardwright.search.joint.label_options import Pipeline, Splits, in_flight
+from shardwright.search.joint.solve_pipeline import PRECISION, solve
 from tests.tiers import many, seeds
 
 INSTANCES = many(30, 80)
@@ -24,39 +24,39 @@ HUGE = 1e12
 def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
     length, splits = generator.randint(3, 6), generator.randint(1, 3)
     ranks = generator.randint(1, min(4, length))
-    values = np.zeros((splits, labels.HOST_FULL + 1, length))
+    values = np.zeros((splits, label_options.HOST_FULL + 1, length))
     for s in range(splits):
         for j in range(length):
             heavy = generator.choice((1, 1, 1, 4))
-            values[s, labels.FORWARD, j] = generator.uniform(1, 2) * heavy
-            values[s, labels.BACKWARD, j] = generator.uniform(2, 4) * heavy
-            values[s, labels.SELECTIVE, j] = generator.uniform(0, 0.5)
-            values[s, labels.FULL, j] = values[s, labels.FORWARD, j]
-            values[s, labels.SAVED, j] = generator.randint(6, 12)
-            values[s, labels.SAVED_SELECTIVE, j] = values[s, labels.SAVED, j] - generator.randint(
-                0, 3
-            )
-            values[s, labels.SAVED_FULL, j] = 1
-            values[s, labels.HOST_SELECTIVE, j] = generator.choice((0, 0, 2, 5))
-            values[s, labels.HOST_FULL, j] = generator.choice((0, 1, 4))
-            values[s, labels.STATIC, j] = generator.randint(1, 10)
-            values[s, labels.UPDATE, j] = generator.uniform(0, 1)
-            values[s, labels.GATHER, j] = generator.uniform(0, 1)
-            values[s, labels.REDUCE, j] = generator.uniform(0, 1)
+            values[s, label_options.FORWARD, j] = generator.uniform(1, 2) * heavy
+            values[s, label_options.BACKWARD, j] = generator.uniform(2, 4) * heavy
+            values[s, label_options.SELECTIVE, j] = generator.uniform(0, 0.5)
+            values[s, label_options.FULL, j] = values[s, label_options.FORWARD, j]
+            values[s, label_options.SAVED, j] = generator.randint(6, 12)
+            values[s, label_options.SAVED_SELECTIVE, j] = values[
+                s, label_options.SAVED, j
+            ] - generator.randint(0, 3)
+            values[s, label_options.SAVED_FULL, j] = 1
+            values[s, label_options.HOST_SELECTIVE, j] = generator.choice((0, 0, 2, 5))
+            values[s, label_options.HOST_FULL, j] = generator.choice((0, 1, 4))
+            values[s, label_options.STATIC, j] = generator.randint(1, 10)
+            values[s, label_options.UPDATE, j] = generator.uniform(0, 1)
+            values[s, label_options.GATHER, j] = generator.uniform(0, 1)
+            values[s, label_options.REDUCE, j] = generator.uniform(0, 1)
     sums = np.concatenate(
         [np.zeros((splits, values.shape[1], 1)), np.cumsum(values, axis=2)], axis=2
     )
     again = np.stack(
         [
-            values[:, labels.SAVED] - values[:, labels.SAVED_SELECTIVE],
-            values[:, labels.SAVED] - values[:, labels.SAVED_FULL],
+            values[:, label_options.SAVED] - values[:, label_options.SAVED_SELECTIVE],
+            values[:, label_options.SAVED] - values[:, label_options.SAVED_FULL],
         ],
         axis=1,
     )
     fixed = np.array(
-        [[generator.uniform(0, 1) for _ in range(labels.SLOWER + 1)] for _ in range(splits)]
+        [[generator.uniform(0, 1) for _ in range(label_options.SLOWER + 1)] for _ in range(splits)]
     )
-    fixed[:, labels.BORDER] = fixed[0, labels.BORDER]
+    fixed[:, label_options.BORDER] = fixed[0, label_options.BORDER]
     pipe = Pipeline(
         ranks=ranks,
         chunks=1,
@@ -83,47 +83,56 @@ def rank_numbers(
     p, m, last = pipe.ranks, pipe.microbatches, value.shape[1]
     full, some, rest = slice(i, i + x), slice(i + x, i + x + y), slice(i + x + y, j)
     kept = (
-        value[labels.SAVED_FULL, full].sum()
-        + value[labels.SAVED_SELECTIVE, some].sum()
-        + value[labels.SAVED, rest].sum()
+        value[label_options.SAVED_FULL, full].sum()
+        + value[label_options.SAVED_SELECTIVE, some].sum()
+        + value[label_options.SAVED, rest].sum()
     )
     made = max([0.0, *splits.again[s, 1, full], *splits.again[s, 0, some]])
     head = j == last
-    logits, blocks = (fixed[labels.LOGITS], fixed[labels.LOGITS_BLOCKS]) if head else (0.0, 0.0)
-    end = fixed[labels.END_BYTES] if head or i == 0 else 0.0
+    logits, blocks = (
+        (fixed[label_options.LOGITS], fixed[label_options.LOGITS_BLOCKS]) if head else (0.0, 0.0)
+    )
+    end = fixed[label_options.END_BYTES] if head or i == 0 else 0.0
     temporary = plain(temporary_bytes)(made, end, logits)
     static = (
-        value[labels.STATIC, i:j].sum()
+        value[label_options.STATIC, i:j].sum()
         + pipe.workspace
-        + (fixed[labels.COPIED] if head and k else 0.0)
+        + (fixed[label_options.COPIED] if head and k else 0.0)
     )
     allocated = static + in_flight(p, 1, k, m) * kept + logits + temporary
     reserved = plain(reserved_bytes)(
         allocated, temporary, logits, blocks + made + end, pipe.reserve
     )
     host = in_flight(p, 1, k, m) * (
-        value[labels.HOST_FULL, full].sum() + value[labels.HOST_SELECTIVE, some].sum()
+        value[label_options.HOST_FULL, full].sum() + value[label_options.HOST_SELECTIVE, some].sum()
     )
-    if reserved * (1 - 1e-9) + fixed[labels.OUTSIDE] > pipe.capacity or host > pipe.host_room:
+    if (
+        reserved * (1 - 1e-9) + fixed[label_options.OUTSIDE] > pipe.capacity
+        or host > pipe.host_room
+    ):
         return None
-    forward = value[labels.FORWARD, i:j].sum() + fixed[labels.SCALES]
+    forward = value[label_options.FORWARD, i:j].sum() + fixed[label_options.SCALES]
     backward = (
-        value[labels.BACKWARD, i:j].sum() + fixed[labels.SCALES] + value[labels.FULL, full].sum()
+        value[label_options.BACKWARD, i:j].sum()
+        + fixed[label_options.SCALES]
+        + value[label_options.FULL, full].sum()
     )
-    backward += value[labels.SELECTIVE, some].sum()
-    update = value[labels.UPDATE, i:j].sum() + (fixed[labels.TIED] if k in (0, p - 1) else 0.0)
-    gather, reduce = value[labels.GATHER, i:j].sum(), value[labels.REDUCE, i:j].sum()
+    backward += value[label_options.SELECTIVE, some].sum()
+    update = value[label_options.UPDATE, i:j].sum() + (
+        fixed[label_options.TIED] if k in (0, p - 1) else 0.0
+    )
+    gather, reduce = value[label_options.GATHER, i:j].sum(), value[label_options.REDUCE, i:j].sum()
     update += 0.0 if pipe.gathers_first else gather
-    held = fixed[labels.BORDER] if pipe.blocking else 0.0
+    held = fixed[label_options.BORDER] if pipe.blocking else 0.0
     held_forward, held_backward = held * (k < p - 1), held * (k > 0)
     sends = m * (held_forward + held_backward) - held if p > 1 else 0.0
-    slower = fixed[labels.SLOWER]
+    slower = fixed[label_options.SLOWER]
     return {
         "host": host,
         "update": update,
         "each": forward + backward + held_forward + held_backward,
         "apart": held_backward,
-        "way": forward + backward + (2 * fixed[labels.BORDER] if k < p - 1 else 0.0),
+        "way": forward + backward + (2 * fixed[label_options.BORDER] if k < p - 1 else 0.0),
         "work": m * (forward + backward) + sends + update,
         "drain": (
             (m - 1) * (backward + held_backward)
@@ -137,7 +146,7 @@ def rank_numbers(
             + reduce * (1.0 if pipe.reduces_last else slower)
             + (gather * slower if pipe.gathers_first else 0.0)
         ),
-        "begin": reduce / labels.PIECES + (gather if pipe.gathers_first else 0.0),
+        "begin": reduce / label_options.PIECES + (gather if pipe.gathers_first else 0.0),
     }
 
 

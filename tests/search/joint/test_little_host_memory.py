@@ -13,26 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.overrides import effective_memory
+from shardwright.hardware.changed_cluster import effective_memory
 from shardwright.program.problem import Problem, under
 from shardwright.program.rule_violations import facts_of
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.grid.prepare import facts_of as kernel_facts
-from shardwright.search.grid.space import standard_space
-from shardwright.search.joint.arrays import is_alike
-from shardwright.search.joint.find import NAMED_ORDERS, find_joint
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
+from shardwright.search.grid.members.declared_space import standard_space
+from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.host_share import host_share
-from shardwright.search.joint.member import JointPlan, plan_of_cut
+from shardwright.search.joint.joint_member import JointPlan, plan_of_cut
+from shardwright.search.joint.label_arrays import is_alike
 from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
-from shardwright.search.joint.score import evaluate, path_score
-from shardwright.search.joint.solve import RankChoice, Solved, solve
-from shardwright.search.joint.state import Footing
-from shardwright.search.joint.write import general_plan
+from shardwright.search.joint.score_member import evaluate, path_score
+from shardwright.search.joint.search_progress import Footing
+from shardwright.search.joint.solve_pipeline import RankChoice, Solved, solve
+from shardwright.search.joint.write_plan import general_plan
 from shardwright.simulator.plan_simulation import fits_hosts
 from shardwright.simulator.prediction import HostMemory
 from tests.program.small import cluster_of, problem_of
 from tests.search.joint.answers import JointAnswer, part_of
-from tests.simulator.test_host_memory import with_host
+from tests.simulator.test_peak_host_memory import with_host
 from tests.strategies import dense_model
 from tests.tiers import examples, seeds
 

@@ -8,19 +8,25 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.api.grids import plan
-from shardwright.api.joint import plan_joint
+from shardwright.api.searches.grid_search import plan
+from shardwright.api.searches.joint_search import plan_joint
 from shardwright.errors import InfeasibleError, RuntimeModelError, UsageError
-from shardwright.hardware.overrides import effective_memory
+from shardwright.hardware.changed_cluster import effective_memory
 from shardwright.program.rule_violations import facts_of
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.grid.find import find
-from shardwright.search.grid.modules import searched_options
-from shardwright.search.grid.space import Space, parts_of, restricted, standard_space, with_options
-from shardwright.search.joint.find import NAMED_ORDERS, find_joint
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import (
+    Space,
+    parts_of,
+    restricted,
+    standard_space,
+    with_options,
+)
+from shardwright.search.grid.members.searched_options import searched_options
+from shardwright.search.joint.find_joint import NAMED_ORDERS, find_joint
 from shardwright.search.joint.pipeline_shapes import joint_space
-from shardwright.search.joint.write import general_plan
-from shardwright.search.request import Request
+from shardwright.search.joint.write_plan import general_plan
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.joint.answers import JointAnswer, part_of
 from tests.search.problems import Case, small_problem

@@ -8,21 +8,21 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.border import job_from_flags
-from shardwright.model.blocks.dense import (
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     decoder_block,
     embedding_block,
     head_block,
     layer_block,
 )
-from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan

@@ -18,13 +18,11 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.problem import Problem, under
-from shardwright.search.answer import GeneralAnswer
-from shardwright.search.engine.serial import Serial
-from shardwright.search.grid.bounded import Bounded, bound_space
-from shardwright.search.grid.members import member_grid
-from shardwright.search.grid.meshes import full_meshes, idle_meshes
+from shardwright.search.grid.bounds.bounded_space import Bounded, bound_space
+from shardwright.search.grid.members.device_meshes import full_meshes, idle_meshes
+from shardwright.search.grid.members.member_arrays import member_grid
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
@@ -33,9 +31,11 @@ from shardwright.search.mixed.stages.device_pools import Pool, pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_tables import LAYER
-from shardwright.search.request import SEARCH_MEMORY
+from shardwright.search.parallel.serial_engine import Serial
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_request import SEARCH_MEMORY
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.strategy.grid.expand import FULL, plan_of
+from shardwright.strategy.grid.grid_to_plan import FULL, plan_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 from tests.search.mixed.members import CLUSTERS, mixed_problem, replicas_that_fit

@@ -7,12 +7,12 @@ from functools import lru_cache
 
 import pytest
 
-from shardwright.api.problems import problem_of, with_defaults
-from shardwright.search.answer import GeneralAnswer
+from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.search.mixed.effort import USUAL
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.plans.write_plan import MixedPlan
-from shardwright.search.request import Request
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_request import Request
 
 TWO_KINDS = "a100-sxm-40gb:128+v100-sxm-16gb:384"
 FOUR_KINDS = (

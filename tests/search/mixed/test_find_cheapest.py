@@ -10,16 +10,14 @@ from math import inf
 
 import pytest
 
-from shardwright.api.problems import problem_of
+from shardwright.api.request_to_problem import problem_of
 from shardwright.cost.step.dollars_and_joules import Spending
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.program.problem import Problem, under
-from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import stops_of
-from shardwright.search.frames import Floor, ValuedPart
-from shardwright.search.grid.find import find
-from shardwright.search.grid.space import standard_space
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import standard_space
 from shardwright.search.mixed.bounds.cost_bound import cell_holds, least_value
 from shardwright.search.mixed.bounds.cost_rate_bound import (
     floor_of,
@@ -36,10 +34,12 @@ from shardwright.search.mixed.plans.composition_search import whole_frame
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.request import Request
+from shardwright.search.mixed_certificate import Floor, ValuedPart
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_request import Request
 from shardwright.simulator.plan_simulation import simulate_plan
-from shardwright.simulator.predict import step_spending
-from shardwright.strategy.grid.facts import grid_facts
+from shardwright.simulator.predict_plan import step_spending
+from shardwright.strategy.grid.model_counts import grid_facts
 from tests.search.mixed.test_find_fastest import every_plan, part_of, tiny
 from tests.tiers import cases
 

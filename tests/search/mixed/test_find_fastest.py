@@ -13,23 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardwright.api.problems import problem_of, with_defaults
+from shardwright.api.request_to_problem import problem_of, with_defaults
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.border import job_from_flags
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.job_from_flags import job_from_flags
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.registry import load_runtime
-from shardwright.search.answer import GeneralAnswer
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.certificate import Certificate
-from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import Frame, MixedPart
-from shardwright.search.limit import Stops
 from shardwright.search.mixed.bounds.time_bound import Closing, covers, holds, seconds_of, step_of
 from shardwright.search.mixed.effort import USUAL
 from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
-from shardwright.search.mixed.plans import composition_search as composing
+from shardwright.search.mixed.plans import composition_search
 from shardwright.search.mixed.plans.composition_search import (
     FrameAnswer,
     FrameQuery,
@@ -43,7 +39,11 @@ from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, fram
 from shardwright.search.mixed.stages.device_pools import Pool, pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.search.request import SEARCH_MEMORY, Request
+from shardwright.search.mixed_certificate import Frame, MixedPart
+from shardwright.search.parallel.serial_engine import Serial
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_limit import Stops
+from shardwright.search.search_request import SEARCH_MEMORY, Request
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (
     KINDS,
@@ -313,7 +313,7 @@ def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(
         queries.append(query.frame)
         return compose_frame(inputs, query)
 
-    monkeypatch.setattr(composing, "compose_frame", counted)
+    monkeypatch.setattr(composition_search, "compose_frame", counted)
     problem = tiny(
         "a100-sxm-40gb:2+v100-sxm-16gb:2",
         seed=616412,

@@ -10,10 +10,10 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import UsageError
-from shardwright.search.orders.find import find_order, found_order
-from shardwright.search.orders.found import FoundOrder, codes_of, weigh
-from shardwright.search.orders.problem import OrderProblem, flat
-from shardwright.search.orders.walk import walk
+from shardwright.search.orders.find_order import find_order, found_order
+from shardwright.search.orders.found_order import FoundOrder, codes_of, weigh
+from shardwright.search.orders.order_longest_path import walk
+from shardwright.search.orders.order_problem import OrderProblem, flat
 
 LARGEST = 4096
 """Most actions: beyond that a model is not even built."""

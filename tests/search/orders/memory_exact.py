@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import UsageError
-from shardwright.search.orders.bounds import order_bounds
-from shardwright.search.orders.find import found_order
-from shardwright.search.orders.found import weigh
-from shardwright.search.orders.memory_bound import memory_bound
+from shardwright.search.orders.find_order import found_order
+from shardwright.search.orders.find_order_and_memory import FoundWithMemory, order_with_memory
+from shardwright.search.orders.found_order import weigh
 from shardwright.search.orders.memory_option import Options, applied
-from shardwright.search.orders.problem import OrderProblem, flat
-from shardwright.search.orders.with_memory import FoundWithMemory, order_with_memory
+from shardwright.search.orders.order_and_memory_bound import memory_bound
+from shardwright.search.orders.order_bounds import order_bounds
+from shardwright.search.orders.order_problem import OrderProblem, flat
 from tests.search.orders.exact import LARGEST, decode, starts_of
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardwright.arrays import IntArray
-from shardwright.schedules.placement import Placement, chunk_ranks
-from shardwright.schedules.table import KINDS, ActionTable
-from shardwright.search.orders.problem import OrderProblem
+from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.search.orders.order_problem import OrderProblem
 
 
 def problem_of(

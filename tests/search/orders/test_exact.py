@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 
 from shardwright.errors import UsageError
-from shardwright.search.orders.find import find_order
-from shardwright.search.orders.problem import OrderProblem
+from shardwright.search.orders.find_order import find_order
+from shardwright.search.orders.order_problem import OrderProblem
 from tests.search.orders.exact import exact_order
 from tests.search.orders.replay import chain, problems, replay
 from tests.tiers import examples

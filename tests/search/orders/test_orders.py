@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.schedules.csv import format_csv
-from shardwright.schedules.placement import Placement, chunk_ranks
-from shardwright.schedules.registry import schedule_table
-from shardwright.schedules.table import KINDS
-from shardwright.search.orders.bounds import order_bounds
-from shardwright.search.orders.find import find_order
-from shardwright.search.orders.found import Codes, codes_of, table_of_codes, weigh
-from shardwright.search.orders.greedy import list_schedule, reserves
-from shardwright.search.orders.named import named_tables
-from shardwright.search.orders.problem import OrderProblem, flat
+from shardwright.schedules.action_table import KINDS
+from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.csv_tables import format_csv
+from shardwright.schedules.schedule_registry import schedule_table
+from shardwright.search.orders.find_order import find_order
+from shardwright.search.orders.found_order import Codes, codes_of, table_of_codes, weigh
+from shardwright.search.orders.list_scheduling import list_schedule, reserves
+from shardwright.search.orders.named_schedules import named_tables
+from shardwright.search.orders.order_bounds import order_bounds
+from shardwright.search.orders.order_problem import OrderProblem, flat
 from shardwright.search.orders.repetend import repetends, unrolled
 from tests.schedules.csv_reader import parse_csv
 from tests.search.orders.replay import chain, problem_of, problems, replay

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.serving import serve_simulate
-from shardwright.api.simulations import simulate
+from shardwright.api.simulate_deployment import serve_simulate
+from shardwright.api.simulate_strategy import simulate
 from shardwright.errors import InfeasibleError, ModelError
-from shardwright.job.serving import NumberFormat
-from shardwright.model.catalog.catalog import catalog_entry
-from shardwright.search.request import Request
+from shardwright.job.serving_job import NumberFormat
+from shardwright.model.catalog.models_by_name import catalog_entry
+from shardwright.search.search_request import Request
 from shardwright.serving.serving_request import ServingRequest
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 from tests.model.test_quantised import BLOCKS, LLAMA

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.hardware.expression import parse_cluster
-from shardwright.job.serving import (
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.job.serving_job import (
     ClosedLoop,
     Lengths,
     NumberFormat,
@@ -14,7 +14,7 @@ from shardwright.job.serving import (
     Precision,
     TokenRange,
 )
-from shardwright.runtime.engines.registry import load_engine
+from shardwright.runtime.engines.engine_registry import load_engine
 from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.workers import Worker

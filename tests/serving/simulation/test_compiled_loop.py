@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from shardwright.job.serving import ClosedLoop, ServingJob
+from shardwright.job.serving_job import ClosedLoop, ServingJob
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.policy.scheduler_state import (
     FREE,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.job.serving import ClosedLoop, Poisson, ServingJob
+from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.simulation.compiled_loop import serve
 from shardwright.serving.simulation.fleet import DraftAcceptance, Fleet

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.job.serving import ClosedLoop, Poisson, ServingJob
+from shardwright.job.serving_job import ClosedLoop, Poisson, ServingJob
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.serving.simulation.cache_transfer import CacheLink, Transfers
 from shardwright.serving.simulation.compiled_loop import serve

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.job.serving import Promise
+from shardwright.job.serving_job import Promise
 from shardwright.serving.simulation.user_metrics import metric_spread, metrics
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 

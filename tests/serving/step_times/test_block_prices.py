@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright.arrays import FloatArray
-from shardwright.job.serving import Precision
+from shardwright.job.serving_job import Precision
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.workers import Worker
 from shardwright.serving.step_times.block_prices import step_table

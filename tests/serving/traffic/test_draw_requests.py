@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.job.serving import ClosedLoop, Diurnal, Poisson, ServingJob, SharedPrefix, Trace
+from shardwright.job.serving_job import (
+    ClosedLoop,
+    Diurnal,
+    Poisson,
+    ServingJob,
+    SharedPrefix,
+    Trace,
+)
 from shardwright.serving.traffic.draw_requests import draw_requests
 from tests.serving.random_runs import lengths
 

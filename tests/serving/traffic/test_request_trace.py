@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.serving.traffic import request_trace as trace_file
+from shardwright.serving.traffic import request_trace
 from shardwright.serving.traffic.request_trace import parse_trace, read_trace
 
 AZURE = (
@@ -96,10 +96,10 @@ def test_not_utf8() -> None:
 
 
 def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(trace_file, "MAX_REQUESTS", 1)
+    monkeypatch.setattr(request_trace, "MAX_REQUESTS", 1)
     with pytest.raises(DataError, match="line 3: more than 1 requests"):
         parse_trace(OWN.encode(), source="t")
-    monkeypatch.setattr(trace_file, "MAX_FILE_BYTES", 5)
+    monkeypatch.setattr(request_trace, "MAX_FILE_BYTES", 5)
     path = tmp_path / "t.csv"
     path.write_text(OWN)
     with pytest.raises(DataError, match=r"t.csv has \d+ bytes"):

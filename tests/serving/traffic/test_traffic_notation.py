@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from shardwright.errors import UsageError
-from shardwright.job.serving import (
+from shardwright.job.serving_job import (
     ClosedLoop,
     Diurnal,
     NumberFormat,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import DataError, UsageError
-from shardwright.hardware.catalog.constants import DECLARED, SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_constants import DECLARED, SHIPPED, Constants
 from shardwright.validation.fits.predictions import Predictor, predictor
 from shardwright.validation.reader import Fitted
 from shardwright.validation.training.fit_constants import (

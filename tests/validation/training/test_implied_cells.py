@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.model.catalog.catalog import load_model
+from shardwright.model.catalog.models_by_name import load_model
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import Skip, SkipReason
 from shardwright.validation.training.measured_run import TrainingRun

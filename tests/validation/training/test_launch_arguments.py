@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.runtime.arguments import options_of, parse_arguments
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.launch_arguments import options_of, parse_arguments
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import Skip, SkipReason
 from shardwright.validation.tables.table_facts import Facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.runtime.registry import load_runtime, runtime_names
+from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.validation.tables.table_facts import Facts
 from shardwright.validation.training.fit_constants import read_folds
 from shardwright.validation.training.measured_rows import TrainingMetric

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.catalog import find_accelerator
-from shardwright.model.catalog.catalog import catalog_entry
-from shardwright.runtime.registry import load_runtime
-from shardwright.strategy.grid.axes import Recompute
+from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
+from shardwright.model.catalog.models_by_name import catalog_entry
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Recompute
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 from shardwright.validation.tables.skipped_rows import Skip, SkipReason

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.strategy.grid.axes import Recompute
-from shardwright.strategy.grid.schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.grid import Recompute
+from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import Skip, SkipReason
-from shardwright.validation.training import table_spellings as words
+from shardwright.validation.training import table_spellings
 from tests.tiers import examples
 from tests.validation.test_anyones_table import case, read
 
@@ -55,7 +55,7 @@ from tests.validation.test_anyones_table import case, read
     ],
 )
 def test_sharding(said: str, meant: tuple[int, int]) -> None:
-    assert words.sharding(said, node=8) == meant
+    assert table_spellings.sharding(said, node=8) == meant
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_sharding(said: str, meant: tuple[int, int]) -> None:
     ],
 )
 def test_recompute(said: str, meant: tuple[Recompute, int] | None) -> None:
-    assert words.recompute(said) == meant
+    assert table_spellings.recompute(said) == meant
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_recompute(said: str, meant: tuple[Recompute, int] | None) -> None:
 )
 def test_recompute_that_is_not_understood_is_refused(said: str) -> None:
     with pytest.raises(StrategyError, match="recompute"):
-        words.recompute(said)
+        table_spellings.recompute(said)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_recompute_that_is_not_understood_is_refused(said: str) -> None:
     ],
 )
 def test_number_formats(said: str, recipe: str, scale: str) -> None:
-    assert (words.number_format(said), words.scaling(said)) == (recipe, scale)
+    assert (table_spellings.number_format(said), table_spellings.scaling(said)) == (recipe, scale)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_number_formats(said: str, recipe: str, scale: str) -> None:
     ],
 )
 def test_schedules(said: str, meant: str) -> None:
-    assert words.schedule(said) == meant
+    assert table_spellings.schedule(said) == meant
     assert not meant or meant in GRID_SCHEDULES
 
 
@@ -210,10 +210,13 @@ def test_a_device_without_units_is_told() -> None:
     ).map(" ".join)
 )
 def test_any_words_mean_something_or_are_refused(said: str) -> None:
-    for read_words in (words.recompute, lambda text: words.sharding(text, node=8)):
+    for read_words in (
+        table_spellings.recompute,
+        lambda text: table_spellings.sharding(text, node=8),
+    ):
         try:
             read_words(said)
         except StrategyError as error:
             assert error.hint  # noqa: PT017 - whatever is refused has one
-    assert words.schedule(said) in ("", *GRID_SCHEDULES)
-    words.number_format(said)
+    assert table_spellings.schedule(said) in ("", *GRID_SCHEDULES)
+    table_spellings.number_format(said)

@@ -11,7 +11,7 @@ import numpy as np
 from shardwright.arrays import IntArray, distinct, numbers_of
 from shardwright.collectives.groups.tier_counts import Between, Span, bandwidths
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.hardware.link import Tier
 
 _SPARSE = 64

@@ -17,15 +17,15 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
 from shardwright.compiled import allocation_free
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.hardware.graph import counts_by_group
+from shardwright.hardware.device_topology import counts_by_group
 from shardwright.hardware.link import Tier
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.tensor import TABLES
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.schedules.registry import schedule_table
-from shardwright.schedules.table import ActionTable
-from shardwright.strategy.grid.axes import Grid
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.schedule_registry import schedule_table
+from shardwright.strategy.grid.grid import Grid
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 _F, _I, _W, _B = 0, 1, 2, 3

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.runtime.runtime import ElementKernels, LinearLoss, Runtime
 

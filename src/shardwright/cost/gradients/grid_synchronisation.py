@@ -35,7 +35,7 @@ from shardwright.cost.gradients.synchronisation_table import (
 )
 from shardwright.cost.gradients.wire_bytes import sum_sizes
 from shardwright.cost.network.grid_groups import Axes, Network, axes_of, tokens_copied
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.program.block.block_program import BlockProgram
 from shardwright.runtime.runtime import Runtime
 

@@ -14,7 +14,7 @@ from shardwright.cost.network.grid_groups import Network, move_seconds
 from shardwright.cost.network.plan_groups import group_span, network_of_devices
 from shardwright.hardware.device_list import DeviceList
 from shardwright.program.problem import Problem
-from shardwright.program.shard_rules import Sharing
+from shardwright.program.zero_sharding import Sharing
 
 
 def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:

@@ -11,9 +11,9 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.cost.gradients.synchronisation_table import KINDS, PASSES
-from shardwright.model.gradients import runs_backward
+from shardwright.model.backward_reach import runs_backward
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import Parameter, ParameterClass
+from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
 from shardwright.program.block.block_program import BlockProgram, Stored
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.identity_keys import Same

@@ -39,13 +39,13 @@ from shardwright.cost.network.grid_groups import Network, move_seconds
 from shardwright.cost.network.plan_groups import group_span, network_of_devices, own_span
 from shardwright.hardware.device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import without_gradient
+from shardwright.model.backward_reach import without_gradient
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.tensor import ParameterClass
+from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.problem import Problem
-from shardwright.program.shard_rules import Party, ShardRules, Sharing
 from shardwright.program.stages.held_parameters import HeldParameters
 from shardwright.program.stages.stage_segments import Segment
+from shardwright.program.zero_sharding import Party, ShardRules, Sharing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

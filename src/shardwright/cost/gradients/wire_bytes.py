@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.runtime.runtime import Runtime, Scaling
 
 

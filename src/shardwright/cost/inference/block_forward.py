@@ -24,17 +24,17 @@ from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.kernel_seconds import element_seconds
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.network.grid_groups import spans_along
-from shardwright.job.serving import NumberFormat, OperatorPrecision
+from shardwright.job.serving_job import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_size import Context, per_token
+from shardwright.program.block.local_sizes import Context, per_token
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
-from shardwright.runtime.engines.forward import FORWARD
+from shardwright.runtime.engines.engine_forward import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
 """`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""

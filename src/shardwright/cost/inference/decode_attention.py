@@ -8,14 +8,14 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.hardware.catalog.serving_kernels import (
+from shardwright.hardware.catalog.serving_kernel_constants import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
     DECODE_TILE,
     LATENT_COMPUTE,
 )
-from shardwright.hardware.catalog.serving_tables import DecodeTable, serving_tables
-from shardwright.job.serving import NumberFormat
+from shardwright.hardware.catalog.serving_kernel_tables import DecodeTable, serving_tables
+from shardwright.job.serving_job import NumberFormat
 from shardwright.model.ir.operator import AttentionShape
 
 WIDE = 2.0

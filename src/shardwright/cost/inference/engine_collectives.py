@@ -15,12 +15,12 @@ from shardwright.cost.degree_columns import Rows
 from shardwright.cost.inference.backend_names import library_of
 from shardwright.cost.inference.token_exchange import TokenExchange, exchange_ways
 from shardwright.cost.network.grid_groups import Network, move_seconds, network_of, spans_along
-from shardwright.hardware.catalog.generation import generation_of
+from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
+from shardwright.runtime.engines.automatic_settings import AllReduceKind, all_reduce_limit
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
-from shardwright.runtime.engines.rules import AllReduceKind, all_reduce_limit
 
 LOW_LATENCY_TOKENS: Final = 256
 """Most tokens of a rank that DeepEP's kernels for latency take.

@@ -10,9 +10,9 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.monotone_prices import rising
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import q_norm
-from shardwright.hardware.catalog.serving_kernels import SMALL_KERNEL_LAUNCHES
-from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
-from shardwright.job.serving import NumberFormat
+from shardwright.hardware.catalog.serving_kernel_constants import SMALL_KERNEL_LAUNCHES
+from shardwright.hardware.catalog.serving_kernel_tables import FittedForm, serving_tables
+from shardwright.job.serving_job import NumberFormat
 
 
 def form_seconds(

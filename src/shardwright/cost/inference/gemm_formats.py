@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.job.serving import NumberFormat, OperatorPrecision, Precision
+from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 

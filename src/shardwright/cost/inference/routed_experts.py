@@ -10,9 +10,9 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.engine_gemms import form_of, form_seconds
 from shardwright.cost.inference.monotone_prices import rising
 from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.hardware.catalog.serving_kernels import EXPERT_LAUNCHES
-from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
-from shardwright.job.serving import NumberFormat
+from shardwright.hardware.catalog.serving_kernel_constants import EXPERT_LAUNCHES
+from shardwright.hardware.catalog.serving_kernel_tables import FittedForm, serving_tables
+from shardwright.job.serving_job import NumberFormat
 
 
 def active_experts(tokens: FloatArray, *, experts: int, topk: int, local: float) -> FloatArray:

@@ -19,7 +19,10 @@ from shardwright.cost.network.grid_groups import (
     move_seconds,
 )
 from shardwright.hardware.catalog.kernel_tables import curve_seconds
-from shardwright.hardware.catalog.serving_kernels import NORMAL_COMBINE_HOPS, NORMAL_DISPATCH_HOPS
+from shardwright.hardware.catalog.serving_kernel_constants import (
+    NORMAL_COMBINE_HOPS,
+    NORMAL_DISPATCH_HOPS,
+)
 
 
 class TokenExchange(StrEnum):

@@ -21,13 +21,13 @@ from shardwright.cost.kernels.measured_kernels import (
     tile_padding,
 )
 from shardwright.cost.kernels.tile_quantization import unaligned, wave_padding
+from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.kernel_tables import (
     attention_fraction,
     gemm_correction,
     grouped_correction,
 )
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
-from shardwright.hardware.device import Evidence
 from shardwright.model.ir.operator import AttentionShape, Mask
 
 ROW_KERNEL_RATE = 3.0e12

@@ -11,8 +11,14 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.constants import SHIPPED, Constants, clock_ratio
-from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
+from shardwright.hardware.accelerator import (
+    Accelerator,
+    AttentionRates,
+    Evidence,
+    GemmRates,
+    Origin,
+)
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, Constants, clock_ratio
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
 

@@ -11,6 +11,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free
 from shardwright.dtype import Dtype
+from shardwright.hardware.accelerator import Accelerator, AttentionRates, GemmRates
 from shardwright.hardware.catalog.kernel_tables import (
     AttentionTable,
     GemmGrid,
@@ -18,7 +19,6 @@ from shardwright.hardware.catalog.kernel_tables import (
     attention_fraction,
     kernel_tables,
 )
-from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
 from shardwright.model.ir.operator import AttentionShape
 
 TILE: Final = 64

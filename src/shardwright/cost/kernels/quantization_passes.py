@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.hardware.catalog.constants import family_of
+from shardwright.hardware.catalog.fitted_constants import family_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import Phase
 from shardwright.program.block.quantised_operators import is_scaled_by_block, scaled_width

@@ -19,7 +19,7 @@ from shardwright.cost.network.grid_groups import (
     volume_with_rows,
 )
 from shardwright.cost.time_parts import ACROSS
-from shardwright.hardware.catalog.constants import family_of
+from shardwright.hardware.catalog.fitted_constants import family_of
 from shardwright.program.block.block_program import Exposure, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.runtime import ExpertDispatch, Runtime, TpOverlap

@@ -13,9 +13,9 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.cost.network.plan_groups import plan_units
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import StageCells, regular_levels, row_of
 from shardwright.program.layout.devices_by_part import group_and_first_members, projection

@@ -16,6 +16,7 @@ from shardwright.collectives.groups.group_of_members import PairRates
 from shardwright.collectives.groups.tier_counts import Span, lie_alike, span_of, span_with
 from shardwright.collectives.registry import CALL_NCCL, OWN_KERNELS, algorithms_for
 from shardwright.cost.degree_columns import Rows
+from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.kernel_tables import (
     SAME_LINKS,
     TABLE_ORIGIN,
@@ -23,10 +24,9 @@ from shardwright.hardware.catalog.kernel_tables import (
     collective_curves,
     curve_seconds,
 )
-from shardwright.hardware.catalog.serving_tables import engine_curves
+from shardwright.hardware.catalog.serving_kernel_tables import engine_curves
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device import Evidence, Origin
-from shardwright.hardware.graph import Units, units_of
+from shardwright.hardware.device_topology import Units, units_of
 from shardwright.hardware.link import Link, Tier
 from shardwright.lazy_dataclass import dataclass
 

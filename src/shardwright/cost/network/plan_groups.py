@@ -18,7 +18,7 @@ from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.network.grid_groups import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import (
+from shardwright.hardware.device_topology import (
     Units,
     at_work,
     group_ends,

@@ -19,7 +19,7 @@ from shardwright.cost.network.plan_groups import (
     rate_of_level,
     rates_between,
 )
-from shardwright.hardware.graph import Units, level_between
+from shardwright.hardware.device_topology import Units, level_between
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem

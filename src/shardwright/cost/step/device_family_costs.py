@@ -37,17 +37,17 @@ from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTable, LayerTa
 from shardwright.cost.time_parts import MODES
 from shardwright.hardware.device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import has_backward
+from shardwright.model.backward_reach import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
-from shardwright.program.block.cell_structure import CellStructure, on_replica
+from shardwright.model.ir.tensor_dims import TABLES, Dim, ParameterClass
+from shardwright.program.block.plan_structure import CellStructure, on_replica
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import StageCells
 from shardwright.program.layout.stage_replica import replica
 from shardwright.program.problem import Problem
-from shardwright.program.shard_rules import ShardRules, shard_rules
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings
 from shardwright.program.stages.stage_segments import Segment, StageParts
+from shardwright.program.zero_sharding import ShardRules, shard_rules
 from shardwright.runtime.runtime import ScaleGroup
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import ActivationPolicy, Keep

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from shardwright.arrays import IntArray, among
-from shardwright.hardware.catalog.power import power_of
+from shardwright.hardware.catalog.power_limits import power_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass

@@ -29,7 +29,7 @@ from shardwright.cost.tables.grid_rows import Choices, TableRows, grid_choices
 from shardwright.cost.time_parts import EP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 Items = tuple[tuple[str, IntArray], ...]
 

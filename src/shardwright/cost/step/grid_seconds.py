@@ -30,7 +30,7 @@ from shardwright.cost.time_parts import PARTS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.chunk_contents import Content
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 _BYTES_FIELDS: Final = tuple([field.name for field in fields(StepBytes)])
 MAX_PIECES = 4

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.cost.kernels.kernel_seconds import attention_flops
-from shardwright.model.gradients import asks_inputs, without_gradient
+from shardwright.model.backward_reach import asks_inputs, without_gradient
 from shardwright.model.ir.block import MEMORY
 from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem

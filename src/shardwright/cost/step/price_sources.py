@@ -31,13 +31,13 @@ from shardwright.cost.network.grid_groups import Network, measured_groups
 from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
 from shardwright.cost.reduced_problem import block_problem
 from shardwright.cost.tables.plan_blocks import local_sizes
+from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
-from shardwright.hardware.device import Evidence, Origin
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockWork, Kernel, Move, Phase
-from shardwright.program.block.cell_structure import on_replica
 from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.plan_structure import on_replica
 from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import StageCells

@@ -22,7 +22,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import HeldParameters, Holdings, Use
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import TaskKind
-from shardwright.schedules.table import B, F, R, W
+from shardwright.schedules.action_table import B, F, R, W
 from shardwright.strategy.plan.plan import Plan
 
 _COMMUNICATION = (TP, CP, EP)

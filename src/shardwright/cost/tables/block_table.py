@@ -36,7 +36,7 @@ from shardwright.cost.tables.selective_recompute import repeats_move
 from shardwright.cost.tables.table_columns import BlockTable, BlockTables
 from shardwright.cost.time_parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
-from shardwright.program.block.local_size import is_hybrid
+from shardwright.program.block.local_sizes import is_hybrid
 from shardwright.program.block.symbolic_sizes import Degrees
 from shardwright.runtime.runtime import Runtime, TpOverlap
 

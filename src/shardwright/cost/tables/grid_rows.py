@@ -9,7 +9,7 @@ from shardwright.cost.tables.layers_by_chunk import ChunkLayout, first_layers
 from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.cost.time_parts import MODES
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import has_backward
+from shardwright.model.backward_reach import has_backward
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.identity_keys import Same
 from shardwright.program.stages.chunk_contents import Content, chunk_contents

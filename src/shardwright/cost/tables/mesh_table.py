@@ -34,8 +34,8 @@ from shardwright.cost.tables.sharding_overhead import (
     overlap_slowdown,
 )
 from shardwright.cost.tables.table_columns import MeshTable
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.tensor import TABLES
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.program.problem import Problem

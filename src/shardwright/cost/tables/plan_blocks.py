@@ -29,13 +29,13 @@ from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.recompute_and_offload import kept_variant
 from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import repeats_after
+from shardwright.hardware.device_topology import repeats_after
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import BlockProgram
-from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.plan_structure import CellStructure, on_replica
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import Cell, StageCells, indices, regular_levels
 from shardwright.program.layout.stage_replica import replica

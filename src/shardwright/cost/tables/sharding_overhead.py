@@ -16,7 +16,7 @@ from shardwright.cost.kernels.machine_rates import OPERATOR_S
 from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.kernels.quantization_passes import weight_bytes
 from shardwright.cost.network.grid_groups import Network
-from shardwright.hardware.catalog.constants import slowdown_beside
+from shardwright.hardware.catalog.fitted_constants import slowdown_beside
 from shardwright.program.problem import Problem
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.action_rows import ActionRows
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import TaskKind

@@ -10,18 +10,27 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.interpreter.block_run import (
-    run_again,
-    run_backward,
-    run_forward,
-    run_weights,
+from shardwright.execute.device_state.device_parameters import ParameterStore
+from shardwright.execute.device_state.layer_state import (
+    BlockRun,
+    Inputs,
+    LayerState,
+    bring_back,
+    send_away,
 )
+from shardwright.execute.device_state.operator_shares import Site
 from shardwright.execute.interpreter.device_actions import Turn, actions
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.interpreter.expert_loads import ExpertLoads, Routed
 from shardwright.execute.interpreter.layer_hooks import NOTHING, Around
 from shardwright.execute.interpreter.load_balancing_counts import Balance, LaneBalance, balancer
 from shardwright.execute.interpreter.recorder import Tell, silent
+from shardwright.execute.interpreter.run_layer import (
+    run_again,
+    run_backward,
+    run_forward,
+    run_weights,
+)
 from shardwright.execute.interpreter.stage_nodes import (
     Node,
     Output,
@@ -36,21 +45,12 @@ from shardwright.execute.numerics.images.image_token_positions import require_im
 from shardwright.execute.redistribution.edge_layouts import stream_layout
 from shardwright.execute.redistribution.move_tensor import moved
 from shardwright.execute.redistribution.redistribute import Halfway, post, take
-from shardwright.execute.shares.layer_state import (
-    BlockRun,
-    Inputs,
-    LayerState,
-    bring_back,
-    send_away,
-)
-from shardwright.execute.shares.operator_shares import Site
-from shardwright.execute.shares.parameters import ParameterStore
 from shardwright.execute.transport.requests import Task
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import has_backward, without_gradient
+from shardwright.model.backward_reach import has_backward, without_gradient
 from shardwright.model.ir.block import TEXT
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.orders.action_rows import ActionRows
 from shardwright.program.stages.stage_messages import StageEdge, edge_segments

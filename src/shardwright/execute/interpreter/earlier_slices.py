@@ -12,8 +12,8 @@ from typing import TypeVar
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.gathered_positions import looks_around
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.execute.shares.gathered_positions import looks_around
 from shardwright.model.ir.operator import Operator
 
 _Some = TypeVar("_Some", Values, Gradients | None)

@@ -8,12 +8,12 @@ from dataclasses import field
 
 import torch
 
+from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.shares.parameters import Key
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
-from shardwright.model.routers import choice_bias
+from shardwright.model.router_balancing import choice_bias
 from shardwright.program.layout.device_cells import token_box
 from shardwright.program.stages.stage_segments import Segment
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import torch
 
+from shardwright.execute.device_state.device_parameters import ParameterStore, origin
+from shardwright.execute.device_state.flat_buckets import FlatBucket
+from shardwright.execute.device_state.optimizer_shards import Bucket, gathered, summed
+from shardwright.execute.device_state.state_owner_exchange import owned
 from shardwright.execute.interpreter.stage_nodes import Node
 from shardwright.execute.numerics.base.run_precision import Precision
-from shardwright.execute.shares.flat_buckets import FlatBucket
-from shardwright.execute.shares.optimizer_shards import Bucket, gathered, summed
-from shardwright.execute.shares.parameters import ParameterStore, origin
-from shardwright.execute.shares.state_owner_exchange import owned
 from shardwright.execute.transport.requests import Beside, Task, begun, ended
-from shardwright.model.gradients import has_backward, runs_backward, without_gradient
+from shardwright.model.backward_reach import has_backward, runs_backward, without_gradient
 from shardwright.model.ir.operator import Operator
 from shardwright.program.task_arrays import TaskKind
 

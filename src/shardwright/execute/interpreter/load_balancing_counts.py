@@ -28,10 +28,10 @@ from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import asks_inputs, has_backward, without_gradient
-from shardwright.model.ir.graph import Model
+from shardwright.model.backward_reach import asks_inputs, has_backward, without_gradient
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
-from shardwright.model.routers import router_shapes, routers
+from shardwright.model.router_balancing import router_shapes, routers
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.strategy.plan.lane import Lane
 

@@ -9,11 +9,11 @@ from functools import lru_cache
 from shardwright.cost.tables.recompute_and_offload import named_operators
 from shardwright.execute.numerics.base.cut_operator import operator_block, stream_extents
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import without_gradient
+from shardwright.model.backward_reach import without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.strategy.plan.stages import ActivationPolicy
 

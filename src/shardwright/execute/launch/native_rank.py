@@ -7,17 +7,17 @@ from pathlib import Path
 
 import torch
 
+from shardwright.execute.checkpoints.kept_checkpoints import is_due
+from shardwright.execute.device_state.device_parameters import Source
 from shardwright.execute.interpreter.recorder import Recorder
 from shardwright.execute.launch.run_rank import Evaluation, require_finite
 from shardwright.execute.native.checkpoint import kept
 from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.evaluation import evaluate
-from shardwright.execute.native.train import train_native
-from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.kept_checkpoints import is_due
+from shardwright.execute.native.train_grid import train_native
 from shardwright.execute.training.training_loop import Batches, StepReport, Training
-from shardwright.job.training import TrainingJob
-from shardwright.strategy.grid.axes import Grid
+from shardwright.job.training_job import TrainingJob
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.order import Table
 
 

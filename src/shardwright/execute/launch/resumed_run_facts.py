@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from shardwright.errors import DataError, UsageError, nearest
+from shardwright.execute.checkpoints.remembered_options import FACTS, FILE
 from shardwright.execute.launch.run_checks import run_settings
 from shardwright.execute.launch.run_report import RunOptions
-from shardwright.execute.state.remembered_options import FACTS, FILE
 from shardwright.execute.training.mapped_arrays import mapped
 from shardwright.program.problem import Problem
 from shardwright.strategy.plan.plan import Plan

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shardwright.errors import StrategyError, UsageError, nearest
+from shardwright.execute.checkpoints.checkpoint_folders import latest, step_of
 from shardwright.execute.launch.metrics_file import require_appendable
 from shardwright.execute.launch.run_report import (
     BACKENDS,
@@ -18,13 +19,12 @@ from shardwright.execute.launch.run_report import (
     RunOptions,
 )
 from shardwright.execute.launch.tensorboard import require_tensorboard
-from shardwright.execute.state.checkpoint_folders import latest, step_of
 from shardwright.execute.training.learning_rate import CURVES
 from shardwright.execute.training.router_checks import require_biases, require_trainable
 from shardwright.execute.training.token_files import open_rows
 from shardwright.execute.training.weight_decay_exemptions import SPARED
 from shardwright.execute.weights.stored_settings import settings_of
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.problem import Problem
 
 

@@ -7,9 +7,9 @@ from math import isfinite
 from pathlib import Path
 
 from shardwright.errors import DataError, StrategyError
+from shardwright.execute.checkpoints.kept_checkpoints import is_due, keep_last
+from shardwright.execute.device_state.device_parameters import Source
 from shardwright.execute.interpreter.recorder import Recorder
-from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.kept_checkpoints import is_due, keep_last
 from shardwright.execute.training.evaluation import evaluate_rank
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.training_loop import (
@@ -19,7 +19,7 @@ from shardwright.execute.training.training_loop import (
     member,
     train_rank,
 )
-from shardwright.execute.transport.distributed import Network
+from shardwright.execute.transport.torch_distributed import Network
 from shardwright.lazy_dataclass import dataclass
 
 
@@ -108,7 +108,7 @@ def run_rank(
             members = {d: member(d, known, source=source) for d in own}
         else:
             # PyTorch's checkpoints take a second to load, on every rank.
-            from shardwright.execute.state.checkpoint_ranks import begun_rank, save_rank
+            from shardwright.execute.checkpoints.checkpoint_ranks import begun_rank, save_rank
 
             members = begun_rank(own, known, checkpoints, source=source, rank=rank, ranks=ranks)
         done = next(iter(members.values())).steps

@@ -8,7 +8,7 @@ from statistics import median
 
 from shardwright.execute.training.learning_rate import RateCurve
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.step_trace import StepTrace
 
 TEXT = "text"

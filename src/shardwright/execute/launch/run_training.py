@@ -17,6 +17,10 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError, UsageError
+from shardwright.execute.checkpoints.checkpoint_folders import latest
+from shardwright.execute.checkpoints.folder_lock import held
+from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.device_state.device_parameters import Source
 from shardwright.execute.interpreter.recorder import Recorder, collected
 from shardwright.execute.launch.accelerator import backend_of, own_device
 from shardwright.execute.launch.end_with_launcher import ending
@@ -39,23 +43,19 @@ from shardwright.execute.numerics.base.run_precision import (
     precision_of,
     uniform_precision,
 )
-from shardwright.execute.shares.parameters import Source
-from shardwright.execute.state.checkpoint_folders import latest
-from shardwright.execute.state.folder_lock import held
-from shardwright.execute.state.initial_values import InitialValues
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.training.training_loop import StepReport, training
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
-from shardwright.hardware.graph import units_of
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
+from shardwright.hardware.device_topology import units_of
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.problem import Problem
-from shardwright.schedules.table import KINDS
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.form import grid_form
+from shardwright.schedules.action_table import KINDS
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.pytorch_form import grid_form
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
 

@@ -13,11 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from shardwright.execute.native.decoder_module import Lying
-from shardwright.execute.native.engine import Engine
-from shardwright.execute.native.torch_private import own_intervals
-from shardwright.execute.shares.parameters import Key, Source, whole_shape
-from shardwright.execute.state.checkpoint import (
+from shardwright.execute.checkpoints.checkpoint import (
     VALUE,
     Saved,
     SavedSource,
@@ -25,13 +21,17 @@ from shardwright.execute.state.checkpoint import (
     tensor_name,
     write_files,
 )
-from shardwright.execute.state.checkpoint_folders import latest
-from shardwright.execute.state.checkpoint_planners import Piece
-from shardwright.execute.state.checkpoint_ranks import save_files, together
-from shardwright.execute.state.kept_checkpoints import is_due, keep_last
+from shardwright.execute.checkpoints.checkpoint_folders import latest
+from shardwright.execute.checkpoints.checkpoint_planners import Piece
+from shardwright.execute.checkpoints.checkpoint_ranks import save_files, together
+from shardwright.execute.checkpoints.kept_checkpoints import is_due, keep_last
+from shardwright.execute.device_state.device_parameters import Key, Source, whole_shape
+from shardwright.execute.native.decoder_module import Lying
+from shardwright.execute.native.engine import Engine
+from shardwright.execute.native.torch_private import own_intervals
 from shardwright.execute.training.training_loop import StepReport, Training
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 
 MOMENTS = {"first": "exp_avg", "second": "exp_avg_sq"}
 """Names of the optimizer's states: ours, and those of PyTorch's AdamW."""

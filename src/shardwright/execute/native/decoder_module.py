@@ -10,21 +10,26 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from shardwright.execute.device_state.device_parameters import Key, origin
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.native.attention import Core, NativeRotary
+from shardwright.execute.native.attention_modules import Core, NativeRotary
 from shardwright.execute.native.context_parallel_tokens import WHOLE, Context
-from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
+from shardwright.execute.native.expert_modules import (
+    NativePermute,
+    NativeUnpermute,
+    Products,
+    Route,
+)
 from shardwright.execute.numerics.layers.activation_functions import (
     activation_name,
     apply_activation,
     clamped_gate,
 )
-from shardwright.execute.shares.parameters import Key, origin
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.strategy.plan.stages import ActivationPolicy
 

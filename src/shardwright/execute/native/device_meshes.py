@@ -15,9 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.token_dispatch import Owners
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import expert_shard
 from shardwright.strategy.grid.expert_mesh import dense_axes, fold
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import expert_shard
 
 Steps = tuple[tuple[int, int], ...]
 """(size, stride) of what a dim of a mesh is made of, innermost first."""

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import Source, parameter_of
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.native.context_parallel_tokens import Tokens, context_of, tokens_of
 from shardwright.execute.native.decoder_module import Stage
@@ -28,21 +29,20 @@ from shardwright.execute.native.tensor_parallel_styles import place
 from shardwright.execute.native.tied_parameters import Copies, copies
 from shardwright.execute.native.torch_private import local, pipeline
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
-from shardwright.execute.shares.parameters import Source, parameter_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.weight_decay_exemptions import is_spared
-from shardwright.job.training import TrainingJob
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import require_legal
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import require_legal
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_counts import grid_facts
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.verify.check import require_valid
+from shardwright.strategy.verify.check_plan import require_valid
 
 IGNORED = -100
 """PyTorch's label of a token without a loss."""

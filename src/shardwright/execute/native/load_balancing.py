@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.execute.native.decoder_module import Stage
-from shardwright.execute.native.experts import Route
+from shardwright.execute.native.expert_modules import Route
 from shardwright.execute.numerics.base.local_tensors import at_least_float32
 from shardwright.execute.numerics.experts.load_balancing_loss import (
     balance_loss,
@@ -18,7 +18,7 @@ from shardwright.execute.numerics.experts.load_balancing_loss import (
     token_share_of_loss,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

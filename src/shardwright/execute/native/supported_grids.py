@@ -7,15 +7,15 @@ from math import gcd
 
 from shardwright.errors import StrategyError
 from shardwright.execute.training.optimizer import require_adamw
-from shardwright.job.training import TrainingJob
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.expand import expert_shard
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.schedules import grid_schedule
-from shardwright.strategy.violation import Violation
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_schedules import grid_schedule
+from shardwright.strategy.grid.grid_to_plan import expert_shard
+from shardwright.strategy.grid.model_counts import grid_facts
+from shardwright.strategy.rule_violations import Violation
 
 
 def expressible(model: Model, grid: Grid, *, job: TrainingJob) -> Violation | None:

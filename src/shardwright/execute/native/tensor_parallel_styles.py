@@ -20,15 +20,15 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from shardwright.execute.native.attention import NativeRotary
+from shardwright.execute.device_state.device_parameters import Source, part
+from shardwright.execute.native.attention_modules import NativeRotary
 from shardwright.execute.native.decoder_module import Layer, Stage, step_path
 from shardwright.execute.native.device_meshes import Meshes, holders, owned_by, owners_of
-from shardwright.execute.native.experts import cut_experts, spread_experts
+from shardwright.execute.native.expert_modules import cut_experts, spread_experts
 from shardwright.execute.native.torch_private import local, own_intervals
-from shardwright.execute.shares.parameters import Source, part
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import Grid
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.grid import Grid
 
 CUT = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
 """Dims that tensor parallelism cuts."""

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from shardwright.execute.device_state.device_parameters import Key, origin
 from shardwright.execute.native.decoder_module import Stage
 from shardwright.execute.native.torch_private import local
-from shardwright.execute.shares.parameters import Key, origin
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.stages.stage_segments import StageParts
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from math import gcd, prod
 
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.settings import LongRotary, Settings
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.model.ir.operator_constants import LongRotary, Settings
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.layout.device_cells import cut_dims, reference_runs
 from shardwright.program.stages.stage_segments import plan_stages
 from shardwright.strategy.plan.plan import Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 
 TOLERANCE = 1e-10
 """Largest difference of float64 numbers of about one that order of sums explains, with room."""

@@ -11,11 +11,11 @@ from math import isqrt, lcm
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import Key, seeded
 from shardwright.execute.proof.narrower_model import shrink_for
 from shardwright.execute.proof.proof_result import Proof
 from shardwright.execute.proof.short_windows import reach_of, short_reach
 from shardwright.execute.proof.shorter_step import num_operators, shortened
-from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.training.image_files import has_class_token, has_grid, patch_operator
 from shardwright.execute.training.training_step import (
     StepResult,
@@ -24,16 +24,16 @@ from shardwright.execute.training.training_step import (
     run_step,
 )
 from shardwright.execute.transport.communication_record import Trace
-from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.blocks.vision import IMAGE
+from shardwright.job.training_job import SequenceLength, TrainingJob
+from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.block import TEXT
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import ImageInput, TextRotary
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import ImageInput, TextRotary
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import indices, largest_remainder
 from shardwright.program.stages.stage_segments import StageParts, plan_stages
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.verify.check import require_valid
+from shardwright.strategy.verify.check_plan import require_valid
 
 FEWEST = 8
 """Positions of a sequence that nothing cuts."""

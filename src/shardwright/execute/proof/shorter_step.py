@@ -8,8 +8,8 @@ from collections import Counter
 from dataclasses import replace
 
 from shardwright.errors import ShardwrightError
-from shardwright.job.training import TrainingJob
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.stages.stage_messages import stage_edges
@@ -18,7 +18,7 @@ from shardwright.strategy.plan.lane import Lane, Role
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Item, Stage
-from shardwright.strategy.verify.check import require_valid
+from shardwright.strategy.verify.check_plan import require_valid
 
 LAYERS = (4, 2, 1)
 """Layers of an item that are kept, the most first."""

@@ -10,15 +10,15 @@ from functools import lru_cache
 
 import torch
 
+from shardwright.execute.device_state.gathered_positions import is_spread, looks_around
 from shardwright.execute.numerics.base.cut_operator import is_expert_choice, is_stand_in
 from shardwright.execute.redistribution.box_overlaps import overlap
 from shardwright.execute.redistribution.move_tensor import moved
-from shardwright.execute.shares.gathered_positions import is_spread, looks_around
 from shardwright.execute.transport.requests import Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.shared_key_cotangents import CotangentRoute, shared_cotangent_routes
 from shardwright.program.layout.device_cells import StageCells, indices

@@ -26,7 +26,7 @@ from shardwright.execute.transport.requests import (
     Take,
     Task,
 )
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
 from shardwright.program.transition.transition_steps import StepKind

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from shardwright.execute.redistribution.box_overlaps import Overlap, overlap
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import (
     Box,
@@ -23,8 +23,8 @@ from shardwright.program.layout.tensor_layout import (
     joined_intervals,
     volume,
 )
+from shardwright.program.transition.find_transition import best_acts, transition
 from shardwright.program.transition.layout_pieces import Component, Group, PlacedPiece
-from shardwright.program.transition.transition import best_acts, transition
 from shardwright.program.transition.transition_steps import Flow, StepKind
 
 Range = tuple[int, int]

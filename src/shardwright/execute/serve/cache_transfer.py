@@ -9,16 +9,16 @@ from functools import lru_cache
 
 import torch
 
+from shardwright.execute.device_state.operator_shares import place_of
 from shardwright.execute.redistribution.redistribute import redistribute
 from shardwright.execute.serve.cache_blocks import BlockTables, Reach, reach_of
 from shardwright.execute.serve.cached_latent_attention import latent_operators
 from shardwright.execute.serve.device_cache import Spot
 from shardwright.execute.serve.worker import ServingWorker, site_of
-from shardwright.execute.shares.operator_shares import place_of
 from shardwright.execute.transport.requests import Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.tensor_layout import Holding, Interval, Layout
 from shardwright.program.stages.stage_segments import Segment, StageParts

@@ -38,7 +38,7 @@ from shardwright.execute.serve.device_cache import Spot
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.absorbed import latent_of
+from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import Source, seeded
 from shardwright.execute.serve.scheduled_serving import Scheduled, run, run_split
 from shardwright.execute.serve.server import Server, server
 from shardwright.execute.serve.serving_proof import Log, ServedProof
 from shardwright.execute.serve.unsplit_logits import whole_logits
 from shardwright.execute.serve.worker import CacheSize
-from shardwright.execute.shares.parameters import Source, seeded
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.serving.policy.scheduler_state import (
     BLOCK_TOKENS,
     BLOCKS,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shardwright.errors import StrategyError
 from shardwright.model.ir.block import TEXT
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Mask, OperatorKind
 
 

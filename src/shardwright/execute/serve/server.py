@@ -10,6 +10,7 @@ from dataclasses import field
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import Source
 from shardwright.execute.serve.cache_transfer import Side, has_states, transfer_task
 from shardwright.execute.serve.cached_operators import Absorb
 from shardwright.execute.serve.iteration_batch import Part, Rows, rows_of
@@ -19,12 +20,11 @@ from shardwright.execute.serve.worker import (
     iteration_task,
     serving_worker,
 )
-from shardwright.execute.shares.parameters import Source
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.strategy.plan.plan import Plan
 
 Drive = Callable[[Mapping[int, Task[object]]], Mapping[int, object]]

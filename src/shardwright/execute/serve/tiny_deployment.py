@@ -10,9 +10,9 @@ from dataclasses import replace
 from shardwright.execute.proof.narrower_model import shrink, shrink_for
 from shardwright.execute.proof.short_windows import ShortReach, short_reach
 from shardwright.execute.serve.served_model import require_served, served_model
-from shardwright.model.ir.graph import Model, Run
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
+from shardwright.model.ir.model_graph import Model, Run
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.plan import Plan
 
 

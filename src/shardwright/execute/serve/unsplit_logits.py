@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import torch
 
+from shardwright.execute.device_state.device_parameters import ParameterStore, Source
+from shardwright.execute.device_state.layer_state import BlockRun
 from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
 from shardwright.execute.interpreter.stage_nodes import Node
@@ -18,18 +20,16 @@ from shardwright.execute.numerics.base.operator_protocol import (
 )
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.shares.layer_state import BlockRun
-from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.training.training_step import forward_work, unsplit
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
-from shardwright.job.training import SequenceLength, TrainingJob
+from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 
 
 def whole_logits(

@@ -10,6 +10,9 @@ from dataclasses import replace
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import ParameterStore, Source
+from shardwright.execute.device_state.layer_state import BlockRun
+from shardwright.execute.device_state.operator_shares import Site, place_of
 from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.device_walk import DeviceWork, Walker
 from shardwright.execute.interpreter.stage_nodes import Node
@@ -19,17 +22,14 @@ from shardwright.execute.serve.cached_operators import Absorb, ServedLayer
 from shardwright.execute.serve.device_cache import DeviceCache
 from shardwright.execute.serve.iteration_batch import Rows
 from shardwright.execute.serve.served_model import require_served
-from shardwright.execute.shares.layer_state import BlockRun
-from shardwright.execute.shares.operator_shares import Site, place_of
-from shardwright.execute.shares.parameters import ParameterStore, Source
 from shardwright.execute.training.training_step import forward_work
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEXT
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.stages.stage_segments import Segment, StageParts
 from shardwright.strategy.plan.plan import Plan
 

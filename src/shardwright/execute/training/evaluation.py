@@ -10,8 +10,8 @@ import torch
 from shardwright.execute.interpreter.device_walk import Batch, forward_task
 from shardwright.execute.interpreter.layer_hooks import dropped, filled
 from shardwright.execute.training.training_loop import Member, Training, cadenced, counted_losses
-from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Reduce, Task
+from shardwright.execute.transport.torch_distributed import Network
 
 
 def evaluation_task(own: Member, known: Training, *, batch: Batch) -> Task[float]:

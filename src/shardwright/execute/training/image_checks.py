@@ -8,9 +8,9 @@ from shardwright.errors import DataError, StrategyError
 from shardwright.execute.numerics.images.merged_tokens import neighbour_count, splits_tokens
 from shardwright.execute.numerics.images.patch_grid import image_grid
 from shardwright.execute.training.image_files import has_grid
-from shardwright.job.training import TrainingJob
-from shardwright.model.blocks.vision import IMAGE
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.program.layout.device_cells import StageCells, token_box
 from shardwright.program.layout.tensor_layout import Indices

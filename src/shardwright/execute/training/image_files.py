@@ -9,11 +9,11 @@ import numpy as np
 
 from shardwright.errors import DataError
 from shardwright.execute.training.mapped_arrays import mapped
-from shardwright.job.training import TrainingJob
-from shardwright.model.blocks.vision import IMAGE
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.settings import ImageInput, PositionAxes, TextRotary
+from shardwright.model.ir.operator_constants import ImageInput, PositionAxes, TextRotary
 
 FLOATS = ("float16", "float32", "float64")
 HINT = (

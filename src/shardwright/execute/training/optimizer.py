@@ -6,10 +6,10 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.activation_offload import host_like
 from shardwright.execute.numerics.base.run_precision import Precision
-from shardwright.execute.shares.offload import host_like
 from shardwright.execute.training.learning_rate import CONSTANT, RateCurve
-from shardwright.job.training import Optimizer, OptimizerFamily
+from shardwright.job.training_job import Optimizer, OptimizerFamily
 from shardwright.lazy_dataclass import dataclass
 
 SMALL = 1e-6

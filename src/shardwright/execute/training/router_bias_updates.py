@@ -16,7 +16,7 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.shares.parameters import Key, ParameterStore
+from shardwright.execute.device_state.device_parameters import Key, ParameterStore
 from shardwright.execute.transport.requests import Reduce, Task
 
 

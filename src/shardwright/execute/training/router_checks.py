@@ -5,9 +5,9 @@ no PyTorch.
 from __future__ import annotations
 
 from shardwright.errors import StrategyError
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
-from shardwright.model.routers import choice_biases, router_shapes
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.router_balancing import choice_biases, router_shapes
 
 
 def require_trainable(model: Model, settings: Settings) -> None:

@@ -12,10 +12,10 @@ import torch
 from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.training.image_files import patches_of
 from shardwright.execute.training.token_files import TEXT, open_rows
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.vision import IMAGE
-from shardwright.model.ir.graph import Model
+from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.ir.model_graph import Model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ import numpy as np
 from shardwright.errors import DataError
 from shardwright.execute.training.image_files import open_images, require_places
 from shardwright.execute.training.mapped_arrays import mapped
-from shardwright.job.training import TrainingJob
-from shardwright.model.blocks.vision import IMAGE
-from shardwright.model.ir.graph import Model
+from shardwright.job.training_job import TrainingJob
+from shardwright.model.blocks.vision_language import IMAGE
+from shardwright.model.ir.model_graph import Model
 
 CHUNK = 1 << 24
 KINDS = ("uint8", "uint16", "uint32", "int32", "int64")

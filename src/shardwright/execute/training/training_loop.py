@@ -11,25 +11,25 @@ from typing import cast
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device_actions import weight_passes
-from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, device_task
-from shardwright.execute.interpreter.expert_loads import ExpertLoads
-from shardwright.execute.interpreter.layer_hooks import Cadenced, dropped, filled, own_gradients
-from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
-from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
-from shardwright.execute.shares.flat_buckets import FlatBucket
-from shardwright.execute.shares.gradients import gradient_groups
-from shardwright.execute.shares.offload import SHARE
-from shardwright.execute.shares.optimizer_shards import Bucket, Places, hold, views
-from shardwright.execute.shares.parameters import (
+from shardwright.execute.device_state.activation_offload import SHARE
+from shardwright.execute.device_state.device_parameters import (
     Key,
     ParameterStore,
     Source,
     parameter_of,
     whole_shape,
 )
-from shardwright.execute.shares.plan_buckets import plan_buckets
-from shardwright.execute.shares.state_owner_exchange import owned, owned_of_sum, renewed
+from shardwright.execute.device_state.flat_buckets import FlatBucket
+from shardwright.execute.device_state.gradient_buckets import plan_buckets
+from shardwright.execute.device_state.gradient_reduction import gradient_groups
+from shardwright.execute.device_state.optimizer_shards import Bucket, Places, hold, views
+from shardwright.execute.device_state.state_owner_exchange import owned, owned_of_sum, renewed
+from shardwright.execute.interpreter.device_actions import weight_passes
+from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, device_task
+from shardwright.execute.interpreter.expert_loads import ExpertLoads
+from shardwright.execute.interpreter.layer_hooks import Cadenced, dropped, filled, own_gradients
+from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
+from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.training.optimizer import (
     AdamW,
     Moments,
@@ -44,19 +44,19 @@ from shardwright.execute.training.router_checks import require_biases, require_t
 from shardwright.execute.training.training_step import prepare
 from shardwright.execute.training.weight_decay_exemptions import is_spared
 from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.distributed import Network
 from shardwright.execute.transport.requests import Beside, Reduce, Task, begun, ended
-from shardwright.hardware.graph import Units
-from shardwright.job.training import TrainingJob
+from shardwright.execute.transport.torch_distributed import Network
+from shardwright.hardware.device_topology import Units
+from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.settings import Settings
-from shardwright.model.routers import choice_biases
+from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.router_balancing import choice_biases
 from shardwright.program.layout.device_cells import token_box
-from shardwright.program.shard_rules import ShardRule, ShardRules, shard_rules
 from shardwright.program.stages.held_parameters import parameter_places
 from shardwright.program.task_arrays import TaskKind
+from shardwright.program.zero_sharding import ShardRule, ShardRules, shard_rules
 from shardwright.strategy.plan.plan import Cadence, Plan, State
 
 Batches = Callable[[int], Batch]

@@ -10,23 +10,32 @@ from math import inf, isnan
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.device_state.device_parameters import (
+    Key,
+    ParameterStore,
+    Source,
+    whole_shape,
+)
+from shardwright.execute.device_state.gradient_reduction import (
+    Groups,
+    gradient_groups,
+    sum_gradients,
+)
 from shardwright.execute.interpreter.device_walk import Batch, DeviceWork, Outcome, device_task
 from shardwright.execute.interpreter.load_balancing_counts import lane_balances
-from shardwright.execute.shares.gradients import Groups, gradient_groups, sum_gradients
-from shardwright.execute.shares.parameters import Key, ParameterStore, Source, whole_shape
 from shardwright.execute.training.image_checks import require_images
 from shardwright.execute.training.key_selection_checks import require_selections
 from shardwright.execute.training.router_checks import require_trainable
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.requests import Task
-from shardwright.hardware.graph import Units
-from shardwright.job.training import TrainingJob
+from shardwright.hardware.device_topology import Units
+from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import TEACHER
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.layout.device_cells import largest_remainder
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.stages.stage_messages import stage_edges
@@ -35,7 +44,7 @@ from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Item, Placement, Selector, Stage
-from shardwright.strategy.verify.check import require_valid
+from shardwright.strategy.verify.check_plan import require_valid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.model.ir.tensor import Dim, Parameter, ParameterClass
+from shardwright.model.ir.tensor_dims import Dim, Parameter, ParameterClass
 
 VECTORS: Final = "vectors"
 EMBEDDINGS: Final = "embeddings"

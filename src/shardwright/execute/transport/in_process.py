@@ -13,7 +13,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.communication_record import Trace
-from shardwright.execute.transport.messages import reduced
+from shardwright.execute.transport.group_messages import reduced
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,

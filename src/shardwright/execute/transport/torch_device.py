@@ -6,7 +6,7 @@ from dataclasses import field
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.layout.tensor_layout import Box, Indices, Interval
 
 

@@ -1,4 +1,4 @@
 """Weights in the format of Hugging Face: names, reading and writing.
 
-Checkpoints of a run are in execute.state.
+Checkpoints of a run are in execute.checkpoints.
 """

@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.shares.parameters import Key, parameter_of
-from shardwright.execute.state.checkpoint import SavedSource, has_block, read, tensor_name
+from shardwright.execute.checkpoints.checkpoint import SavedSource, has_block, read, tensor_name
+from shardwright.execute.device_state.device_parameters import Key, parameter_of
 from shardwright.execute.weights.parameter_layout import owned
 from shardwright.execute.weights.read_weights import FLOATS, open_weights
 from shardwright.execute.weights.stored_settings import settings_of
 from shardwright.execute.weights.write_weights import WORDS, save_weights
-from shardwright.model.blocks.predictor import MODULE, without_predictors
-from shardwright.model.ir.graph import Model
+from shardwright.model.blocks.multi_token_prediction import MODULE, without_predictors
+from shardwright.model.ir.model_graph import Model
 
 MASTER = "master"
 

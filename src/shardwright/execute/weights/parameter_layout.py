@@ -10,16 +10,16 @@ from math import prod
 import numpy as np
 
 from shardwright.errors import DataError
+from shardwright.execute.device_state.device_parameters import Key
 from shardwright.execute.numerics.positions.rotary_angles import rotated_pair_count
-from shardwright.execute.shares.parameters import Key
 from shardwright.execute.weights.naming_rules import Family, Rule
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.predictor import MODULE
-from shardwright.model.ir.graph import Model
+from shardwright.model.blocks.multi_token_prediction import MODULE
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.settings import Settings
-from shardwright.model.ir.tensor import Dim, Parameter
-from shardwright.model.trained import LEFT_OUT
+from shardwright.model.ir.operator_constants import Settings
+from shardwright.model.ir.tensor_dims import Dim, Parameter
+from shardwright.model.trained_parameters import LEFT_OUT
 from shardwright.program.layout.tensor_layout import Box, Interval, count, joined_intervals
 
 MOST_RUNS = 64

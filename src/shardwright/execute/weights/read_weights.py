@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.shares.parameters import Key, origin, whole_shape
-from shardwright.execute.state.initial_values import InitialValues
+from shardwright.execute.checkpoints.initial_values import InitialValues
+from shardwright.execute.device_state.device_parameters import Key, origin, whole_shape
 from shardwright.execute.weights.naming_rules import Family
 from shardwright.execute.weights.parameter_layout import (
     Patch,
@@ -24,11 +24,11 @@ from shardwright.execute.weights.parameter_layout import (
 )
 from shardwright.execute.weights.parameter_names import CONFIG, family_of
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.predictor import predictors_of, without_predictors
+from shardwright.model.blocks.multi_token_prediction import predictors_of, without_predictors
 from shardwright.model.families.huggingface_config import load_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.tensor import ParameterClass
-from shardwright.model.trained import LEFT_OUT
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.tensor_dims import ParameterClass
+from shardwright.model.trained_parameters import LEFT_OUT
 from shardwright.program.layout.tensor_layout import Box, count
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"

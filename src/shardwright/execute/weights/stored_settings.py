@@ -8,8 +8,8 @@ from shardwright.errors import DataError, ModelError
 from shardwright.execute.weights.parameter_names import CONFIG, family_of
 from shardwright.model.families.huggingface_config import language_config, parse_config
 from shardwright.model.families.model_settings import differences, settings_of_fields
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import Settings
 
 
 def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:

@@ -18,15 +18,15 @@ from pathlib import Path
 import torch
 
 from shardwright.errors import DataError
-from shardwright.execute.shares.parameters import Key, Parts, Source, part, whole_shape
+from shardwright.execute.device_state.device_parameters import Key, Parts, Source, part, whole_shape
 from shardwright.execute.weights.parameter_layout import Patch, Stored, owned, patches, stored
 from shardwright.execute.weights.parameter_names import CONFIG, family_of
 from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.predictor import PREDICTED, predictors_of
+from shardwright.model.blocks.multi_token_prediction import PREDICTED, predictors_of
 from shardwright.model.families.huggingface_config import parse_config
-from shardwright.model.ir.graph import Model
-from shardwright.model.routers import choice_biases
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.router_balancing import choice_biases
 
 SHARD_BYTES = 5_000_000_000
 WORDS = {dtype: word for word, dtype in FLOATS.items()}

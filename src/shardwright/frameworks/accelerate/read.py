@@ -24,9 +24,9 @@ from shardwright.frameworks.pytorch_fsdp.read import Sharding, sharding
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 _DEGREES: Final = "parallelism-config.parallelism-config-"
 _LAUNCH: Final = "accelerate."

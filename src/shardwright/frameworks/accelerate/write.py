@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.accelerate.settings import SETTINGS
-from shardwright.frameworks.deepspeed import write as deepspeed
+from shardwright.frameworks.deepspeed import write
 from shardwright.frameworks.export.common_shortfalls import (
     another_framework,
     core_recomputed,
@@ -31,9 +31,9 @@ from shardwright.frameworks.export.start_script import MASTER, NODE, PORT, start
 from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls
 from shardwright.frameworks.settings.setting_table import written_settings
-from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import ElementKernels
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.runtime.runtime_options import chosen
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 FILE, SCRIPT = "accelerate.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
@@ -52,7 +52,7 @@ def _shortfalls(given: Given) -> Iterator[Shortfall]:
             hint="ep 1, or --to deepspeed",
         )
     if _trades_heads(grid):
-        yield from deepspeed.grid_shortfalls(grid)
+        yield from write.grid_shortfalls(grid)
         yield from another_framework(given, "DeepSpeed")
     else:
         yield from _of_fsdp2(grid)
@@ -134,7 +134,7 @@ def _values(given: Given) -> dict[str, Any]:
         # Beside a file of DeepSpeed's, which has the number format, it refuses to be told.
         return found | {
             "kind": "DEEPSPEED",
-            "deepspeed_file": deepspeed.CONFIG,
+            "deepspeed_file": write.CONFIG,
             "launcher": "standard",
             "is_made_sharded": grid.zero == 3,
             "shards": grid.dp,
@@ -173,10 +173,10 @@ def _of_deepspeed(given: Given) -> tuple[ExportFile, ...]:
     # It makes DeepSpeed's groups of a sequence itself, from its own file.
     own = {
         key: value
-        for key, value in deepspeed.configuration(given).items()
+        for key, value in write.configuration(given).items()
         if key not in ("sequence_parallel_size", "data_parallel_size")
     }
-    return (ExportFile(name=deepspeed.CONFIG, text=json.dumps(own, indent=2) + "\n"),)
+    return (ExportFile(name=write.CONFIG, text=json.dumps(own, indent=2) + "\n"),)
 
 
 def _comments(given: Given) -> Iterator[str]:

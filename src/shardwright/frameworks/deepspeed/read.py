@@ -16,8 +16,8 @@ from shardwright.frameworks.launch.launch import Launch, LaunchReader, Written
 from shardwright.frameworks.launch.launch_degrees import launch_of, replicas
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 _SIGNATURE: Final = Signature(
     kinds=CONFIGURATIONS | {FileKind.COMMAND},

@@ -28,9 +28,9 @@ from shardwright.frameworks.export.nested_settings import Settings, nested, sett
 from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.settings.setting_table import Pair, grid_values, written_settings
-from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import ElementKernels
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.runtime.runtime_options import chosen
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 CONFIG, SCRIPT = "ds_config.json", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp")

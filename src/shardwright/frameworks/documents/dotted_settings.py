@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.runtime.arguments import Arguments
+from shardwright.runtime.launch_arguments import Arguments
 from shardwright.units import MAX_INTEGER_BITS
 
 MAX_DEPTH: Final = 30
@@ -48,7 +48,9 @@ def _document(text: str, suffix: str, name: str) -> Any:
             return tomllib.loads(text)
         if suffix == ".json":
             return json.loads(text)
-        from shardwright.hardware.files.yaml_text import read_yaml  # yaml only where a file is read
+        from shardwright.hardware.files.bounded_yaml import (
+            read_yaml,  # yaml only where a file is read
+        )
 
         return read_yaml(text, what=name[:60])
     except ShardwrightError as error:

@@ -113,7 +113,7 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
 
 
 def _objects(text: str, suffix: str, name: str) -> Iterator[Any]:
-    from shardwright.hardware.files.yaml_text import read_yaml  # yaml only where a file is read
+    from shardwright.hardware.files.bounded_yaml import read_yaml  # yaml only where a file is read
 
     parts = [text] if suffix == ".json" else re.split(r"^---.*$", text, flags=re.MULTILINE)
     if len(parts) > MAX_DOCUMENTS:

@@ -9,9 +9,9 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.frameworks.export.exporter import Given, Shortfall
-from shardwright.job.training import OptimizerFamily
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.ranks import same_ranks
+from shardwright.job.training_job import OptimizerFamily
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.rank_coordinates import same_ranks
 
 
 def another_framework(given: Given, *names: str) -> Iterator[Shortfall]:

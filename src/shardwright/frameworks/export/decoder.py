@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from shardwright.frameworks.export.exporter import Shortfall
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
-from shardwright.strategy.grid.facts import layer_runs
+from shardwright.strategy.grid.model_counts import layer_runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.meshes import Mesh
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_by_stage import Mesh
 from shardwright.strategy.plan.order import Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.printable import MAX_STRATEGY, printable

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Collection
 
 from shardwright.frameworks.export.exporter import Given
-from shardwright.runtime.options import OF_EXPERTS
-from shardwright.strategy.grid.facts import has_experts
+from shardwright.runtime.runtime_options import OF_EXPERTS
+from shardwright.strategy.grid.model_counts import has_experts
 
 
 def values_set(given: Given, *frameworks: str) -> dict[str, str]:

@@ -20,8 +20,8 @@ from shardwright.frameworks.export.hosts import Host
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.ranks import coordinates
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.rank_coordinates import coordinates
 from shardwright.strategy.plan.stages import Stage
 
 RANKS, TABLE, HOSTS = "ranks.json", "ranks.csv", "hostfile"

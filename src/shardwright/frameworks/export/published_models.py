@@ -9,8 +9,8 @@ from functools import cache
 from typing import TypeVar
 
 from shardwright.frameworks.export.exporter import Shortfall
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.ir.model_graph import Model
 
 Name = TypeVar("Name")
 

@@ -16,7 +16,7 @@ from shardwright.frameworks.megatron.field_names import (
 )
 from shardwright.frameworks.megatron.read import USUAL_RUNTIME, Dialect, dialect_reader
 from shardwright.frameworks.settings.name_lists import names
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 
 _FLAGSCALE_SECTIONS: Final = names(
     "system. model. data. train.system. train.model. system.optimizer. model.optimizer."

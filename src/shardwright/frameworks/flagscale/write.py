@@ -21,7 +21,7 @@ from shardwright.frameworks.megatron.plan_arguments import (
 )
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.hardware.cluster import Cluster
-from shardwright.strategy.grid.meshes import Mesh, joined, stages_of
+from shardwright.strategy.grid.grid_by_stage import Mesh, joined, stages_of
 
 CONFIG, TRAIN = "config.yaml", "train/plan.yaml"
 FRAMEWORKS: Final = ("FlagScale", "Megatron-Core")

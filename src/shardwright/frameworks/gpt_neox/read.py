@@ -32,8 +32,8 @@ from shardwright.frameworks.settings.unpriced_settings import (
 )
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.settings.verdicts import judged
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/EleutherAI/gpt-neox/blob/main/configs/neox_arguments.md"
 _UNDERSTOOD: Final = MappingProxyType(

@@ -10,7 +10,7 @@ from typing import Final
 
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 
 NAMES: Final = name_set(
     "model-name-or-path base-model model model-id-or-path"

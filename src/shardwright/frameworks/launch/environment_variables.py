@@ -13,7 +13,7 @@ from typing import Final
 
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 _ON: Final = name_set("1 true yes on y")
 _SLOWS: Final[Mapping[str, tuple[frozenset[str], str]]] = MappingProxyType(

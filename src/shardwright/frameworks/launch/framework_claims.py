@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.arguments import Arguments
+from shardwright.runtime.launch_arguments import Arguments
 
 
 class FileKind(StrEnum):

@@ -11,10 +11,10 @@ from shardwright.frameworks.launch.framework_claims import Claim, Document, Sign
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.violation import Violation
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.rule_violations import Violation
 
 ORDER: Final = "pipeline-order-table"
 """Name of the setting that the rows of a table of the pipeline's order are, where a file of a

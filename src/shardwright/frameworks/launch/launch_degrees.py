@@ -12,14 +12,14 @@ from shardwright.errors import StrategyError
 from shardwright.frameworks.launch.launch import Launch, Written
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import OFF, Arguments, options_of, parse_arguments
-from shardwright.runtime.options import OF_EXPERTS, ordered
-from shardwright.runtime.registry import load_runtime
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import OFF, Arguments, options_of, parse_arguments
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import grid_facts, has_experts
-from shardwright.strategy.grid.rules import canonical
+from shardwright.runtime.runtime_options import OF_EXPERTS, ordered
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.model_counts import grid_facts, has_experts
 
 WHOLE_LAYERS: Final = (("recompute_layers", ("0",)),)
 """No setting of the framework says how many layers run again: all of a stage's do, or none."""

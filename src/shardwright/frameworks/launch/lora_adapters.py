@@ -8,8 +8,8 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.frameworks.settings.value_forms import whole_number
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
-from shardwright.model.trained import LINEAR
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.trained_parameters import LINEAR
 
 EVERY: Final = frozenset({"all", "all-linear", "all_linear", "true"})
 """Words for the products of all layers."""

@@ -10,9 +10,9 @@ from typing import Final
 
 from shardwright.frameworks.export.published_models import published
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.facts import grid_facts, num_layers
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.model_counts import grid_facts, num_layers
 
 TRANSFORMERS: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from shardwright.frameworks.export.exporter import Given, Shortfall
 from shardwright.frameworks.maxtext.settings import AXES
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 
 def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:

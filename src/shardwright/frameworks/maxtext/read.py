@@ -19,9 +19,9 @@ from shardwright.frameworks.launch.model_sizes import compared_name, compared_si
 from shardwright.frameworks.maxtext.settings import AXES, MODELS, PLACES, SCHEDULES, SETTINGS
 from shardwright.frameworks.settings.setting_table import values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 _STRATEGIES: Final = ("ring", "ulysses", "all_gather")
 MAX_SAMPLES: Final = 10**9

@@ -27,7 +27,7 @@ from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.maxtext.mesh import degrees, mesh_shortfalls
 from shardwright.frameworks.maxtext.settings import MODELS, PLACES, SCHEDULES, SETTINGS
 from shardwright.frameworks.settings.setting_table import Pair, written_settings
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 FILE, SCRIPT = "maxtext.yml", "train.sh"
 KEPT: Final = "minimal_with_context"

@@ -15,9 +15,9 @@ from shardwright.frameworks.export.decoder import (
 )
 from shardwright.frameworks.export.exporter import Shortfall
 from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.model.ir.settings import LongerRotary
+from shardwright.model.ir.operator_constants import LongerRotary
 
 Flags = list[tuple[str, str]]
 """(flag without dashes, value); an empty value is a switch."""

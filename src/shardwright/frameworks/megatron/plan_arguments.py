@@ -15,9 +15,9 @@ from shardwright.frameworks.megatron.model_arguments import Flags, model_flags, 
 from shardwright.frameworks.megatron.settings import ORDERS, SETTINGS
 from shardwright.frameworks.settings.setting_table import grid_values, written_settings
 from shardwright.runtime.megatron_arguments import MODULES
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import num_layers
-from shardwright.strategy.grid.ranks import same_ranks
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.model_counts import num_layers
+from shardwright.strategy.grid.rank_coordinates import same_ranks
 
 MAPPED: Final = "use-tp-pp-dp-mapping"
 SHARDED: Final = (2, 3)

@@ -33,8 +33,8 @@ from shardwright.frameworks.settings.unpriced_settings import priced, refuse
 from shardwright.frameworks.settings.value_forms import count, require_value, whole_number
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import OFF, Arguments, options_of
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import OFF, Arguments, options_of
 from shardwright.runtime.megatron_arguments import (
     DEFAULTS,
     MODULES,
@@ -44,12 +44,12 @@ from shardwright.runtime.megatron_arguments import (
     recomputed,
     sharding_stage,
 )
-from shardwright.runtime.options import ordered
-from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import grid_facts, has_experts, num_layers
-from shardwright.strategy.grid.rules import canonical
+from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_registry import load_runtime
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.model_counts import grid_facts, has_experts, num_layers
 
 MEGATRON_NAME: Final = "megatron"
 USUAL_RUNTIME: Final = "megatron-core-0.12"

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.violation import Violation
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.rule_violations import Violation
 
 _LAYOUT = "pipeline-model-parallel-layout"
 _EXPERTS = "num-experts"

@@ -29,8 +29,8 @@ from shardwright.frameworks.megatron_bridge.read import BRIDGE
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/tree/main/src/megatron/bridge/recipes"
 FIELDS: Final = names(

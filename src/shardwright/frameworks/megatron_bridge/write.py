@@ -31,8 +31,8 @@ from shardwright.frameworks.megatron_bridge.settings import (
     Field,
     fields_of,
 )
-from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import TpOverlap
+from shardwright.runtime.runtime_options import chosen
 
 MODULE, FUNCTION = "shardwright_plan", "plan"
 FRAMEWORK: Final = "Megatron-Bridge"

@@ -25,7 +25,7 @@ from shardwright.frameworks.megatron.read import (
 )
 from shardwright.frameworks.megatron.releases import meant
 from shardwright.frameworks.settings.name_lists import name_set
-from shardwright.runtime.arguments import Arguments
+from shardwright.runtime.launch_arguments import Arguments
 
 _OF_DEEPSPEED: Final = name_set(
     "deepspeed deepspeed-config deepspeed-activation-checkpointing"

@@ -31,9 +31,9 @@ from shardwright.frameworks.transformers.trainer_reader import (
     read_trainer,
 )
 from shardwright.frameworks.transformers.trainer_strategy import FSDP
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid
 
 _STAGE: Final = "zero-optimization.stage"
 _OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"

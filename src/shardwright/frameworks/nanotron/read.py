@@ -18,8 +18,8 @@ from shardwright.frameworks.nanotron.write import own_stages
 from shardwright.frameworks.settings.name_lists import name_set
 from shardwright.frameworks.settings.setting_table import only_of_grid, values_of
 from shardwright.frameworks.settings.unpriced_settings import refuse
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.axes import Grid
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid import Grid
 
 _SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),

@@ -20,7 +20,7 @@ from shardwright.frameworks.settings.setting_table import (
 )
 from shardwright.frameworks.settings.unpriced_settings import OF_OPTIMIZER, OPTIMIZER
 from shardwright.frameworks.settings.value_forms import SWITCH, choice, switch
-from shardwright.strategy.grid.axes import Recompute
+from shardwright.strategy.grid.grid import Recompute
 
 _ALWAYS: Final = WhenWritten.ALWAYS
 SETTINGS: Final[SettingTable] = setting_table(

@@ -38,8 +38,8 @@ from shardwright.frameworks.settings.setting_table import (
     in_section,
     written_settings,
 )
-from shardwright.model.ir.graph import Model
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 FILE, SCRIPT = "nanotron.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")

@@ -29,8 +29,8 @@ from shardwright.frameworks.nemo.read import nemo
 from shardwright.frameworks.settings.name_lists import name_set, names
 from shardwright.frameworks.settings.unpriced_settings import refusals, refuse, refused
 from shardwright.frameworks.settings.value_forms import count
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA/NeMo/tree/v2.5.0/nemo/collections/llm/recipes"
 FIELDS: Final = names(

@@ -25,8 +25,8 @@ from shardwright.frameworks.settings.name_lists import by_name, entry_of
 from shardwright.frameworks.settings.unpriced_settings import OPTIMIZER, refusals, refuse, refused
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.frameworks.torchtitan.read import TORCHTITAN, canonical_name
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
 
 DOCS: Final = "https://github.com/AMD-AGI/Primus/tree/main/primus/configs/modules"
 _SECTIONS: Final = ("modules.pre-trainer.", "modules.sft-trainer.", "modules.post-trainer.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from shardwright.frameworks.export.common_shortfalls import of_one_replica
 from shardwright.frameworks.export.exporter import Shortfall
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 
 def fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:

@@ -13,8 +13,8 @@ from shardwright.frameworks.settings.unpriced_settings import Refusal
 from shardwright.frameworks.settings.value_forms import WHOLE, ValueForm
 from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid
 
 Pair = tuple[str, object]
 """Dotted name of a setting, and its value."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.settings.name_lists import by_name, entry_of
-from shardwright.runtime.arguments import Arguments
+from shardwright.runtime.launch_arguments import Arguments
 
 OFF: Final = frozenset({"", "false", "none", "null", "0", "no", "off", "0.0", "[]", "{}"})
 """Values at which a setting changes nothing."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.arguments import Arguments
+from shardwright.runtime.launch_arguments import Arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

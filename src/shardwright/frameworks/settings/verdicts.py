@@ -8,7 +8,7 @@ from enum import StrEnum
 from shardwright.errors import nearest
 from shardwright.frameworks.settings.name_lists import entry_of
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.arguments import Arguments
+from shardwright.runtime.launch_arguments import Arguments
 
 
 class Verdict(StrEnum):

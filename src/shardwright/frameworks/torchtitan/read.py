@@ -21,13 +21,13 @@ from shardwright.frameworks.settings.setting_table import only_of_grid, values_o
 from shardwright.frameworks.settings.unpriced_settings import refuse
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import plan_of
-from shardwright.strategy.grid.facts import num_layers
-from shardwright.strategy.grid.schedules import GRID_SCHEDULES
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.grid_to_plan import plan_of
+from shardwright.strategy.grid.model_counts import num_layers
 from shardwright.strategy.plan.order import NamedOrder
 
 _SECTIONS: Final = MappingProxyType(

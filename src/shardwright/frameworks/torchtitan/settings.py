@@ -29,7 +29,7 @@ from shardwright.frameworks.settings.value_forms import (
     whole_number,
 )
 from shardwright.frameworks.settings.verdicts import Verdict
-from shardwright.strategy.grid.axes import Recompute
+from shardwright.strategy.grid.grid import Recompute
 
 SCHEDULES: Final = {
     "gpipe": "GPipe",

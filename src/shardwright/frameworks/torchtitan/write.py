@@ -29,12 +29,12 @@ from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls, sharded
 from shardwright.frameworks.settings.setting_table import in_section, written_settings
 from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTINGS
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
-from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import ElementKernels, LinearLoss, TpOverlap
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.schedules import WAVE, grid_schedule
+from shardwright.runtime.runtime_options import chosen
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_schedules import WAVE, grid_schedule
 
 MODULE, FUNCTION, ORDER, SCRIPT = "shardwright_plan", "plan", "order.csv", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "ep", "dp", "pp")

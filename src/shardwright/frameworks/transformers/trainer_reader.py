@@ -50,9 +50,9 @@ from shardwright.frameworks.transformers.trainer_strategy import (
     trainer_strategy,
 )
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid
 
 Settled = Callable[[dict[str, str], int], tuple[str, ...]]
 """Completes the canonical settings of a launch on so many devices in place; returns notes."""

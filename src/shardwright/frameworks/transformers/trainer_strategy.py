@@ -19,9 +19,9 @@ from shardwright.frameworks.pytorch_fsdp.read import STRATEGIES, sharding
 from shardwright.frameworks.settings.name_lists import names
 from shardwright.frameworks.settings.value_forms import count
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
-from shardwright.runtime.arguments import Arguments
-from shardwright.strategy.grid.axes import Grid, Recompute
+from shardwright.model.ir.model_graph import Model
+from shardwright.runtime.launch_arguments import Arguments
+from shardwright.strategy.grid.grid import Grid, Recompute
 
 FSDP: Final = "torchtitan-0.2"
 """The runtime by which FSDP is priced: PyTorch's, without torchtitan's own models."""

@@ -21,8 +21,8 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import allocation_free, inner
 from shardwright.dtype import Dtype
 from shardwright.hardware import tables
+from shardwright.hardware.accelerator import Evidence, GemmRates, Origin
 from shardwright.hardware.cluster import NodeKind
-from shardwright.hardware.device import Evidence, GemmRates, Origin
 from shardwright.lazy_dataclass import dataclass
 
 Arrays = dict[str, npt.NDArray[np.generic]]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.hardware.device import Evidence
+from shardwright.hardware.accelerator import Evidence
 from shardwright.lazy_dataclass import dataclass
 
 _TABLE: Final = (

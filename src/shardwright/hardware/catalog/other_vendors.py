@@ -7,8 +7,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from shardwright.hardware.catalog.sheet import dense_tflops, listed
-from shardwright.hardware.device import Evidence
+from shardwright.hardware.accelerator import Evidence
+from shardwright.hardware.catalog.data_sheet_rows import dense_tflops, listed
 
 # Large GEMMs on these parts reach a smaller share of peak than on NVIDIA's (a common finding; no
 # table here).

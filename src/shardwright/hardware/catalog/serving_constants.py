@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
-from shardwright.hardware.catalog.constants import SHIPPED, Declared, family_of
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, Declared, family_of
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardwright.dtype import Dtype
-from shardwright.hardware.device import Evidence
+from shardwright.hardware.accelerator import Evidence
 from shardwright.lazy_dataclass import dataclass
 
 

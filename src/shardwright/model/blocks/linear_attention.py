@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     core_operator,
     head_extents,
@@ -27,7 +27,7 @@ from shardwright.model.blocks.mamba import (
     heads_extent,
     width_norm,
 )
-from shardwright.model.ir.fields import MAX_HEAD_DIM, MAX_HEADS, Fields
+from shardwright.model.ir.config_fields import MAX_HEAD_DIM, MAX_HEADS, Fields
 from shardwright.model.ir.operator import (
     AttentionShape,
     Operator,
@@ -35,7 +35,7 @@ from shardwright.model.ir.operator import (
     OperatorKind,
     ScanShape,
 )
-from shardwright.model.ir.tensor import Parameter
+from shardwright.model.ir.tensor_dims import Parameter
 
 DELTA_CHUNK: Final = 64
 

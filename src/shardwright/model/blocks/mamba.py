@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.decoder import configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.decoder_model import configured_model
+from shardwright.model.blocks.dense_blocks import (
     hidden_extent,
     linear,
     norm,
@@ -22,10 +22,10 @@ from shardwright.model.blocks.dense import (
     step,
 )
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, Fields
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind, ScanShape
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 
 MAX_STATE: Final = 2**14
 MAX_KERNEL: Final = 2**10

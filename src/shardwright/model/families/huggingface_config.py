@@ -20,8 +20,8 @@ from shardwright.model.families.fields.weight_quantization import (
     with_modelopt,
 )
 from shardwright.model.families.model_settings import differences, settings_of_fields
-from shardwright.model.ir.fields import Fields, shown
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import Fields, shown
+from shardwright.model.ir.model_graph import Model
 from shardwright.registry import load_target
 
 Builder = Callable[[Fields], Model]

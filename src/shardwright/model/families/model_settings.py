@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf, sqrt
 from typing import Any, Final
 
-from shardwright.model.blocks.vision import IMAGE
+from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.families.fields.activation_names import SPELLED
 from shardwright.model.families.fields.class_defaults import (
     BY_LAYER,
@@ -45,10 +45,10 @@ from shardwright.model.families.images.tower_settings import (
     image_input,
     tower_settings,
 )
-from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields, shown
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.ir.settings import (
+from shardwright.model.ir.operator_constants import (
     ACTIVATIONS,
     QUICK,
     USUAL,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from shardwright.model.ir.fields import Fields
+from shardwright.model.ir.config_fields import Fields
 
 
 def refuse_deepseek_v4(fields: Fields) -> NoReturn:

@@ -14,8 +14,8 @@ from math import sqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.deepstack import with_deepstack
-from shardwright.model.blocks.pooled import pooled_operators
-from shardwright.model.blocks.vision import (
+from shardwright.model.blocks.pooled_projector import pooled_operators
+from shardwright.model.blocks.vision_language import (
     ProjectorShape,
     VisionShape,
     joined_model,
@@ -28,8 +28,15 @@ from shardwright.model.families.images.llava_tower import STRATEGIES
 from shardwright.model.families.images.minimax_tower import compressed
 from shardwright.model.families.images.tower_fields import MAX_PATCH
 from shardwright.model.ir.block import INPUT
-from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields, shown
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import (
+    MAX_FFN,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    Fields,
+    shown,
+)
+from shardwright.model.ir.model_graph import Model
 
 MAX_POSITIONS: Final = 2**24
 QWEN_DEEP: Final = (8, 16, 24)

@@ -6,7 +6,7 @@ from dataclasses import field
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Mask, Operator, OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 
 INPUT = "input"
 MEMORY = "memory"

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 
 
 class OperatorClass(StrEnum):

@@ -9,7 +9,7 @@ from shardwright.lazy_dataclass import dataclass
 class StoredFormat:
     """Number format of a checkpoint's weights, as its quantisation fields say it.
 
-    Formats are names of `shardwright.job.serving.NumberFormat` ("fp8", "int4", ..).
+    Formats are names of `shardwright.job.serving_job.NumberFormat` ("fp8", "int4", ..).
 
     Args:
         method: name of the quantisation method ("fp8", "awq", ..).

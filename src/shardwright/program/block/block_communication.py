@@ -12,9 +12,9 @@ from typing import Final
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.block_program import Exposure, Move, Phase
-from shardwright.program.block.local_size import Context, local_tokens, part
+from shardwright.program.block.local_sizes import Context, local_tokens, part
 from shardwright.program.block.operator_placement import Change, Placing, is_routed
 from shardwright.program.block.quantised_operators import (
     is_scaled_by_block,

@@ -13,9 +13,9 @@ from enum import StrEnum
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import runs_backward
+from shardwright.model.backward_reach import runs_backward
 from shardwright.model.ir.operator import AttentionShape, Operator, ScanShape
-from shardwright.model.ir.tensor import ParameterClass
+from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.block.symbolic_sizes import Size
 
 

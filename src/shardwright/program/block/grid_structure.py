@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
-from shardwright.program.block.axis_changes import axis_change
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
+from shardwright.program.block.layout_changes import axis_change
 from shardwright.program.block.operator_placement import TOKEN_DIMS, Change, resolved
 from shardwright.program.block.symbolic_sizes import Factor, Size
 from shardwright.program.identity_keys import Same

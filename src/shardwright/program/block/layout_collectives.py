@@ -9,7 +9,7 @@ layouts, so forward and backward are adjoint.
 from __future__ import annotations
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 
 PARTIAL = "+"
 WHOLE = Dim.REPLICATE.value

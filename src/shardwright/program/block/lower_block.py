@@ -14,13 +14,13 @@ from functools import lru_cache
 from typing import Final
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.model.gradients import asks_inputs, runs_backward, without_gradient
+from shardwright.model.backward_reach import asks_inputs, runs_backward, without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.block_communication import edge_moves, exit_moves, operator_moves
 from shardwright.program.block.block_program import BlockProgram, BlockWork, Move, Phase, Stored
-from shardwright.program.block.local_size import (
+from shardwright.program.block.local_sizes import (
     Context,
     dispatched_tokens,
     operator_tokens,

@@ -10,7 +10,7 @@ from typing import Protocol
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.symbolic_sizes import Size
 
 TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Parameter
+from shardwright.model.ir.tensor_dims import Parameter
 from shardwright.runtime.runtime import Scaling
 
 _SCALE_BYTES: Final = {Scaling.MX: 1 / 32, Scaling.BLOCKWISE: 4 / 128}

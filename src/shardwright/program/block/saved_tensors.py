@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.model.gradients import has_backward, without_gradient
+from shardwright.model.backward_reach import has_backward, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.block_program import Recomputable, Saved
-from shardwright.program.block.local_size import (
+from shardwright.program.block.local_sizes import (
     Context,
     dispatched_tokens,
     local_tokens,

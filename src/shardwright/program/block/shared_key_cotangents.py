@@ -15,7 +15,7 @@ from itertools import combinations
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import Extent
+from shardwright.model.ir.tensor_dims import Extent
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.layout.device_cells import (
     StageCells,

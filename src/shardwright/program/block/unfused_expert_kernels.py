@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.block_program import BlockWork, Kernel, Phase
 from shardwright.program.block.symbolic_sizes import Size
 

@@ -17,7 +17,7 @@ from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.tensor_layout import (
     Box,
     Indices,
@@ -26,7 +26,7 @@ from shardwright.program.layout.tensor_layout import (
     count,
     joined_intervals,
 )
-from shardwright.strategy.plan.split import Exchange, Split
+from shardwright.strategy.plan.split_tree import Exchange, Split
 from shardwright.strategy.plan.stages import Placement
 
 

@@ -16,7 +16,7 @@ from shardwright.arrays import IntArray
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import (
     AxisStep,
     Cell,
@@ -27,7 +27,7 @@ from shardwright.program.layout.device_cells import (
     row_of,
 )
 from shardwright.program.layout.tensor_layout import Indices, count
-from shardwright.strategy.plan.split import Split
+from shardwright.strategy.plan.split_tree import Split
 
 TOKENS = frozenset((Dim.BATCH, Dim.SEQUENCE))
 """Dims of the tokens that a device works on."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 
 Group = tuple[int, ...]
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable
 from functools import lru_cache
 
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.device_cells import (
     Cells,
     StageCells,

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import (
     Cell,
     StageCells,
@@ -21,7 +21,7 @@ from shardwright.program.layout.device_cells import (
     indices,
     regular_levels,
 )
-from shardwright.strategy.plan.split import Exchange, Split
+from shardwright.strategy.plan.split_tree import Exchange, Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

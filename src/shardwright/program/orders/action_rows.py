@@ -14,9 +14,9 @@ from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.device_sets import Participation, participation
-from shardwright.schedules.placement import Placement, chunk_ranks
-from shardwright.schedules.registry import schedule, schedule_table
-from shardwright.schedules.table import KINDS, ActionTable
+from shardwright.schedules.action_table import KINDS, ActionTable
+from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.schedule_registry import schedule, schedule_table
 from shardwright.strategy.plan.order import Kind, NamedOrder, Table, actions_of
 from shardwright.strategy.plan.plan import Plan
 

@@ -9,11 +9,11 @@ import numpy as np
 from shardwright.arrays import BoolArray, IntArray
 from shardwright.program.orders.action_graph import ActionGraph, Edges, action_graph
 from shardwright.program.orders.action_rows import ActionRows
-from shardwright.schedules.letters import format_action
-from shardwright.schedules.table import KINDS
+from shardwright.schedules.action_letters import format_action
+from shardwright.schedules.action_table import KINDS
 from shardwright.strategy.plan.order import Action, Kind
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.violation import Violation
+from shardwright.strategy.rule_violations import Violation
 
 ACTION_RULES: Final = ("order.deadlock",)
 """Ids of the rules of `action_violations`."""

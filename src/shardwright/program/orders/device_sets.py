@@ -11,7 +11,7 @@ from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList, apart, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split import Split, num_leaves
+from shardwright.strategy.plan.split_tree import Split, num_leaves
 from shardwright.strategy.plan.stages import Placement
 from shardwright.strategy.plan.tree_shape import MAX_LISTED
 

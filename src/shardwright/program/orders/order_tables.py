@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.program.orders.action_rows import ActionRows
-from shardwright.schedules.table import KINDS
+from shardwright.schedules.action_table import KINDS
 from shardwright.strategy.plan.order import Action, Entry, Kind, Table
 from shardwright.strategy.plan.plan import Plan
 

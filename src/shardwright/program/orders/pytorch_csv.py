@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shardwright.errors import StrategyError
 from shardwright.program.orders.action_rows import action_rows
-from shardwright.schedules.csv import format_csv
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.csv_tables import format_csv
 from shardwright.strategy.plan.plan import Plan
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import groupby
 
-from shardwright.model.ir.graph import Model, Run
-from shardwright.strategy.grid.chunks import chunk_layers, teacher_chunks
-from shardwright.strategy.grid.facts import layer_runs, num_layers
+from shardwright.model.ir.model_graph import Model, Run
+from shardwright.strategy.grid.chunk_layers import chunk_layers, teacher_chunks
+from shardwright.strategy.grid.model_counts import layer_runs, num_layers
 
 Content = tuple[tuple[int, int], ...]
 """A chunk's blocks in order: (index into the model's blocks, count)."""

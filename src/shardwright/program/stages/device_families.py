@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct, numbered_rows, split_by
 from shardwright.hardware.device_list import DeviceList, apart
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_keys import Same
 from shardwright.program.stages.device_traits import (

@@ -15,11 +15,11 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray, distinct, numbered_rows, rises
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.model.ir.tensor import Dim
+from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import (
     Cells,
@@ -37,7 +37,7 @@ from shardwright.program.layout.devices_by_part import (
     tokens,
 )
 from shardwright.program.layout.tensor_layout import Interval
-from shardwright.program.stages.parameter_sums import Sums, numbered
+from shardwright.program.stages.parameter_reductions import Sums, numbered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from itertools import product
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.partner_groups import Group, representatives, transversals
 from shardwright.program.layout.tensor_layout import Box, Ticks, ticks, volume

@@ -10,16 +10,16 @@ from functools import lru_cache
 from itertools import pairwise
 
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import runs_backward, without_gradient
-from shardwright.model.ir.graph import Model
+from shardwright.model.backward_reach import runs_backward, without_gradient
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
-from shardwright.model.ir.tensor import Parameter, ParameterClass
+from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
 from shardwright.program.block.quantised_operators import is_narrow
 from shardwright.program.layout.device_cells import row_of
 from shardwright.program.stages.gradient_sum_groups import Share
-from shardwright.program.stages.parameter_sums import ParameterUse, Sums, shares, sums_of
+from shardwright.program.stages.parameter_reductions import ParameterUse, Sums, shares, sums_of
 from shardwright.program.stages.stage_segments import Segment, StageParts
 
 Use = tuple[int, int, int]

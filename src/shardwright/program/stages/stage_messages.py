@@ -10,17 +10,17 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.device_cells import StageCells, intervals
 from shardwright.program.layout.devices_by_part import PARTS, projection, tokens
 from shardwright.program.layout.stage_layouts import made_layout, stream_operator
 from shardwright.program.layout.tensor_layout import Holding, Layout, volume
 from shardwright.program.stages.stage_segments import Segment, StageParts
-from shardwright.program.transition.transition import transition
+from shardwright.program.transition.find_transition import transition
 from shardwright.program.transition.transition_steps import StepKind
 
 

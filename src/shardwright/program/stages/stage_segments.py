@@ -11,16 +11,16 @@ from functools import lru_cache
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList, union
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.gradients import asks_inputs, without_gradient
+from shardwright.model.backward_reach import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import StageCells, class_trees, leaves, stage_cells
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.plan.split import num_leaves
+from shardwright.strategy.plan.split_tree import num_leaves
 from shardwright.strategy.plan.stages import Keep, Placement, Stage
-from shardwright.strategy.verify.coverage import Piece, stage_pieces
+from shardwright.strategy.verify.block_coverage import Piece, stage_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

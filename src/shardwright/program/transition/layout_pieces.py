@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.graph import Units
+from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Box, Layout, count, ticks
 

@@ -13,9 +13,15 @@ from itertools import pairwise
 from typing import Any, Final
 
 from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind, NodeTier
-from shardwright.hardware.graph import Units, group_ends, levels_inside_nodes, levels_of, units_of
+from shardwright.hardware.device_topology import (
+    Units,
+    group_ends,
+    levels_inside_nodes,
+    levels_of,
+    units_of,
+)
 from shardwright.hardware.link import Tier
-from shardwright.hardware.zones import ZoneLink
+from shardwright.hardware.network_zones import ZoneLink
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import (
     BITS_PER_BYTE,

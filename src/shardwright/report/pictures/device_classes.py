@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
-from shardwright.strategy.plan.split import Split, num_leaves
+from shardwright.strategy.plan.split_tree import Split, num_leaves
 from shardwright.strategy.plan.tree_shape import MAX_LISTED
 
 MAX_DEVICES = MAX_LISTED

@@ -10,11 +10,11 @@ from itertools import pairwise
 
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Placement, Stage
-from shardwright.strategy.verify.coverage import Piece, stage_pieces
+from shardwright.strategy.verify.block_coverage import Piece, stage_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

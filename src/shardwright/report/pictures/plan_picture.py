@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.model_graph import Model, Run
 from shardwright.report.pictures.device_classes import classes_of, device_text, ways
 from shardwright.report.pictures.layer_columns import Stretch, stretches
 from shardwright.report.pictures.schedule_text import OrderPicture, order_pictures

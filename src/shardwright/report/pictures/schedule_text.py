@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.schedules.draw import draw
-from shardwright.schedules.entries import row_entries, table_of
-from shardwright.schedules.registry import SCHEDULES, schedule_table
-from shardwright.schedules.table import ActionTable
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.plan_actions import row_entries, table_of
+from shardwright.schedules.schedule_registry import SCHEDULES, schedule_table
+from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder, Table, actions_of
 from shardwright.strategy.plan.plan import Plan

@@ -11,7 +11,7 @@ from typing import Final
 from rich.text import Text
 
 from shardwright.report.line_breaking import unbroken
-from shardwright.search.frames import FrontPoint
+from shardwright.search.mixed_certificate import FrontPoint
 from shardwright.units import format_dollars, format_seconds
 
 WIDTH: Final = 64

@@ -7,15 +7,15 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.files.stored import plan_document, prediction_document
+from shardwright.files.stored_documents import plan_document, prediction_document
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.report.screens.plan_screen import head, part_name, render_simulation, section
 from shardwright.report.screens.why_screen import faster
 from shardwright.report.table_style import plain_table
-from shardwright.search.advice import Advice, Change
+from shardwright.search.advice_answer import Advice, Change
+from shardwright.search.answer_summary import Line
 from shardwright.search.certificate import claim
-from shardwright.search.summary import Line
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_seconds
 

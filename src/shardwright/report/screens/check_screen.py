@@ -10,8 +10,8 @@ from rich.text import Text
 
 from shardwright.execute.proof.proof_result import Proof
 from shardwright.report.line_breaking import Words
-from shardwright.search.grid.recheck import Recheck
-from shardwright.search.simulation import Verified
+from shardwright.search.grid.verify_certificate import Recheck
+from shardwright.search.simulated_strategy import Verified
 from shardwright.units import format_percent
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.hardware.inventories.inventory import Assumed, Found
-from shardwright.hardware.inventories.reading import ClusterRead
+from shardwright.hardware.inventories.node_facts import Assumed, Found
+from shardwright.hardware.inventories.read_inventory import ClusterRead
 from shardwright.report.line_breaking import Words
 from shardwright.report.screens.plan_screen import section
 from shardwright.report.table_style import plain_table

@@ -10,13 +10,13 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.files.stored import simulation_document
-from shardwright.hardware.catalog.prices import GIVE_A_PRICE
+from shardwright.files.stored_documents import simulation_document
+from shardwright.hardware.catalog.list_prices import GIVE_A_PRICE
 from shardwright.report.screens.plan_screen import head, part_name, place_of_part, section
 from shardwright.report.table_style import plain_table
-from shardwright.search.compared import Compared
-from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import request_lines
+from shardwright.search.answer_summary import request_lines
+from shardwright.search.compared_strategy import Compared
+from shardwright.search.simulated_strategy import strategy_text
 from shardwright.strategy.text.printable import printable
 from shardwright.units import (
     MEGA,

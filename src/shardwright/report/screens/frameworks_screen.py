@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from shardwright.report.screens.plan_screen import section
-from shardwright.search.runners import Runners
+from shardwright.search.runnable_frameworks import Runners
 
 OWN = "shardwright run"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.action_rows import TABLE_SEARCH
 from shardwright.report.line_breaking import unbroken
 from shardwright.report.screens.mixed_search_screen import render_mixed
@@ -20,12 +20,12 @@ from shardwright.report.screens.plan_screen import (
     unsearched_parts,
 )
 from shardwright.report.screens.scenarios_screen import render_scenarios
-from shardwright.search.answer import Unsearched
 from shardwright.search.certificate import Certificate
-from shardwright.search.simulation import Simulation
+from shardwright.search.search_answer import Unsearched
+from shardwright.search.simulated_strategy import Simulation
 from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
-from shardwright.strategy.text.notation import print_plan
+from shardwright.strategy.text.print_plan import print_plan
 
 MANY = 10**15
 """Members whose digits nobody reads."""

@@ -14,7 +14,7 @@ from shardwright.report.pictures.time_cost_front import front_picture
 from shardwright.report.screens.plan_screen import bound_lines, claimed, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.certificate import Certificate
-from shardwright.search.frames import FrontPoint, MixedPart, ValuedPart
+from shardwright.search.mixed_certificate import FrontPoint, MixedPart, ValuedPart
 from shardwright.units import format_count, format_dollars, format_percent, format_seconds
 
 

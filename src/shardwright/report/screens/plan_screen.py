@@ -14,7 +14,9 @@ from shardwright.report.pictures.plan_text import PlanText
 from shardwright.report.screens.device_kinds_table import kinds_table
 from shardwright.report.screens.memory_table import host_table, memory_table
 from shardwright.report.table_style import plain_table
-from shardwright.search.answer import (
+from shardwright.search.answer_summary import LABEL, NO_FIT, WARNING, Line
+from shardwright.search.certificate import Certificate, claim
+from shardwright.search.search_answer import (
     Alternative,
     Answer,
     Goodput,
@@ -22,11 +24,9 @@ from shardwright.search.answer import (
     Unsearched,
     answer_lines,
 )
-from shardwright.search.certificate import Certificate, claim
-from shardwright.search.simulation import Simulation, simulation_lines
-from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line
+from shardwright.search.simulated_strategy import Simulation, simulation_lines
 from shardwright.simulator.prediction import HostMemory, Prediction
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes, format_percent, format_seconds
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.calibrate.settings import CheckRow
+from shardwright.calibrate.calibrate_settings import CheckRow
 from shardwright.hardware.profile.profile import FitError, Profile
 from shardwright.report.line_breaking import Words
 from shardwright.report.table_style import plain_table

@@ -13,10 +13,10 @@ from shardwright.report.line_breaking import Words
 from shardwright.report.screens.comparison_screen import days_text, training_document
 from shardwright.report.screens.plan_screen import head, section
 from shardwright.report.table_style import plain_table
-from shardwright.search.compared import Compared
-from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import request_lines
-from shardwright.search.trial import Batches, Scaling, Trial
+from shardwright.search.answer_summary import request_lines
+from shardwright.search.compared_strategy import Compared
+from shardwright.search.repeated_search import Batches, Scaling, Trial
+from shardwright.search.simulated_strategy import strategy_text
 from shardwright.units import format_count, format_percent
 
 KNEE: Final = "<- knee"

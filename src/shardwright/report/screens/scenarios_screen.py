@@ -8,7 +8,7 @@ from rich.text import Text
 from shardwright.report.screens.plan_screen import bound_lines, claimed, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.certificate import Certificate
-from shardwright.search.scenarios import ScenariosPart, judged_by
+from shardwright.search.scenario_certificate import ScenariosPart, judged_by
 from shardwright.units import format_percent
 
 

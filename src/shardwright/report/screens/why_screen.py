@@ -7,14 +7,14 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.files.stored import prediction_document
+from shardwright.files.stored_documents import prediction_document
 from shardwright.report.screens.plan_screen import part_name, section
 from shardwright.report.table_style import plain_table
-from shardwright.search.grid.placed import Fate, Placed
-from shardwright.search.simulation import strategy_text
-from shardwright.search.summary import answer_line, misfit_text, verdict
-from shardwright.search.why import Beside, Why, missing_bytes
-from shardwright.strategy.violation import Violation
+from shardwright.search.answer_summary import answer_line, misfit_text, verdict
+from shardwright.search.grid.locate_grid import Fate, Placed
+from shardwright.search.simulated_strategy import strategy_text
+from shardwright.search.strategy_difference import Beside, Why, missing_bytes
+from shardwright.strategy.rule_violations import Violation
 from shardwright.units import GIB, format_bytes, format_percent, format_seconds, noiseless
 
 LABEL: Final = 10

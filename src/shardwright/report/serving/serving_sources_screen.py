@@ -13,11 +13,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.hardware.catalog.serving_constants import ServingConstants
-from shardwright.hardware.catalog.serving_tables import serving_tables
-from shardwright.job.serving import NumberFormat, OperatorPrecision
+from shardwright.hardware.catalog.serving_kernel_tables import serving_tables
+from shardwright.job.serving_job import NumberFormat, OperatorPrecision
 from shardwright.report.table_style import plain_table
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.options import flag_of
+from shardwright.runtime.engines.engine_options import flag_of
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 
 LONGEST = 60

@@ -7,7 +7,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.rules import (
+from shardwright.runtime.engines.automatic_settings import (
     AllReduceKind,
     AllReduceLimit,
     BackendChoice,

@@ -7,6 +7,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from shardwright.runtime.engines.automatic_settings import (
+    BackendChoice,
+    Captures,
+    Estimate,
+    Reserve,
+    SizeRow,
+)
+from shardwright.runtime.engines.derive_engine import derive, engine, named, read, stated
 from shardwright.runtime.engines.engine import (
     Admission,
     Batching,
@@ -14,9 +22,7 @@ from shardwright.runtime.engines.engine import (
     ExpertExchange,
     MemoryRule,
 )
-from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import option_setting
-from shardwright.runtime.engines.rules import BackendChoice, Captures, Estimate, Reserve, SizeRow
+from shardwright.runtime.engines.engine_options import option_setting
 from shardwright.runtime.engines.sglang_tables import (
     ATTENTION,
     CAPTURES,

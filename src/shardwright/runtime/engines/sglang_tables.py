@@ -6,19 +6,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.engines.engine import ExpertExchange
-from shardwright.runtime.engines.options import (
-    cache_formats,
-    settings,
-    word_setting,
-)
-from shardwright.runtime.engines.rules import (
+from shardwright.runtime.engines.automatic_settings import (
     AllReduceKind,
     AllReduceLimit,
     BackendChoice,
     Captures,
     Reserve,
     SizeRow,
+)
+from shardwright.runtime.engines.engine import ExpertExchange
+from shardwright.runtime.engines.engine_options import (
+    cache_formats,
+    settings,
+    word_setting,
 )
 from shardwright.units import GIB, KIB, MIB
 

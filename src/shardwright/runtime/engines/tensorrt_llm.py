@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardwright.runtime.engines.automatic_settings import (
+    AllReduceKind,
+    AllReduceLimit,
+    BackendChoice,
+    Captures,
+)
+from shardwright.runtime.engines.derive_engine import derive, engine, named, read, stated
 from shardwright.runtime.engines.engine import (
     Admission,
     Batching,
@@ -16,14 +23,12 @@ from shardwright.runtime.engines.engine import (
     ExpertExchange,
     MemoryRule,
 )
-from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import (
+from shardwright.runtime.engines.engine_options import (
     cache_formats,
     option_setting,
     settings,
     word_setting,
 )
-from shardwright.runtime.engines.rules import AllReduceKind, AllReduceLimit, BackendChoice, Captures
 from shardwright.units import MEGA, MIB
 
 _REPOSITORY: Final = "https://github.com/NVIDIA/TensorRT-LLM/blob"

@@ -6,6 +6,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from shardwright.runtime.engines.automatic_settings import (
+    AllReduceKind,
+    AllReduceLimit,
+    BackendChoice,
+    Captures,
+    SizeRow,
+)
+from shardwright.runtime.engines.derive_engine import derive, engine, named, read, stated
 from shardwright.runtime.engines.engine import (
     Admission,
     Batching,
@@ -13,19 +21,11 @@ from shardwright.runtime.engines.engine import (
     ExpertExchange,
     MemoryRule,
 )
-from shardwright.runtime.engines.facts import derive, engine, named, read, stated
-from shardwright.runtime.engines.options import (
+from shardwright.runtime.engines.engine_options import (
     cache_formats,
     option_setting,
     settings,
     word_setting,
-)
-from shardwright.runtime.engines.rules import (
-    AllReduceKind,
-    AllReduceLimit,
-    BackendChoice,
-    Captures,
-    SizeRow,
 )
 from shardwright.units import MIB
 

@@ -14,20 +14,20 @@ from dataclasses import field, replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.graph import at_work
+from shardwright.hardware.device_topology import at_work
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import parameter_places, shares_of
 from shardwright.program.stages.stage_segments import StageParts
-from shardwright.search.exact.options import Illegal, StageOption
-from shardwright.search.exact.space import ExactSpace, Partition, lane_partitions, stage_trees
+from shardwright.search.exact.exact_space import ExactSpace, Partition, lane_partitions, stage_trees
+from shardwright.search.exact.stage_options import Illegal, StageOption
 from shardwright.search.exact.stage_prices import (
     StageChoices,
     member_counts,
     price_tree,
     shape_bounds,
 )
-from shardwright.search.exact.trees import Node
+from shardwright.search.exact.stage_split_trees import Node
 
 Devices = tuple[tuple[int, ...], ...]
 

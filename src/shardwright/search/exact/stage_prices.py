@@ -13,15 +13,15 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.exact.options import (
+from shardwright.search.exact.exact_space import ExactSpace, Partition, stage_trees
+from shardwright.search.exact.stage_options import (
     Illegal,
     StageOption,
     price_stage,
     stage_of_blocks,
 )
-from shardwright.search.exact.orders import num_orders, pipeline_orders
-from shardwright.search.exact.space import ExactSpace, Partition, stage_trees
-from shardwright.search.exact.trees import Node, split_on
+from shardwright.search.exact.stage_split_trees import Node, split_on
+from shardwright.search.exact.static_orders import num_orders, pipeline_orders
 
 NEVER = np.iinfo(np.int64).max
 """Picoseconds of what does not fit in memory."""

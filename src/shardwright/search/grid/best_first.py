@@ -17,13 +17,13 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.progress import Progress
-from shardwright.search.grid.line_bounds import member_path
-from shardwright.search.grid.members import member_grid
-from shardwright.search.grid.peaks import Peaks
-from shardwright.search.grid.prepare import Prepared
-from shardwright.search.limit import Limit, progress_text
+from shardwright.search.grid.bounds.bound_arrays import Prepared
+from shardwright.search.grid.bounds.peak_memory_bounds import Peaks
+from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
+from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.search_limit import Limit, progress_text
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 
 _B1, _S = 1, 2
 

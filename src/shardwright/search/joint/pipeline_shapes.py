@@ -14,12 +14,12 @@ from shardwright.arrays import IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.grid.by_mesh import told_apart
-from shardwright.search.grid.members import Members, enumerate_members
-from shardwright.search.grid.modules import LADDER, NOTHING
-from shardwright.search.grid.prepare import Prepared, costs_of, prepare
-from shardwright.search.grid.space import AXES, Space, Value
-from shardwright.strategy.grid.rules import GridFacts
+from shardwright.search.grid.bounds.bound_arrays import Prepared, costs_of, prepare
+from shardwright.search.grid.members.declared_space import AXES, Space, Value
+from shardwright.search.grid.members.member_arrays import Members, enumerate_members
+from shardwright.search.grid.members.searched_options import LADDER, NOTHING
+from shardwright.search.grid.search_by_mesh import told_apart
+from shardwright.strategy.grid.grid_rules import GridFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from shardwright.cost.network.plan_groups import kind_problem
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate
-from shardwright.search.frames import Cell, FrontPoint, MixedPart, ValuedPart
 from shardwright.search.mixed.bounds.cost_bound import least_value
 from shardwright.search.mixed.find_fastest import pipelines_space
 from shardwright.search.mixed.pipelines.price_per_second import PARETO, TIME
@@ -20,7 +19,8 @@ from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
 from shardwright.search.mixed.plans.write_plan import pipelines_text
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.stage_tables import why_alone
-from shardwright.search.universal import universal_bound
+from shardwright.search.mixed_certificate import Cell, FrontPoint, MixedPart, ValuedPart
+from shardwright.search.universal_bound import universal_bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

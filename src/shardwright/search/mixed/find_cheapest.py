@@ -15,11 +15,6 @@ from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime import Options
-from shardwright.search.answer import GeneralAnswer
-from shardwright.search.engine.protocol import Engine
-from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import Cell
-from shardwright.search.limit import Limit, Stops, limit_of
 from shardwright.search.mixed.bounds.cost_bound import cell_of, cells_of_all_times, earliest_within
 from shardwright.search.mixed.bounds.cost_rate_bound import Known
 from shardwright.search.mixed.cost_certificate import Goal, valued_certificate
@@ -55,7 +50,12 @@ from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_tables import why_alone
-from shardwright.search.request import SEARCH_MEMORY
+from shardwright.search.mixed_certificate import Cell
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.parallel.serial_engine import Serial
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_limit import Limit, Stops, limit_of
+from shardwright.search.search_request import SEARCH_MEMORY
 
 TOLERANCE = 0.03
 """Gap that is good enough."""

@@ -12,13 +12,8 @@ from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
-from shardwright.runtime.options import ordered
 from shardwright.runtime.runtime import Options
-from shardwright.search.answer import GeneralAnswer
-from shardwright.search.engine.protocol import Engine
-from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import GIVEN_UP, Closed, MixedPart, worth_of
-from shardwright.search.limit import Limit, Stops, limit_of, out_of_time, progress_text
+from shardwright.runtime.runtime_options import ordered
 from shardwright.search.mixed.bounds.time_bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.pipeline_subsets import parts_of
@@ -47,7 +42,12 @@ from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
 from shardwright.search.mixed.stages.sharded_lanes import PLAIN, zero_stages
 from shardwright.search.mixed.stages.stage_meshes import has_experts
 from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_alone
-from shardwright.search.request import SEARCH_MEMORY
+from shardwright.search.mixed_certificate import GIVEN_UP, Closed, MixedPart, worth_of
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.parallel.serial_engine import Serial
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_limit import Limit, Stops, limit_of, out_of_time, progress_text
+from shardwright.search.search_request import SEARCH_MEMORY
 
 TOLERANCE = 0.03
 """Gap that is good enough."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.errors import UsageError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.orders.problem import LARGEST, OrderProblem
+from shardwright.search.orders.order_problem import LARGEST, OrderProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.orders.problem import OrderProblem
+from shardwright.search.orders.order_problem import OrderProblem
 
 STRETCHES = tuple(
     Fraction(number, 100)

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import compiled, inner
-from shardwright.search.orders.problem import MODULUS, MULTIPLIER
+from shardwright.search.orders.order_problem import MODULUS, MULTIPLIER
 
 NEVER = 2**62
 PARTS = 16

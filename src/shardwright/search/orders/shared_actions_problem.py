@@ -14,9 +14,9 @@ from shardwright.program.orders.action_graph import ActionGraph, action_graph
 from shardwright.program.orders.action_rows import ActionRows
 from shardwright.program.orders.deadlocks import run_order
 from shardwright.program.orders.device_sets import Participation
-from shardwright.schedules.table import B, F, I, W
+from shardwright.schedules.action_table import B, F, I, W
 from shardwright.search.orders.shared_actions import NEVER, SharedActions
-from shardwright.search.orders.times import StageTimes
+from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.strategy.plan.plan import Plan
 
 _SORTS = 3

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from shardwright.errors import ModelError
-from shardwright.job.checkpoints import published_checkpoint
-from shardwright.job.serving import NumberFormat, OperatorPrecision, Precision
+from shardwright.job.checkpoint_formats import published_checkpoint
+from shardwright.job.serving_job import NumberFormat, OperatorPrecision, Precision
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.stored_format import StoredFormat
 
 

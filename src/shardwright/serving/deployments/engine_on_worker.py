@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.hardware.catalog.generation import generation_of
-from shardwright.job.serving import NumberFormat
-from shardwright.model.absorbed import latent_of
-from shardwright.runtime.engines.devices import EngineSite, engine_on_device
-from shardwright.runtime.engines.options import with_options
+from shardwright.hardware.catalog.accelerator_generations import generation_of
+from shardwright.job.serving_job import NumberFormat
+from shardwright.model.absorbed_latent_attention import latent_of
+from shardwright.runtime.engines.engine_on_device import EngineSite, engine_on_device
+from shardwright.runtime.engines.engine_options import with_options
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.tensorrt_tuning import with_benchmark_sizes
 from shardwright.serving.deployments.workers import Worker

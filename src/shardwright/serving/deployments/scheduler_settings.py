@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazy_dataclass import dataclass
+from shardwright.runtime.engines.automatic_settings import Estimate
 from shardwright.runtime.engines.engine import Admission, Batching, Engine, Eviction
-from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.deployments.workers import Role, Worker
 
 

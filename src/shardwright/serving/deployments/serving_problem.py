@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving import ServingJob
+from shardwright.job.serving_job import ServingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.engines.engine import Engine
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from shardwright.job.serving import NumberFormat
+from shardwright.job.serving_job import NumberFormat
 from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.workers import Worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.job.serving import Speculation
+from shardwright.job.serving_job import Speculation
 from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.deployments.scheduler_settings import SchedulerSettings
 from shardwright.serving.simulation.request_router import Router

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.job.serving import Promise
+from shardwright.job.serving_job import Promise
 from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 

@@ -20,16 +20,16 @@ from shardwright.cost.inference.prompt_attention import prompt_seconds
 from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.state_space_scan import scan_seconds
 from shardwright.dtype import Dtype
+from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.serving_constants import ServingConstants
-from shardwright.hardware.device import Accelerator
-from shardwright.job.serving import NumberFormat
+from shardwright.job.serving_job import NumberFormat
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.absorbed import latent_of
-from shardwright.model.blocks.predictor import PREDICTORS
+from shardwright.model.absorbed_latent_attention import latent_of
+from shardwright.model.blocks.multi_token_prediction import PREDICTORS
+from shardwright.model.decode_state import Lifetime, lives_in
 from shardwright.model.ir.block import TEXT, Block
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.model.living import Lifetime, lives_in
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.workers import Worker

@@ -8,10 +8,10 @@ from shardwright.cost.inference.block_forward import forward_program
 from shardwright.cost.inference.gemm_formats import formats_of
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.predictor import PREDICTORS
+from shardwright.model.blocks.multi_token_prediction import PREDICTORS
+from shardwright.model.decode_state import Lifetime, lives_in
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from shardwright.model.living import Lifetime, lives_in
-from shardwright.program.block.local_size import per_token
+from shardwright.program.block.local_sizes import per_token
 from shardwright.program.block.symbolic_sizes import evaluate
 from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
 from shardwright.serving.deployments.scheduler_settings import running_at_once

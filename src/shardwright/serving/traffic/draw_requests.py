@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.job.serving import (
+from shardwright.job.serving_job import (
     ClosedLoop,
     Diurnal,
     Lengths,

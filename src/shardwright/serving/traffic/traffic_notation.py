@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Final
 
 from shardwright.errors import UsageError, nearest
-from shardwright.job.serving import (
+from shardwright.job.serving_job import (
     ClosedLoop,
     Diurnal,
     NumberFormat,

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray
 from shardwright.compiled import compiled
-from shardwright.simulator.kernel.fixed import mark_stuck
+from shardwright.simulator.kernel.fixed_width_arrays import mark_stuck
 
 
 @compiled

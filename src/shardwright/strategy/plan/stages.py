@@ -7,7 +7,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.plan.split import Exchange, Split
+from shardwright.strategy.plan.split_tree import Exchange, Split
 
 
 class ActivationPolicy(StrEnum):

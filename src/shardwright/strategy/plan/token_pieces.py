@@ -7,8 +7,8 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.plan.split import Split
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.plan.split_tree import Split
 
 Interval = tuple[Fraction, Fraction]
 

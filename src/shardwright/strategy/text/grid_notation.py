@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
-from shardwright.runtime.options import BY_NAME, ordered
-from shardwright.strategy.grid.axes import AXES, MAX_DEGREE, Grid, Recompute
-from shardwright.strategy.grid.schedules import grid_schedule
+from shardwright.runtime.runtime_options import BY_NAME, ordered
+from shardwright.strategy.grid.grid import AXES, MAX_DEGREE, Grid, Recompute
+from shardwright.strategy.grid.grid_schedules import grid_schedule
 
 _MAX_TEXT: Final = 1000
 _INTERLEAVED: Final = "interleaved-1f1b"

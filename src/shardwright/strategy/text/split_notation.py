@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.model.ir.tensor import Dim
-from shardwright.strategy.grid.axes import MAX_DEGREE
-from shardwright.strategy.plan.split import Split, num_leaves
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.grid.grid import MAX_DEGREE
+from shardwright.strategy.plan.split_tree import Split, num_leaves
 
 MAX_DEPTH: Final = 32
 MAX_PARTS: Final = 4096

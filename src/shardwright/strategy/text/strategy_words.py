@@ -17,8 +17,8 @@ from typing import Final
 
 from shardwright.errors import StrategyError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.schedules import GRID_SCHEDULES
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import is_word, name_and_value, word_hint
 
 MAX_TEXT: Final = 1000

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 
 SHIPPED_FOLD: Final = "none"
 """Kind of fold that holds nothing out: rows are predicted with the shipped constants."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.hardware.catalog.constants import Declared
+from shardwright.hardware.catalog.fitted_constants import Declared
 
 
 def fitted_values(

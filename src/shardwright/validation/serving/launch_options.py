@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.options import with_options
+from shardwright.runtime.engines.engine_options import with_options
 from shardwright.serving.deployments.workers import Deployment, Pool, Role
 from shardwright.validation.tables.facts_of_row import options_of_text, text_of_options
 

@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.serving import ClosedLoop, ServingJob
+from shardwright.job.serving_job import ClosedLoop, ServingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.engines.engine import Engine
 from shardwright.serving.deployments.workers import Deployment, Role
 from shardwright.validation.errors.measured_run import has_routed_experts

@@ -6,7 +6,7 @@ from typing import Final
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.catalog.serving_constants import ServingConstants
-from shardwright.job.serving import ClosedLoop, Lengths
+from shardwright.job.serving_job import ClosedLoop, Lengths
 from shardwright.runtime.engines.engine import Admission
 from shardwright.serving.deployments.engine_on_worker import problem_on_worker
 from shardwright.serving.deployments.serving_problem import ServingProblem

@@ -15,11 +15,11 @@ from typing import Final
 
 from shardwright.dtype import Dtype
 from shardwright.errors import ModelError, RuntimeModelError, StrategyError
-from shardwright.hardware.catalog.catalog import find_accelerator
-from shardwright.hardware.catalog.nodes import node_of
+from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
+from shardwright.hardware.catalog.default_nodes import node_of
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.checkpoints import find_checkpoint, plain_precision
-from shardwright.job.serving import (
+from shardwright.job.checkpoint_formats import find_checkpoint, plain_precision
+from shardwright.job.serving_job import (
     Arrivals,
     ClosedLoop,
     Lengths,
@@ -30,10 +30,10 @@ from shardwright.job.serving import (
     Speculation,
     TokenRange,
 )
-from shardwright.model.catalog.catalog import catalog_entry, load_model
-from shardwright.model.ir.graph import Model
+from shardwright.model.catalog.models_by_name import catalog_entry, load_model
+from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.registry import load_engine, version_notice
+from shardwright.runtime.engines.engine_registry import load_engine, version_notice
 from shardwright.units import MILLI
 from shardwright.validation.serving.launch_options import (
     engine_options,

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.hardware.catalog.constants import DECLARED, SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_constants import DECLARED, SHIPPED, Constants
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.errors.error_limits import BarResult, judge_bar

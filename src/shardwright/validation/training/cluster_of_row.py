@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ClusterError, nearest
-from shardwright.hardware.catalog.catalog import accelerator_names, find_accelerator
-from shardwright.hardware.catalog.nodes import node_of, smaller_node
+from shardwright.hardware.accelerator import Accelerator
+from shardwright.hardware.catalog.accelerators_by_name import accelerator_names, find_accelerator
+from shardwright.hardware.catalog.default_nodes import node_of, smaller_node
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device import Accelerator
-from shardwright.hardware.expression import MAX_DEVICES, fill_nodes, parse_cluster
-from shardwright.hardware.files.yaml_cluster import load_cluster
+from shardwright.hardware.cluster_expression import MAX_DEVICES, fill_nodes, parse_cluster
+from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.validation.tables.csv_rows import CLUSTER_FILES
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
 from shardwright.validation.tables.table_facts import Cards, Facts

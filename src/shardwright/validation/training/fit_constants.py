@@ -23,7 +23,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.hardware.catalog.constants import DECLARED, SHIPPED, Constants, names
+from shardwright.hardware.catalog.fitted_constants import DECLARED, SHIPPED, Constants, names
 from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.errors.measured_run import Fold, Progress
 from shardwright.validation.fits.predictions import Predictor, predictor

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.launch_arguments import Arguments, options_of, parse_arguments
 from shardwright.runtime.megatron_arguments import (
     DEFAULTS,
     has_dropout,
@@ -22,7 +22,7 @@ from shardwright.runtime.megatron_arguments import (
     sharding_stage,
     whole_number,
 )
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.tables.csv_rows import EMPTY
 from shardwright.validation.tables.facts_of_row import cell_text, text_of_options
 from shardwright.validation.training.implied_cells import QUANTUM, padded

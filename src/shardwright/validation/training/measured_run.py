@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Any
 
 from shardwright.hardware.cluster import Cluster
-from shardwright.job.training import TrainingJob
+from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.simulator.prediction import Prediction
-from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.grid import Grid
 from shardwright.validation.training.measured_rows import (
     Measurement,
     MemoryKind,

@@ -9,23 +9,23 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import ModelError
-from shardwright.model.blocks.decoder import decoder_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.decoder_model import decoder_model
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     embedding_block,
     head_block,
     layer_block,
     mlp_operators,
 )
-from shardwright.model.blocks.experts import moe_operators
-from shardwright.model.catalog.catalog import catalog_entry
+from shardwright.model.blocks.expert_blocks import moe_operators
+from shardwright.model.catalog.models_by_name import catalog_entry
 from shardwright.model.families.huggingface_config import (
     load_config,
     model_from_config,
     parse_config,
 )
-from shardwright.model.ir.fields import MAX_LAYERS
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_LAYERS
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
 from shardwright.validation.training.measured_rows import Measurement

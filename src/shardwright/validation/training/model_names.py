@@ -9,10 +9,10 @@ import re
 from functools import cache
 from typing import Any, Final
 
-from shardwright.hardware.catalog.catalog import find_accelerator
-from shardwright.model.catalog.catalog import ENTRIES, is_catalog_name
-from shardwright.model.catalog.entry import CatalogEntry
-from shardwright.runtime.registry import runtime_names
+from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
+from shardwright.model.catalog.catalog_entry import CatalogEntry
+from shardwright.model.catalog.models_by_name import ENTRIES, is_catalog_name
+from shardwright.runtime.runtime_registry import runtime_names
 from shardwright.validation.training.measured_rows import Measurement
 from shardwright.validation.training.model_from_sizes import GPT, LLAMA, MIXTURE, NEMOTRON
 

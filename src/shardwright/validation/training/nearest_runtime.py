@@ -10,11 +10,11 @@ from functools import cache
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.facts import IDENTITY
-from shardwright.runtime.options import chosen
-from shardwright.runtime.own_engine import RUNTIME as OWN_ENGINE
-from shardwright.runtime.registry import load_runtime, runtime_names
+from shardwright.runtime.derive_runtime import IDENTITY
+from shardwright.runtime.releases.own_engine import RUNTIME as OWN_ENGINE
 from shardwright.runtime.runtime import Options, Runtime
+from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.validation.training.measured_run import TrainingRun
 
 _CAPABILITIES: Final = frozenset(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.catalog.constants import SHIPPED, Constants
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, Constants
 from shardwright.program.problem import Problem
-from shardwright.runtime.registry import load_runtime
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.plan_simulation import simulate_grid
-from shardwright.simulator.predict import predict
+from shardwright.simulator.predict_plan import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.validation.training.measured_run import TrainingRun
 

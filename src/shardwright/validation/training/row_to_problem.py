@@ -14,22 +14,22 @@ from typing import Final
 
 from shardwright.cost.step.model_flops import LONGEST_STEP_S, seconds_at_peak
 from shardwright.errors import ModelError, RuntimeModelError, StrategyError, UsageError
-from shardwright.hardware.device import Accelerator
-from shardwright.job.border import job_from_flags
-from shardwright.job.training import TrainingJob
+from shardwright.hardware.accelerator import Accelerator
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.catalog.catalog import load_model
-from shardwright.model.ir.graph import Model
-from shardwright.model.taught import taught
-from shardwright.model.trained import trained
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.model.distillation import taught
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.trained_parameters import trained
 from shardwright.program.rule_violations import runtime_violations
-from shardwright.runtime.described import described
-from shardwright.runtime.options import offered_values
-from shardwright.runtime.registry import default_runtime, is_runtime, load_runtime
-from shardwright.strategy.grid.axes import Grid, Recompute
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import violations
-from shardwright.strategy.grid.schedules import grid_schedule
+from shardwright.runtime.runtime_by_name import described
+from shardwright.runtime.runtime_options import offered_values
+from shardwright.runtime.runtime_registry import default_runtime, is_runtime, load_runtime
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.grid_schedules import grid_schedule
+from shardwright.strategy.grid.model_counts import grid_facts
 from shardwright.units import GIB, TERA
 from shardwright.validation.tables.facts_of_row import (
     RowFacts,
@@ -44,7 +44,7 @@ from shardwright.validation.tables.skipped_rows import (
     skip_of,
 )
 from shardwright.validation.tables.table_facts import Facts
-from shardwright.validation.training import table_spellings as spellings
+from shardwright.validation.training import table_spellings
 from shardwright.validation.training.cluster_of_row import row_cluster
 from shardwright.validation.training.implied_cells import recomputed_modules, with_implied_cells
 from shardwright.validation.training.launch_arguments import (
@@ -119,7 +119,7 @@ def _run(published: Measurement, *, facts: Facts, default: str) -> TrainingRun:
     runtime = _runtime(
         row, device=cluster.node.accelerator, default=default, assumptions=assumptions
     )
-    offload_percent, offload_options = spellings.offload(row.offload)
+    offload_percent, offload_options = table_spellings.offload(row.offload)
     runtime = _with_options(runtime, (*(f"{module}=on" for module in modules), *offload_options))
     model = row_model(row, config=given.config)
     model = _trained(row, model=model, assumptions=assumptions)
@@ -225,7 +225,7 @@ def _with_scaling(name: str, precision: str) -> str:
     """The runtime with the fp8 scaling that the cell `precision` names, unless it sets another or
     does not have it.
     """
-    scaling, runtime = spellings.scaling(precision), load_runtime(name)
+    scaling, runtime = table_spellings.scaling(precision), load_runtime(name)
     if "fp8" in dict(runtime.options) or scaling not in offered_values(runtime).get("fp8", ()):
         return name
     return load_runtime(f"{name} fp8={scaling}").name if scaling else name
@@ -287,7 +287,7 @@ def _grid(
     """The strategy. Without another schedule in its column it is 1F1B, interleaved with several
     chunks.
     """
-    zero, shard = spellings.sharding(row.zero_stage_or_fsdp, node=node)
+    zero, shard = table_spellings.sharding(row.zero_stage_or_fsdp, node=node)
     replicas = degrees.dp * degrees.cp
     if (row.optimizer_instances or 1) > 1:
         shard = replicas // (row.optimizer_instances or 1)
@@ -332,7 +332,7 @@ def _expert_split(row: Measurement, *, tp: int, runtime: str, assumptions: list[
 
 def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> tuple[Recompute, int]:
     """(mode, layers of each chunk; 0 = all) of the row, else the runtime's default."""
-    recompute = spellings.recompute(row.recompute)
+    recompute = table_spellings.recompute(row.recompute)
     if recompute is not None:
         return recompute
     default = load_runtime(runtime).default_recompute
@@ -342,7 +342,7 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> tup
 
 def _schedule(row: Measurement, *, pp: int, assumptions: list[str]) -> str:
     """Name of the row's schedule, empty for 1F1B; an interleaved one needs its number of chunks."""
-    schedule = spellings.schedule(row.schedule) if pp > 1 else ""
+    schedule = table_spellings.schedule(row.schedule) if pp > 1 else ""
     if pp > 1 and row.schedule and not schedule:
         assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")
     if schedule == "interleaved-1f1b" and not row.vpp:
@@ -368,7 +368,7 @@ def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tup
 
 
 def _job(row: Measurement, *, samples: int) -> TrainingJob:
-    number_format = spellings.number_format(row.precision)
+    number_format = table_spellings.number_format(row.precision)
     if not number_format:
         raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, f"precision {row.precision}")
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from shardwright.hardware.catalog.constants import SHIPPED, Constants
-from shardwright.runtime.registry import load_runtime
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, Constants
+from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.errors.judged_rows import error_statistics, grouped, source_of

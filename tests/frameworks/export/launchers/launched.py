@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from shardwright.api.exports import Export, export_plan, write_export
-from shardwright.api.stored import Stored
+from shardwright.api.export_plan import Export, export_plan, write_export
+from shardwright.api.stored_answers import Stored
 from shardwright.frameworks.export.hosts import Host
 from shardwright.frameworks.export.launchers.pods import MOUNT
-from shardwright.hardware.expression import parse_cluster
+from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.frameworks.plans import stored
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.api.exports import export_plan
+from shardwright.api.export_plan import export_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
 from shardwright.frameworks.export.exporter import ExportFile
@@ -177,7 +177,7 @@ def test_names_of_others_stay_names(launcher: str, name: str, tmp_path: Path) ->
 
 
 def test_a_target_without_a_script_is_not_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    from shardwright.api import exports
+    from shardwright.api import export_plan as exports
 
     class Other:
         name, version, summary, stages_differ = "other", "1", "", False

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.cluster import NodeKind
-from shardwright.hardware.expression import parse_cluster
-from shardwright.search.frames import Frame
+from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.search.mixed.bounds.time_bound import covers
 from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut, most_above
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
@@ -35,6 +34,7 @@ from shardwright.search.mixed.stages.recompute_choices import (
 from shardwright.search.mixed.stages.recompute_choices import _room as room_of
 from shardwright.search.mixed.stages.stage_meshes import StageMesh
 from shardwright.search.mixed.stages.stage_tables import MODES
+from shardwright.search.mixed_certificate import Frame
 from shardwright.simulator.plan_simulation import simulate_plan
 from tests.search.mixed.members import (
     CLUSTERS,

@@ -8,8 +8,8 @@ import random
 import numpy as np
 import pytest
 
-from shardwright.model.catalog.catalog import load_model
-from shardwright.search.joint.chain import chain_of
+from shardwright.model.catalog.models_by_name import load_model
+from shardwright.search.joint.layer_chain import chain_of
 from shardwright.search.mixed.stages.layer_cuts import (
     AFTER,
     BEFORE,

@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.mixed import choices_for
-from shardwright.api.problems import problem_of
+from shardwright.api.request_to_problem import problem_of
+from shardwright.api.searches.mixed_search import choices_for
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
-from shardwright.search.answer import Answer
 from shardwright.search.certificate import stops_of
-from shardwright.search.frames import GIVEN_UP, Closed, Dual, Frame, worth_of
-from shardwright.search.limit import STOP, out_of_time
 from shardwright.search.mixed.find_fastest import find_mixed
-from shardwright.search.mixed.plans import pool_grids as mixed_alone
+from shardwright.search.mixed.plans import pool_grids
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
 from shardwright.search.mixed.stages.stage_tables import stage_table
-from shardwright.search.request import SEARCH_MEMORY, Request
+from shardwright.search.mixed_certificate import GIVEN_UP, Closed, Dual, Frame, worth_of
+from shardwright.search.search_answer import Answer
+from shardwright.search.search_limit import STOP, out_of_time
+from shardwright.search.search_request import SEARCH_MEMORY, Request
 from tests.search.mixed.test_find_fastest import part_of, tiny
 from tests.tiers import cases
 
@@ -188,14 +188,14 @@ def test_grids_that_are_given_up_leave_a_bound_and_are_given_up_again(
 ) -> None:
     """A pool whose grids end by the clock without a plan is bounded by what any plan whatever on
     its devices takes."""
-    problem, find = tiny(CLUSTER, batch=8), mixed_alone.find
+    problem, find = tiny(CLUSTER, batch=8), pool_grids.find
 
     def late(own: Problem, *some: Any, **more: Any) -> Answer:
         if own.cluster.node.accelerator.name.startswith("v100"):
             raise out_of_time()
         return find(own, *some, **more)
 
-    monkeypatch.setattr(mixed_alone, "find", late)
+    monkeypatch.setattr(pool_grids, "find", late)
     found = find_mixed(problem)
     one, other = part_of(found.certificate).alone
     assert (one.stopped_at, other.stopped_at) == (0, GIVEN_UP)

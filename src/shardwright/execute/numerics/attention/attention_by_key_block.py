@@ -21,7 +21,7 @@ from shardwright.execute.numerics.attention.unfused_attention import (
 )
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import AttentionShape
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 
 NO_SCORE_INPUTS = ScoreInputs()
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.model.gradients import asks_inputs, without_gradient
+from shardwright.model.backward_reach import asks_inputs, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.model.ir.tensor import Dim, Extent
+from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.operator_placement import is_routed
 
 SCATTER, GATHER = ".scatter", ".gather"

@@ -8,7 +8,7 @@ import torch
 
 from shardwright.execute.numerics.base.local_tensors import at_least_float32
 from shardwright.model.ir.operator import ExpertShape
-from shardwright.model.ir.settings import Settings
+from shardwright.model.ir.operator_constants import Settings
 
 
 def chosen_experts(

@@ -20,7 +20,7 @@ from shardwright.execute.numerics.experts.token_exchange import (
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.tensor import Extent
+from shardwright.model.ir.tensor_dims import Extent
 
 
 def copy_to_slots(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:

@@ -17,7 +17,7 @@ from shardwright.execute.numerics.images.merged_tokens import fold_elements, unf
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.settings import ImageInput
+from shardwright.model.ir.operator_constants import ImageInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

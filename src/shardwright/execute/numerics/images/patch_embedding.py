@@ -25,7 +25,7 @@ from shardwright.execute.numerics.layers.linear import Linear, has_first_part
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.settings import PositionAxes
+from shardwright.model.ir.operator_constants import PositionAxes
 
 LINEAR = Linear()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 
 from shardwright.errors import DataError
-from shardwright.model.ir.settings import ImageInput, PositionAxes, PositionGrid
+from shardwright.model.ir.operator_constants import ImageInput, PositionAxes, PositionGrid
 
 SHARP = -0.75
 """Slope of the cubic kernel at distance 1."""

@@ -8,7 +8,7 @@ from math import ceil, floor, log, pi
 
 import torch
 
-from shardwright.model.ir.settings import (
+from shardwright.model.ir.operator_constants import (
     DynamicRotary,
     GridRotary,
     LongerRotary,

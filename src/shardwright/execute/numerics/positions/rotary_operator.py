@@ -33,7 +33,7 @@ from shardwright.execute.numerics.positions.rotary_angles import (
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.settings import GridRotary, Settings, TextRotary
+from shardwright.model.ir.operator_constants import GridRotary, Settings, TextRotary
 from shardwright.program.layout.tensor_layout import Indices
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.model.blocks.decoder import decoder_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.decoder_model import decoder_model
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     core_operator,
     distance_table,
@@ -28,8 +28,8 @@ from shardwright.model.blocks.dense import (
     step,
 )
 from shardwright.model.ir.block import INPUT, MEMORY, Block
-from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model, Run
+from shardwright.model.ir.config_fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model, Run
 from shardwright.model.ir.operator import (
     AttentionShape,
     Mask,
@@ -37,7 +37,7 @@ from shardwright.model.ir.operator import (
     OperatorClass,
     OperatorKind,
 )
-from shardwright.model.ir.tensor import Parameter, ParameterClass
+from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
 
 ENCODER = "encoder"
 MAX_TYPES = 2**10

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import layer_block, mlp_operators
-from shardwright.model.blocks.experts import moe_operators
-from shardwright.model.blocks.mla import LatentShape, latent_shape, mla_operators
-from shardwright.model.blocks.predictor import num_predictors
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import layer_block, mlp_operators
+from shardwright.model.blocks.expert_blocks import moe_operators
+from shardwright.model.blocks.latent_attention import LatentShape, latent_shape, mla_operators
+from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_EXPERTS, MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_EXPERTS, MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
 
 V3_GROUPS: Final = (8, 4)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import layer_block
-from shardwright.model.blocks.mla import latent_shape, mla_operators
-from shardwright.model.blocks.predictor import num_predictors
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import layer_block
+from shardwright.model.blocks.latent_attention import latent_shape, mla_operators
+from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.blocks.sparse_attention import index_operators, index_shape, with_selection
 from shardwright.model.families.decoders.deepseek import V3_GROUPS, shared_experts, sparse_layers
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 
 FULL, SHARED = "full", "shared"
 DENSE, SPARSE = "dense", "sparse"

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import decoder_block, grouped_shape
-from shardwright.model.blocks.windows import windows_by_period
+from shardwright.model.blocks.attention_windows import windows_by_period
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import decoder_block, grouped_shape
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 
 MAX_CAP = 1e6
 

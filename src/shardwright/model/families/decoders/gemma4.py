@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.attention_windows import windows_of
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,
     core_operator,
@@ -24,10 +25,9 @@ from shardwright.model.blocks.dense import (
     residual,
     rotary_operator,
 )
-from shardwright.model.blocks.experts import expert_operators, router_operators
-from shardwright.model.blocks.windows import windows_of
+from shardwright.model.blocks.expert_blocks import expert_operators, router_operators
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import (
+from shardwright.model.ir.config_fields import (
     MAX_CONTEXT,
     MAX_EXPERTS,
     MAX_HEAD_DIM,
@@ -36,9 +36,9 @@ from shardwright.model.ir.fields import (
     MAX_LAYERS,
     Fields,
 )
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape, Operator, OperatorClass
-from shardwright.model.ir.tensor import Dim, Extent, Parameter
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 
 USUAL_WINDOW: Final = 512
 USUAL_PERIOD: Final = 6

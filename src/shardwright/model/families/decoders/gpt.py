@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardwright.model.blocks.decoder import configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.attention_windows import windows_of
+from shardwright.model.blocks.decoder_model import configured_model
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     decoder_block,
     grouped_shape,
@@ -15,10 +16,9 @@ from shardwright.model.blocks.dense import (
     mlp_operators,
     parallel_block,
 )
-from shardwright.model.blocks.windows import windows_of
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_CONTEXT, MAX_FFN, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_FFN, Fields
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape
 
 # Rows that OPT's position table has before position 0.

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.attention_windows import windows_by_period, windows_of
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,
     decoder_block,
@@ -16,10 +17,9 @@ from shardwright.model.blocks.dense import (
     layer_block,
     mlp_operators,
 )
-from shardwright.model.blocks.windows import windows_by_period, windows_of
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.fields import MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 
 
 def gated_layers(

@@ -6,20 +6,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,
     grouped_shape,
     layer_block,
     mlp_operators,
 )
-from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.families.decoders.llama import rotary_layers
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 
 CHUNKED = "chunked_attention"
 

@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.attention_windows import no_window, windows_of
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,
     grouped_shape,
@@ -20,14 +21,13 @@ from shardwright.model.blocks.dense import (
     norm,
     residual,
 )
-from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.blocks.expert_blocks import moe_operators
 from shardwright.model.blocks.linear_attention import gated_attention_operators
-from shardwright.model.blocks.predictor import num_predictors
-from shardwright.model.blocks.windows import no_window, windows_of
+from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.families.decoders.llama import gated_layers
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.fields import (
+from shardwright.model.ir.config_fields import (
     MAX_CONTEXT,
     MAX_FFN,
     MAX_HEAD_DIM,
@@ -35,7 +35,7 @@ from shardwright.model.ir.fields import (
     MAX_LAYERS,
     Fields,
 )
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, Operator
 
 NAS_MULTIPLE = 256

@@ -8,20 +8,26 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     grouped_shape,
     layer_block,
     mlp_operators,
 )
-from shardwright.model.blocks.experts import moe_operators
-from shardwright.model.blocks.predictor import num_predictors
+from shardwright.model.blocks.expert_blocks import moe_operators
+from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.blocks.sparse_attention import IndexShape, index_operators, with_selection
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_CONTEXT, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import (
+    MAX_CONTEXT,
+    MAX_EXPERTS,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    Fields,
+)
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import BlockChoice, Operator
 
 DENSE, SPARSE = "dense", "sparse"

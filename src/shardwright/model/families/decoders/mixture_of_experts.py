@@ -7,21 +7,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.attention_windows import no_window, windows_of
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     QkNorm,
     attention_operators,
     grouped_shape,
     layer_block,
     mlp_operators,
 )
-from shardwright.model.blocks.experts import moe_operators
-from shardwright.model.blocks.predictor import num_predictors
-from shardwright.model.blocks.windows import no_window, windows_of
+from shardwright.model.blocks.expert_blocks import moe_operators
+from shardwright.model.blocks.multi_token_prediction import num_predictors
 from shardwright.model.families.decoders.deepseek import expert_shape, shared_experts
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 
 

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.attention_windows import windows_by_period
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     grouped_shape,
     layer_block,
     mlp_operators,
     parallel_block,
 )
-from shardwright.model.blocks.windows import windows_by_period
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_CONTEXT, MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 
 
 def build_stablelm(fields: Fields) -> Model:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import grouped_shape, layer_block, mlp_operators
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import grouped_shape, layer_block, mlp_operators
 from shardwright.model.blocks.linear_attention import (
     delta_operators,
     delta_shape,
@@ -18,8 +18,8 @@ from shardwright.model.families.decoders.mixture_of_experts import (
     sparse_by_step,
 )
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_LAYERS, Fields
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.config_fields import MAX_LAYERS, Fields
+from shardwright.model.ir.model_graph import Model
 
 LINEAR, FULL = "linear_attention", "full_attention"
 

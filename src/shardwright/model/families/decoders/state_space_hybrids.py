@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import (
+from shardwright.model.blocks.decoder_model import blocks_of, configured_model
+from shardwright.model.blocks.dense_blocks import (
     attention_operators,
     grouped_shape,
     hidden_extent,
@@ -19,7 +19,7 @@ from shardwright.model.blocks.dense import (
     mlp_operators,
     residual,
 )
-from shardwright.model.blocks.experts import (
+from shardwright.model.blocks.expert_blocks import (
     expert_operators,
     moe_operators,
     router_operators,
@@ -36,10 +36,10 @@ from shardwright.model.blocks.mamba import (
     mixer_block,
     scan_shape,
 )
-from shardwright.model.blocks.predictor import MAX_PREDICTORS
+from shardwright.model.blocks.multi_token_prediction import MAX_PREDICTORS
 from shardwright.model.families.decoders.deepseek import expert_shape
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.fields import (
+from shardwright.model.ir.config_fields import (
     MAX_EXPERTS,
     MAX_FFN,
     MAX_HEAD_DIM,
@@ -47,7 +47,7 @@ from shardwright.model.ir.fields import (
     MAX_LAYERS,
     Fields,
 )
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorClass, ScanShape
 
 NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from shardwright.model.families.fields.rotary_fields import number_of
-from shardwright.model.ir.graph import Model
+from shardwright.model.ir.model_graph import Model
 
 FIELDS: Final = (
     *(

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from math import inf, log, sqrt
 from typing import Any, Final
 
-from shardwright.model.blocks.windows import FULL, SLIDING
-from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
-from shardwright.model.ir.settings import (
+from shardwright.model.blocks.attention_windows import FULL, SLIDING
+from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields
+from shardwright.model.ir.operator_constants import (
     DynamicRotary,
     Longer,
     LongerRotary,

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shardwright.model.families.fields.rotary_fields import number_of
-from shardwright.model.ir.fields import Fields
-from shardwright.model.ir.graph import Model
-from shardwright.model.routers import router_shapes
+from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.router_balancing import router_shapes
 
 SWITCH: Final = "output_router_logits"
 COEFFICIENT: Final = "router_aux_loss_coef"

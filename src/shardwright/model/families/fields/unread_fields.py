@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any, Final
 
 from shardwright.model.families.family_registry import ARCHITECTURES
-from shardwright.model.ir.fields import Fields, shown
+from shardwright.model.ir.config_fields import Fields, shown
 
 INERT: Final = {
     "names and versions": (

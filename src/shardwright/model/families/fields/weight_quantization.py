@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from shardwright.errors import ModelError
-from shardwright.model.ir.fields import shown
+from shardwright.model.ir.config_fields import shown
 from shardwright.model.ir.stored_format import StoredFormat
 
 FIELDS: Final = ("quantization_config", "compression_config")

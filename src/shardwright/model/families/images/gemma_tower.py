@@ -14,8 +14,8 @@ from shardwright.model.families.images.tower_fields import (
     unknown_activations,
     unknown_turns,
 )
-from shardwright.model.ir.fields import MAX_VOCAB, Fields
-from shardwright.model.ir.settings import GridRotary, ImageInput, PositionAxes, Settings
+from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
+from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionAxes, Settings
 
 AXIAL: Final = ("axial", "default")
 """Kinds of rotary positions: files from before Transformers had the first name have the second."""

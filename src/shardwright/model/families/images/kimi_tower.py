@@ -17,8 +17,8 @@ from shardwright.model.families.images.tower_fields import (
     unknown_activations,
     unknown_turns,
 )
-from shardwright.model.ir.fields import MAX_VOCAB, Fields
-from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
+from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
+from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-5
 """Of all norms, but where `PROJECTOR_EPS` says otherwise of the projector's own."""

@@ -12,8 +12,8 @@ from shardwright.model.families.images.tower_fields import (
     activation,
     unknown_activations,
 )
-from shardwright.model.ir.fields import MAX_VOCAB, Fields
-from shardwright.model.ir.settings import ImageInput, Settings
+from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
+from shardwright.model.ir.operator_constants import ImageInput, Settings
 
 STRATEGIES: Final = ("default", "full")
 """Of ``vision_feature_select_strategy``: without the class token, or with it."""

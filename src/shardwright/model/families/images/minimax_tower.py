@@ -16,8 +16,8 @@ from shardwright.model.families.images.tower_fields import (
     activation,
     unknown_activations,
 )
-from shardwright.model.ir.fields import MAX_VOCAB, Fields
-from shardwright.model.ir.settings import GridRotary, ImageInput, Settings
+from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
+from shardwright.model.ir.operator_constants import GridRotary, ImageInput, Settings
 
 EPS: Final = 1e-5
 BASE: Final = 10000.0

@@ -10,8 +10,8 @@ from typing import Any, Final
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.fields.activation_names import SPELLED
 from shardwright.model.families.fields.rotary_fields import kind_of, number_of
-from shardwright.model.ir.fields import Fields
-from shardwright.model.ir.settings import ImageInput, Settings
+from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.operator_constants import ImageInput, Settings
 
 PROJECTOR: Final = "projector"
 MAX_PATCH: Final = 2**12

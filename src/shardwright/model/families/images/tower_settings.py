@@ -13,9 +13,9 @@ from shardwright.model.families.images import (
     qwen_tower,
 )
 from shardwright.model.families.images.tower_fields import Tower
-from shardwright.model.ir.fields import Fields
-from shardwright.model.ir.graph import Model
-from shardwright.model.ir.settings import ImageInput, Settings
+from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator_constants import ImageInput, Settings
 
 TOWERS: Final[Mapping[str, Tower]] = {
     "LlavaForConditionalGeneration": llava_tower.TOWER,

@@ -13,8 +13,6 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Cell, Floors
-from shardwright.search.limit import Limit
 from shardwright.search.mixed.bounds.cost_rate_bound import (
     Known,
     holds_floor,
@@ -25,6 +23,8 @@ from shardwright.search.mixed.bounds.time_bound import covers
 from shardwright.search.mixed.effort import Effort
 from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
+from shardwright.search.mixed_certificate import Cell, Floors
+from shardwright.search.search_limit import Limit
 
 SLIGHT = 1e-7
 """Share of a number that a file rounds."""

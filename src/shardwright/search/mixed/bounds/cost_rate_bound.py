@@ -20,11 +20,11 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.arrays import FloatArray
-from shardwright.search.frames import Dual, Floor, Frame
 from shardwright.search.mixed.pipelines.device_prices import Prices, Room
 from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
 from shardwright.search.mixed.stages.frame_terms import first_frames, split
+from shardwright.search.mixed_certificate import Dual, Floor, Frame
 
 _LEAST_BATCH = 1e-9
 """Share of all that is taken a second that the batch is worth at least, where so many replicas have

@@ -10,11 +10,11 @@ from math import exp, floor, log, log1p
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.frames import Dual, Frame
-from shardwright.search.limit import Limit
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
 from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames, split
+from shardwright.search.mixed_certificate import Dual, Frame
+from shardwright.search.search_limit import Limit
 
 FINE = 0.0005
 """From one limit of the grid to the next."""

@@ -12,11 +12,11 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR, Spending, watts_of
 from shardwright.errors import UsageError
-from shardwright.hardware.catalog.instances import find_instance
-from shardwright.hardware.catalog.prices import GIVE_A_PRICE, NOT_RENTED, list_price
+from shardwright.hardware.catalog.cloud_instances import find_instance
+from shardwright.hardware.catalog.list_prices import GIVE_A_PRICE, NOT_RENTED, list_price
 from shardwright.hardware.cluster import Cluster
 from shardwright.search.mixed.stages.device_pools import Pool
-from shardwright.search.request import OBJECTIVES
+from shardwright.search.search_request import OBJECTIVES
 
 TIME, COST, ENERGY, PARETO = OBJECTIVES
 _MOST_RATES: Final = 100_000

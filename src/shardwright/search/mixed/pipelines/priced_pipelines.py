@@ -14,12 +14,12 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.compiled import compiled
-from shardwright.search.frames import Dual, Frame
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.device_prices import Prices, Room, best_prices
 from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes, alike_use, shapes_of
 from shardwright.search.mixed.pipelines.pipeline_throughput import most_above, most_by_work
 from shardwright.search.mixed.stages.frame_terms import StageCosts, Terms
+from shardwright.search.mixed_certificate import Dual, Frame
 
 
 @dataclass(slots=True)

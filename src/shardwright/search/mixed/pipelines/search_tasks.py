@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.engine.protocol import Ask, Engine
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.parallel.engine_protocol import Ask, Engine
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 from shardwright.search.certificate import Certificate, assert_sound
-from shardwright.search.frames import MixedPart
-from shardwright.search.grid.find import problem_text
+from shardwright.search.grid.find_best_grid import problem_text
 from shardwright.search.mixed.plans.simulated_plans import Standing
-from shardwright.search.universal import universal_seconds
+from shardwright.search.mixed_certificate import MixedPart
+from shardwright.search.universal_bound import universal_seconds
 
 
 def certified(

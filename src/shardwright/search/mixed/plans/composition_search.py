@@ -15,7 +15,6 @@ from typing import NamedTuple
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Frame
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans.replica_counts import compositions, exact_microbatches
@@ -26,6 +25,7 @@ from shardwright.search.mixed.plans.simulated_plans import (
     candidate,
 )
 from shardwright.search.mixed.stages.frame_terms import first_frames, replica_edges
+from shardwright.search.mixed_certificate import Frame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from shardwright.arrays import IntArray
 from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Floor
 from shardwright.search.mixed.bounds.cost_rate_bound import Known, floor_of, with_rates
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.device_prices import Prices
@@ -30,8 +29,9 @@ from shardwright.search.mixed.plans.replica_counts import (
 from shardwright.search.mixed.plans.simulated_plans import MixedCandidate, Standing
 from shardwright.search.mixed.plans.write_plan import MixedPlan, devices_of, general_plan
 from shardwright.search.mixed.stages.frame_terms import first_frames
+from shardwright.search.mixed_certificate import Floor
 from shardwright.simulator.plan_simulation import SimulatedPlan
-from shardwright.simulator.predict import step_spending
+from shardwright.simulator.predict_plan import step_spending
 from shardwright.strategy.plan.plan import Plan
 
 

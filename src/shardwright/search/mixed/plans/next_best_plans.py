@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Runner
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan, pipelines_text
 from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed_certificate import Runner
 
 
 def runners_of(

@@ -9,26 +9,26 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from shardwright.errors import InfeasibleError, OutOfTimeError
+from shardwright.hardware.changed_cluster import limit_devices
 from shardwright.hardware.cluster import Cluster, NodeKind
-from shardwright.hardware.overrides import limit_devices
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import facts_of
-from shardwright.search.answer import Answer
-from shardwright.search.engine.protocol import Engine
-from shardwright.search.frames import GIVEN_UP, PoolAlone
-from shardwright.search.grid.find import find
-from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.grid.space import Space, requested, standard_space
-from shardwright.search.limit import Stops, out_of_time
+from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.find_best_grid import find
+from shardwright.search.grid.members.declared_space import Space, requested, standard_space
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import moved
 from shardwright.search.mixed.stages.device_pools import Pool, alone
 from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.search.universal import universal_seconds
+from shardwright.search.mixed_certificate import GIVEN_UP, PoolAlone
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.search_answer import Answer
+from shardwright.search.search_limit import Stops, out_of_time
+from shardwright.search.universal_bound import universal_seconds
 from shardwright.simulator.plan_simulation import plan_of_grid
-from shardwright.strategy.grid.rules import GridFacts
+from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
 

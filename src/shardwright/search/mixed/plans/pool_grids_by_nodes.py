@@ -13,15 +13,15 @@ from dataclasses import field, replace
 from math import inf, isfinite
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.engine.protocol import Engine
-from shardwright.search.frames import PoolAlone
-from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.limit import Limit, Stops
+from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.mixed.effort import Effort
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, PoolResult, placed, pool_alone
 from shardwright.search.mixed.stages.device_pools import Pool
 from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed_certificate import PoolAlone
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.search_limit import Limit, Stops
 from shardwright.strategy.text.grid_notation import print_grid
 
 

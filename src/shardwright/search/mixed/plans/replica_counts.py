@@ -11,13 +11,13 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.frames import Dual
 from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines, Values, prices_of
 from shardwright.search.mixed.pipelines.whole_replicas import whole_replicas
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
 from shardwright.search.mixed.stages.frame_terms import StageCosts, Terms
 from shardwright.search.mixed.stages.sharded_lanes import ANY
+from shardwright.search.mixed_certificate import Dual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

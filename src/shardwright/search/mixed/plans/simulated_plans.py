@@ -15,14 +15,14 @@ from shardwright.errors import ShardwrightError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Frame
-from shardwright.search.limit import Limit
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.pipelines.search_tasks import SearchTasks, TaskInputs
 from shardwright.search.mixed.plans.reduction_estimates import likely_later
 from shardwright.search.mixed.plans.replica_counts import cut_lanes
 from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, general_plan
 from shardwright.search.mixed.stages.frame_terms import StageCosts
+from shardwright.search.mixed_certificate import Frame
+from shardwright.search.search_limit import Limit
 from shardwright.simulator.plan_simulation import SimulatedPlan, fits_hosts, simulate_plan
 from shardwright.strategy.plan.plan import Plan
 

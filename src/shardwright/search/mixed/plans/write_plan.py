@@ -9,15 +9,15 @@ from dataclasses import replace
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.device_pools import Pool
 from shardwright.search.mixed.stages.frame_terms import StageCosts
 from shardwright.search.mixed.stages.layer_cuts import Pattern
 from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Recompute, Sharers
 from shardwright.search.mixed.stages.stage_meshes import grid_of, has_experts
 from shardwright.search.mixed.stages.stage_tables import StageTable
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
+from shardwright.search.mixed_certificate import Frame
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_to_plan import FULL, chunk_items, grid_placements, grid_shards
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan, Shards

@@ -13,7 +13,6 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.longest_path import jitter_of_nodes
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
 from shardwright.program.problem import Problem
-from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.device_pools import in_one_zone
 from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, parts_of
 from shardwright.search.mixed.stages.pinned_values import Choices
@@ -24,6 +23,7 @@ from shardwright.search.mixed.stages.stage_reductions import StageReductions
 from shardwright.search.mixed.stages.stage_tables import StageTable, stage_table
 from shardwright.search.mixed.stages.stage_transfers import send_table
 from shardwright.search.mixed.stages.unsharded_reductions import UnshardedReductions
+from shardwright.search.mixed_certificate import Frame
 
 
 class Terms(NamedTuple):

@@ -11,8 +11,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.graph import Model
-from shardwright.search.joint.chain import chain_of
+from shardwright.model.ir.model_graph import Model
+from shardwright.search.joint.layer_chain import chain_of
 
 LAYER, BEFORE, AFTER = range(3)
 """Parts of a stage: one of its units, what stands before the first unit of the model, what stands

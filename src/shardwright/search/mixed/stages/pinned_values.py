@@ -9,9 +9,9 @@ from typing import Final
 
 from shardwright.errors import UsageError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.options import BY_NAME
 from shardwright.runtime.runtime import Options
-from shardwright.search.grid.space import PINNABLE
+from shardwright.runtime.runtime_options import BY_NAME
+from shardwright.search.grid.members.declared_space import PINNABLE
 
 FREE: Final = ("tp", "mbs")
 """Axes of stages whose values are chosen from; where the model has experts so is ep."""

@@ -15,7 +15,7 @@ from shardwright.cost.step.scalar_terms import activation_room, gathered_element
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER
 from shardwright.search.mixed.stages.stage_tables import MODES, StageTable
-from shardwright.strategy.grid.rules import MAX_STAGE
+from shardwright.strategy.grid.grid_rules import MAX_STAGE
 
 FIRST, LAST = 1, 2
 """Roles of a stage, added: it holds what stands before the first layer, or behind the last one."""

@@ -10,9 +10,9 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.stages.device_pools import Pool
 from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.grid.facts import grid_facts
-from shardwright.strategy.grid.rules import violations
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.grid.model_counts import grid_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

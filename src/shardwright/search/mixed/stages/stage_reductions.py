@@ -16,10 +16,10 @@ from shardwright.cost.degree_columns import Rows
 from shardwright.cost.network.grid_groups import Axes
 from shardwright.cost.network.plan_groups import group_problem
 from shardwright.program.problem import Problem
-from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.layer_cuts import parts_of
 from shardwright.search.mixed.stages.stage_rows import filled, reductions_table, stage_rows
 from shardwright.search.mixed.stages.stage_tables import StageTable
+from shardwright.search.mixed_certificate import Frame
 
 GATHER, REDUCE = range(2)
 

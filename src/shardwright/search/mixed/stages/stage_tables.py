@@ -14,9 +14,9 @@ from shardwright.cost.tables.mesh_table import shared_parameters
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.errors import UsageError
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.ir.tensor import TABLES
+from shardwright.model.ir.tensor_dims import TABLES
 from shardwright.program.problem import Problem
-from shardwright.search.grid.prepare import facts_of
+from shardwright.search.grid.bounds.bound_arrays import facts_of
 from shardwright.search.mixed.stages.device_pools import Pool, pools_of
 from shardwright.search.mixed.stages.layer_cuts import LAYER, Pattern, parts_of, pattern_of
 from shardwright.search.mixed.stages.pinned_values import Choices

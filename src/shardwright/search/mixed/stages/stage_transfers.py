@@ -18,7 +18,7 @@ from shardwright.search.mixed.stages.device_pools import Pool
 from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has_experts
 from shardwright.search.mixed.stages.stage_tables import StageTable
 from shardwright.simulator.plan_simulation import lane_edges
-from shardwright.strategy.grid.expand import MAIN, chunk_items, grid_placements
+from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder
 from shardwright.strategy.plan.plan import Plan

@@ -19,10 +19,10 @@ from shardwright.cost.gradients.wire_bytes import sum_sizes
 from shardwright.cost.network.grid_groups import network_of
 from shardwright.cost.network.plan_groups import group_problem
 from shardwright.program.problem import Problem
-from shardwright.search.frames import Frame
 from shardwright.search.mixed.stages.layer_cuts import parts_of
 from shardwright.search.mixed.stages.stage_reductions import StageReductions
 from shardwright.search.mixed.stages.stage_rows import filled, reductions_table, stage_rows
+from shardwright.search.mixed_certificate import Frame
 
 FEWEST = 2
 """Replicas of a lane that shards."""

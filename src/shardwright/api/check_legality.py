@@ -1,0 +1,23 @@
+"""Whether a strategy is legal for a problem, the runtime's own rules included."""
+
+from __future__ import annotations
+
+from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import grid_violations, plan_violations
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.rule_violations import raise_first
+
+
+def check_grid(problem: Problem, grid: Grid) -> None:
+    """Raise the first rule that `grid` breaks for `problem`, the schedule's and the runtime's own
+    included.
+    """
+    raise_first(grid_violations(problem, grid))
+
+
+def check_plan(problem: Problem, plan: Plan) -> None:
+    """Raise the first rule that `plan` breaks for `problem`, the runtime's own included; not yet
+    whether its orders can run.
+    """
+    raise_first(plan_violations(problem, plan))

@@ -1,0 +1,51 @@
+"""Comparison of strategies and clusters side by side, with the cost of training on each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from shardwright.api import simulate_strategy
+from shardwright.api.searches.repeated_searches import best_of
+from shardwright.api.training_run_cost import with_training_cost
+from shardwright.errors import ShardwrightError
+from shardwright.progress import Progress
+from shardwright.search.compared_strategy import Compared
+from shardwright.search.search_request import Request
+
+
+def compare(
+    request: Request,
+    *,
+    clusters: Sequence[str],
+    strategies: Sequence[str] = (),
+    tokens: float = 0.0,
+    prices: Mapping[str, float] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Compared, ...]:
+    """Every strategy on every cluster, simulated; without strategies the best plan of each
+    cluster.
+
+    Args:
+        request: values that all have in common; its cluster is ignored.
+        tokens: tokens of the training run; 0 = not known.
+        prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
+
+    Raises:
+        ShardwrightError: as `trials.best_of` and `simulations.simulation` do; the message names the
+            cluster where there are several.
+    """
+    simulated = []
+    for cluster in clusters:
+        cluster_request = replace(request, cluster=cluster)
+        try:
+            simulated += [
+                simulate_strategy.simulation(cluster_request, strategy=text) for text in strategies
+            ] or [best_of(cluster_request, progress=progress)]
+        except ShardwrightError as error:
+            error.message = f"{cluster}: {error.message}" if len(clusters) > 1 else error.message
+            raise
+    return tuple(
+        with_training_cost(cluster_request, tokens=tokens, prices=prices or {})
+        for cluster_request in simulated
+    )

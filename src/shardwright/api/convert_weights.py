@@ -1,0 +1,71 @@
+"""A checkpoint's weights as people read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shardwright.errors import DataError, UsageError, nearest
+from shardwright.execute.checkpoints.checkpoint_folders import MANIFEST, latest
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.families.huggingface_config import load_config
+
+DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "fp64": "F64"}
+"""Words of the command line, and what safetensors calls them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenWeights:
+    """What was written: of which checkpoint and step, in which dtype (a key of `DTYPES`), the files
+    of tensors.
+    """
+
+    checkpoint: Path
+    step: int
+    dtype: str
+    files: tuple[Path, ...]
+
+
+def write_weights(
+    checkpoints: Path, *, config: Path, folder: Path, dtype: str = "", base: Path | None = None
+) -> WrittenWeights:
+    """Write the newest checkpoint of a folder, or the one that is named, as Hugging Face
+    safetensors.
+
+    Args:
+        config: the model's ``config.json``.
+        folder: that is made.
+        dtype: of the files; empty = of the parameters that the run computed with.
+        base: weights that the run began with, for what it did not train.
+
+    Finer values are taken where the run had them: float32 files of a run in bf16 are its master
+    copies.
+
+    Raises:
+        UsageError: PyTorch is not installed; an unknown dtype. ModelError: the configuration is no
+            model's. DataError: there is no whole checkpoint of that model; the family has no table;
+            parameters were not trained and no `base` is given; the folder exists.
+    """
+    if dtype and dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype[:40]!r}", hint=nearest(dtype, DTYPES))
+    try:
+        from shardwright.execute.weights.checkpoint_to_weights import (
+            written_weights,  # PyTorch is an extra
+        )
+    except ImportError as error:
+        raise UsageError("weights needs PyTorch", hint="pip install 'shardwright[run]'") from error
+    found = checkpoints if (checkpoints / MANIFEST).is_file() else latest(checkpoints)
+    if found is None:
+        raise DataError(
+            f"{checkpoints}: no checkpoint",
+            hint="give the folder that `shardwright run --checkpoints` was given",
+        )
+    model, word = load_config(config), DTYPES.get(dtype, "")
+    files, step, word = written_weights(
+        found, model=model, config=config, folder=folder, dtype=word, base=base
+    )
+    return WrittenWeights(
+        checkpoint=found,
+        step=step,
+        dtype=next(name for name, one in DTYPES.items() if one == word),
+        files=files,
+    )

@@ -1,0 +1,112 @@
+"""Find the number format or dropout of a launch that slows its step most and that no search option
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from shardwright.api.request_to_problem import problem_of
+from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.dtype import Dtype
+from shardwright.errors import ShardwrightError
+from shardwright.frameworks.launch.launch import Launch
+from shardwright.frameworks.megatron.refused_arguments import REFUSED_LAYERS
+from shardwright.frameworks.registry import READERS
+from shardwright.frameworks.settings.setting_table import half_settings
+from shardwright.model.ir.model_graph import Model
+from shardwright.program.rule_violations import grid_violations
+from shardwright.search.advice_answer import Change
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.model_counts import num_layers
+
+LEAST_GAIN: Final = 0.01
+"""Least share of a step that a cause is told for."""
+
+
+def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tuple[Change, ...]:
+    """The launch's own strategy under another job, each predicted anew, those that gain most first.
+
+    Args:
+        now: the launch as it is; None = it cannot run, and nothing is compared.
+    """
+    if now is None:
+        return ()
+    found = [
+        change
+        for one in _jobs(launch, request)
+        if (change := _changed(launch, now, *one)) is not None
+    ]
+    return tuple(
+        sorted(
+            (change for change in found if change.gain > LEAST_GAIN),
+            key=lambda change: -change.gain,
+        )
+    )
+
+
+def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
+    """Return whether another strategy would let the framework start a launch that it refuses.
+
+    Pipeline stages with equal numbers of layers repair one of the framework's rules. No strategy
+    repairs the others.
+    """
+    layers = num_layers(model)
+    return all(
+        one.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0 for one in launch.refused
+    )
+
+
+def _jobs(
+    launch: Launch, request: Request
+) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
+    """A change of the job, the request after it, and the settings that make it."""
+    if request.precision == Dtype.FP32.value:
+        for half in (Dtype.BF16.value, Dtype.FP16.value):
+            try:
+                problem_of(replace(request, precision=half))
+            except ShardwrightError:
+                continue
+            yield (
+                f"precision {half} instead of fp32",
+                replace(request, precision=half),
+                half_settings(READERS[launch.framework].settings, half),
+            )
+            break
+    if request.dropout and launch.dropout:
+        settings = tuple((f"{where}-dropout", "0") for where in ("attention", "hidden"))
+        yield "no dropout", replace(request, dropout=False), settings
+
+
+def _changed(
+    launch: Launch,
+    now: Simulation,
+    text: str,
+    request: Request,
+    settings: tuple[tuple[str, str], ...],
+) -> Change | None:
+    try:
+        problem = problem_of(request)
+        if next(iter(grid_violations(problem, launch.grid)), None) is not None:
+            return None
+        after = simulated(request, problem, name=text, grid=launch.grid).prediction
+    except ShardwrightError:
+        return None
+    said = {one.name: one.value for one in launch.settings}
+    added = tuple((name, value) for name, value in settings if said.get(name) != value)
+    removed = tuple(
+        (name, said[name]) for name, _ in added if name in said and said[name] != "not said"
+    )
+    gain = 1 - after.step_time_s / now.prediction.step_time_s
+    return Change(
+        text=text,
+        grid=launch.grid,
+        step_time_s=after.step_time_s,
+        gain=gain,
+        added=added,
+        removed=removed,
+    )

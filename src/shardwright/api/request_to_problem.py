@@ -1,0 +1,338 @@
+"""The problem, the counts and the space of a request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+from shardwright.cost.step.model_flops import LONGEST_STEP_S, seconds_at_peak
+from shardwright.dtype import Dtype
+from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
+from shardwright.hardware.accelerator import Accelerator
+from shardwright.hardware.catalog.list_prices import with_prices
+from shardwright.hardware.changed_cluster import effective_memory, limit_devices, reserve_memory
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.cluster_expression import parse_cluster
+from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
+from shardwright.job.job_from_flags import job_from_flags
+from shardwright.model.requested_model import asked_model
+from shardwright.program.identity_keys import one_of_equals
+from shardwright.program.problem import Problem
+from shardwright.program.rule_violations import facts_of as facts_of
+from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime_options import restrict_to_devices
+from shardwright.runtime.runtime_registry import (
+    VENDORS,
+    default_runtime,
+    load_runtime,
+    written_options,
+)
+from shardwright.search.grid.members.declared_space import (
+    Space,
+    exhaustive_space,
+    on_all_devices,
+    requested,
+    standard_space,
+)
+from shardwright.search.search_request import OBJECTIVES, TOP, Request
+from shardwright.strategy.grid.grid_rules import GridFacts
+
+SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
+JOINT = ("joint", "joint-named")
+"""Joint spaces: with any order, and with named ones."""
+EXACT = "exact"
+
+
+class Method(StrEnum):
+    """Kinds of search."""
+
+    GRID = "grid"
+    JOINT = "joint"
+    EXACT = "exact"
+    MIXED = "mixed"
+    ROBUST = "robust"
+
+
+def with_defaults(request: Request) -> Request:
+    """`request` with the runtime and the precision that its devices have where it names none.
+
+    Raises:
+        ClusterError: the cluster cannot be read, or its devices have no 16-bit units.
+    """
+    if request.runtime and request.precision:
+        return request
+    devices = [group.kind.accelerator for group in _cluster(request).groups]
+    device = devices[0]
+    halves = [
+        dtype.value for dtype in (Dtype.BF16, Dtype.FP16) if all(one.peak(dtype) for one in devices)
+    ]
+    if not (request.precision or halves):
+        raise ClusterError(
+            f"{device.name} has no units for a 16-bit dtype that all devices have",
+            hint=f"--precision {_known(device)}",
+        )
+    return replace(
+        request,
+        runtime=request.runtime or default_runtime(device.vendor),
+        precision=request.precision or halves[0],
+    )
+
+
+def _known(device: Accelerator) -> str:
+    return ", ".join(dtype.value for dtype, _ in device.peak_flops)
+
+
+def problem_of(request: Request) -> Problem:
+    """The problem of a request.
+
+    Raises:
+        ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
+    """
+    request = with_defaults(request)
+    model = one_of_equals(asked_model(request.model, train=request.train, teacher=request.teacher))
+    needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
+    job = job_from_flags(
+        seq_len=request.seq_len,
+        global_batch=request.global_batch,
+        precision=request.precision,
+        encoder_len=request.encoder_len,
+        image_tokens=request.image_tokens,
+        expert_imbalance=request.expert_imbalance,
+        dropout=request.dropout,
+        gradient_wire=request.gradient_wire,
+        needed=needed | {"text"},
+    )
+    if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
+        raise UsageError(
+            f"--expert-imbalance {job.expert_imbalance:g} for a model without experts",
+            hint="drop the flag",
+        )
+    cluster = _cluster(request)
+    problem = Problem(
+        model=model, cluster=cluster, job=job, runtime=_runtime_on(cluster, request.runtime)
+    )
+    for group in problem.cluster.groups:
+        _require_units(group.kind.accelerator, problem)
+    _require_countable(problem)
+    return one_of_equals(problem)
+
+
+def _runtime_on(cluster: Cluster, text: str) -> Runtime:
+    """The runtime with the options that all devices of the cluster can have."""
+    devices = [group.kind.accelerator for group in cluster.groups]
+    have = [frozenset(rates.generation for rates in device.attention) for device in devices]
+    fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
+    vendors = {device.vendor: device.name for device in devices if device.vendor in VENDORS}
+    return restrict_to_devices(
+        load_runtime(text),
+        kernels=frozenset.intersection(*have),
+        called=fewest.name,
+        vendors=vendors,
+        said=written_options(text),
+    )
+
+
+def _require_units(device: Accelerator, problem: Problem) -> None:
+    """Raise an error unless the device computes in the job's dtype and the runtime runs on it."""
+    job, runtime = problem.job, problem.runtime
+    if not device.peak(job.compute):
+        raise ClusterError(
+            f"{device.name} has no units for {job.compute.value}",
+            hint=f"--precision {_known(device)}",
+        )
+    if device.vendor not in runtime.vendors and device.vendor in VENDORS:
+        raise RuntimeModelError(
+            f"{runtime.name} does not run on {device.name}, but on accelerators of"
+            f" {', '.join(runtime.vendors)}",
+            hint=f"--runtime {default_runtime(device.vendor)}",
+        )
+
+
+def _require_countable(problem: Problem) -> None:
+    """Raise an error unless a step ends long before the simulated clock does."""
+    job, least = problem.job, seconds_at_peak(problem)
+    if least > LONGEST_STEP_S:
+        raise UsageError(
+            f"a step of {job.global_batch:,} sequences of {job.sequence_length:,} tokens takes at"
+            f" least {least / 3600:,.0f} hours at peak",
+            hint=(
+                f"--global-batch counts sequences: were {job.global_batch:,} tokens meant?"
+                if job.global_batch >= job.sequence_length
+                else "a smaller batch, shorter sequences or more devices"
+            ),
+        )
+
+
+def _cluster(request: Request) -> Cluster:
+    cluster = (
+        _profiled(request.cluster, Path(request.profile))
+        if request.profile
+        else load_cluster(request.cluster)
+    )
+    if is_valued(request):
+        cluster = with_prices(cluster)
+    if request.max_devices:
+        cluster = limit_devices(cluster, num_devices=request.max_devices)
+    reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))
+    return reserve_memory(cluster, reserve_bytes=reserve) if reserve else cluster
+
+
+def _profiled(text: str, path: Path) -> Cluster:
+    from shardwright.files.profile_file import read_profile  # pydantic only where a file is read
+
+    profile = read_profile(path)
+    return (
+        apply_profile(load_cluster(text), profile)
+        if _is_file(text)
+        else profiled_cluster(text, profile)
+    )
+
+
+def _is_file(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) or "\n" in text
+
+
+def load_cluster(text: str) -> Cluster:
+    """The cluster of an expression, or of a YAML file."""
+    if _is_file(text):
+        from shardwright.hardware.files.cluster_file import (
+            load_cluster as from_file,
+        )  # pydantic and yaml only where a file is read
+
+        return from_file(text)
+    return parse_cluster(text)
+
+
+def is_valued(request: Request) -> bool:
+    """True if a request asks for something else than the fastest plan at any price."""
+    return request.objective != OBJECTIVES[0] or request.budget > 0
+
+
+def require_unranked(request: Request, search: str) -> None:
+    """Raise an error if next best plans are requested of a search that ranks none.
+
+    Raises:
+        UsageError: another number of them than none, or than where nothing is said.
+    """
+    if request.top not in (0, TOP):
+        raise UsageError(
+            f"{search} ranks no next best plans, so --top {request.top} says nothing",
+            hint="drop it, or search the standard space for time",
+        )
+
+
+def require_any_stages(problem: Problem, search: str) -> None:
+    """Check that the runtime runs stages of any layers, which a search chooses.
+
+    Raises:
+        RuntimeModelError: it has no argument for them.
+    """
+    runtime = problem.runtime
+    if runtime.equal_stages or runtime.equal_between:
+        raise RuntimeModelError(
+            f"{search} chooses the layers of each stage, which {runtime.name} has no argument for",
+            hint="--runtime megatron-core-0.12, or --space standard on a uniform cluster",
+        )
+
+
+def _require_plain(request: Request) -> None:
+    """Raise an error for settings that a search over several states of the cluster does not
+    have.
+    """
+    if is_valued(request):
+        raise UsageError(
+            "plans for several scenarios are searched for time alone",
+            hint="drop --objective and --budget",
+        )
+    uniform = _cluster(request).is_uniform
+    if request.space not in (SPACES if uniform else ("standard",)):
+        raise UsageError(
+            f"the {request.space} space is searched for one state of the cluster",
+            hint="drop --space, or --scenarios",
+        )
+    if request.use_all and not uniform:
+        raise UsageError("--use-all is of uniform clusters", hint="drop it")
+
+
+def method_of(request: Request) -> Method:
+    """The kind of search that answers a request.
+
+    Raises:
+        UsageError: there is no such space, or it is of uniform clusters and this one is not.
+        ClusterError: the cluster cannot be read.
+    """
+    space = request.space
+    if space not in (*SPACES, *JOINT, EXACT):
+        raise UsageError(
+            f"unknown space {space[:40]!r}", hint=nearest(space[:40], (*SPACES, *JOINT, EXACT))
+        )
+    if request.scenarios:
+        _require_plain(request)
+        return Method.ROBUST
+    if request.tail:
+        raise UsageError(
+            f"--tail {request.tail:g} without scenarios",
+            hint="--scenarios FILE says in which states the cluster is met",
+        )
+    if space == EXACT and not is_valued(request):
+        return Method.EXACT
+    if request.objective not in OBJECTIVES:
+        raise UsageError(
+            f"unknown objective {request.objective[:40]!r}",
+            hint=nearest(request.objective[:40], OBJECTIVES),
+        )
+    if is_valued(request):
+        if space != "standard":
+            raise UsageError(
+                f"the {space} space is searched for time alone",
+                hint="drop --space, or --objective and --budget",
+            )
+        return Method.MIXED
+    if _cluster(request).is_uniform:
+        return Method.JOINT if space in JOINT else Method.GRID
+    if space != "standard":
+        raise UsageError(
+            f"the {space} space is of uniform clusters",
+            hint="drop --space on a mixed cluster; --space exact has plans of a few devices",
+        )
+    return Method.MIXED
+
+
+def require_headroom(request: Request) -> None:
+    """Raise UsageError unless the headroom leaves a share of a device's memory."""
+    if not 0 <= request.headroom < 1:
+        raise UsageError(
+            f"a headroom of {request.headroom:g} of a device's memory",
+            hint="0 or more, and less than all of it: 5%",
+        )
+
+
+def capacity_of(request: Request, problem: Problem) -> int:
+    """Bytes of a device that plans of a search may use: those that programs have, less the
+    headroom.
+
+    Raises:
+        UsageError: no share of the memory is left.
+    """
+    require_headroom(request)
+    return int(effective_memory(problem.cluster) * (1 - request.headroom))
+
+
+def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
+    """The space that a request asks for."""
+    if request.space not in SPACES:
+        raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
+    if not problem.cluster.is_uniform:
+        raise UsageError(
+            "spaces of grids are of uniform clusters",
+            hint="`plan` without --space searches a mixed one, `plan_mixed` in Python",
+        )
+    space = SPACES[request.space](problem, facts)
+    return requested(
+        on_all_devices(space) if request.use_all else space,
+        problem,
+        said=written_options(request.runtime),
+        pins=dict(request.pins),
+        excludes=dict(request.excludes),
+    )

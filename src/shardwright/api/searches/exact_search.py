@@ -1,0 +1,56 @@
+"""Search for the best plan of the exact space: every plan of a few lanes on a few devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.request_to_problem import (
+    EXACT,
+    problem_of,
+    require_any_stages,
+    require_unranked,
+    with_defaults,
+)
+from shardwright.api.simulate_legal_strategy import with_simulation
+from shardwright.errors import UsageError
+from shardwright.hardware.changed_cluster import keep_free
+from shardwright.progress import Progress
+from shardwright.search.exact.deal_devices import require_few
+from shardwright.search.exact.exact_space import exact_space
+from shardwright.search.exact.find_exact import find_exact
+from shardwright.search.exact.stage_options import chain_blocks
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_limit import Stops
+from shardwright.search.search_request import Request
+
+
+def plan_exact(
+    request: Request,
+    *,
+    time_limit_s: float = float("inf"),
+    stops: Stops | None = None,
+    progress: Progress | None = None,
+) -> GeneralAnswer[None]:
+    """The best of all plans of up to `request.lanes` lanes on a few devices, uniform or mixed: the
+    devices and samples of every lane, its cut, split trees, microbatches and order together.
+
+    Raises:
+        UsageError: the problem is too large, or pins an axis.
+        StrategyError: the model is no chain, or shares weights between blocks.
+        InfeasibleError: nothing fits.
+    """
+    require_unranked(request, "the exact search")
+    if request.pins or request.excludes:
+        raise UsageError(
+            "the exact space has no axes to pin or to exclude",
+            hint="drop --pin and --exclude, or search a space of grids",
+        )
+    request = with_defaults(request)
+    problem = problem_of(request)
+    require_any_stages(problem, "the exact search")
+    roomy = replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
+    blocks = chain_blocks(roomy)
+    space = exact_space(roomy, blocks=blocks, lanes=request.lanes)
+    require_few(roomy, space, blocks=blocks)
+    answer = find_exact(roomy, space, time_limit_s=time_limit_s, stops=stops, progress=progress)
+    return with_simulation(request, problem, answer, name=EXACT)

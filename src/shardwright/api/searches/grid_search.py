@@ -1,0 +1,265 @@
+"""The best grid of a space, and the check of a stored answer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import sqrt
+
+from shardwright.api.request_to_problem import (
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
+from shardwright.api.searches.nearby_sizes import suggest_nearby
+from shardwright.files.compare_documents import require_same
+from shardwright.files.stored_documents import StoredPlan, document_of, stored_answer
+from shardwright.hardware.changed_cluster import scale_network
+from shardwright.hardware.reliability import reliability_of
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem
+from shardwright.progress import Progress
+from shardwright.search.grid.bounds.load_kernels import load_kernels
+from shardwright.search.grid.find_best_grid import answer_of, search_and_answer
+from shardwright.search.grid.members.declared_space import Space, row_of
+from shardwright.search.grid.search_by_mesh import Searched, search
+from shardwright.search.grid.verify_certificate import Recheck, recheck
+from shardwright.search.search_answer import Answer, Goodput, Nearby, Sensitivity
+from shardwright.search.search_limit import STOP, Limit, limit_of
+from shardwright.search.search_request import Request
+from shardwright.simulator.plan_simulation import plan_of_grid, simulate_grid
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.units import GIGA
+
+NOTABLE_DEVICES = 512
+
+
+def plan(
+    request: Request,
+    *,
+    time_limit_s: float = float("inf"),
+    progress: Progress | None = None,
+    sensitive: bool = True,
+) -> Answer:
+    """The best grid of the space, certified, with the next best ones, the effect of 10 % less
+    network (of a search without a time limit, where it is `sensitive`), and goodput at scale.
+
+    Raises:
+        InfeasibleError: nothing fits.
+    """
+    request = with_defaults(request)
+    problem = problem_of(request)
+    facts = facts_of(problem)
+    space = space_of(request, problem, facts)
+    capacity = capacity_of(request, problem)
+    answer, searched = search_and_answer(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=request.top + 1,
+        limit=limit_of(time_limit_s),
+        memory=request.search_memory,
+        progress=progress,
+    )
+    finished_search = (
+        searched
+        if sensitive and time_limit_s == float("inf") and not answer.certificate.stopped_at
+        else None
+    )
+    return _completed(
+        request, problem, space, facts, answer, searched=finished_search, progress=progress
+    )
+
+
+def _completed(
+    request: Request,
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    answer: Answer,
+    *,
+    searched: Searched | None,
+    progress: Progress | None,
+) -> Answer:
+    """`answer` with the results of further searches; without them where they were stopped by
+    hand, or where no finished search is known.
+    """
+    sensitivity: Sensitivity | None = None
+    nearby_problems: tuple[Nearby, ...] = ()
+    if searched is not None:
+        sensitivity = _sensitivity(
+            request, problem, row_of(space, answer.grid), facts, answer.grid, searched, progress
+        )
+        nearby_problems = suggest_nearby(request, problem, answer, progress=progress)
+    return replace(
+        answer,
+        sensitivity=None if STOP.is_set() else sensitivity,
+        nearby=() if STOP.is_set() else nearby_problems,
+        goodput=(
+            _goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None
+        ),
+        plan=plan_of_grid(problem, answer.grid),
+        request=request,
+    )
+
+
+def _sensitivity(
+    request: Request,
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    grid: Grid,
+    searched: Searched,
+    progress: Progress | None,
+) -> Sensitivity | None:
+    """The best plan with a slower network. No bound of a step falls by it, so meshes that were
+    bounded above the same plan's step are not searched again.
+    """
+    if problem.cluster.num_devices <= problem.cluster.node.island:
+        return None
+    slower = replace(problem, cluster=scale_network(problem.cluster, factor=0.9))
+    same_s = simulate_grid(slower, grid).step_time_s
+    slower_search = search(
+        slower,
+        space,
+        facts,
+        capacity=capacity_of(request, problem),
+        top=1,
+        limit=limit_of(float("inf")),
+        memory=request.search_memory,
+        progress=progress,
+        keeps=lambda meshes: searched.may_reach(meshes, space, same_s),
+    )
+    best, *_ = slower_search.outcome.ranked
+    return Sensitivity(
+        change="10 % less bandwidth between nodes",
+        same_plan_s=same_s,
+        best_s=best.step_time_s,
+        best_grid=best.grid,
+    )
+
+
+def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
+    """Goodput under failures with the checkpoint interval sqrt(2 c M), which loses least to
+    checkpoints of c seconds and failures every M seconds (Young 1974, equation 1).
+
+    The interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds. A
+    checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
+    behind training.
+    """
+    devices = answer.prediction.devices
+    job = reliability_of(problem.cluster, devices=devices)
+    rate = job.failures_per_hour.value
+    if not rate:
+        return None
+    failure_interval_s = 3600.0 / rate
+    state = problem.model.num_trainable_parameters * (
+        problem.optimizer.state_bytes + problem.job.parameter.bits // 8
+    )
+    checkpoint_s = max(state / job.storage.value, 1.0)
+    interval_s = sqrt(2 * checkpoint_s * failure_interval_s)
+    lost_share = (
+        checkpoint_s / interval_s + (interval_s / 2 + job.restart_s.value) / failure_interval_s
+    )
+    return Goodput(
+        failures_per_day=86400.0 / failure_interval_s,
+        checkpoint_interval_s=interval_s,
+        goodput=max(1.0 - lost_share, 0.0),
+        assumptions=(
+            (
+                f"{rate / devices:.3g} failures a device-hour"
+                f" ({job.failures_per_hour.origin.reference})"
+            ),
+            (
+                f"a checkpoint takes {checkpoint_s:.3g} s: {state / 1e12:.3g} TB at"
+                f" {job.storage.value / GIGA:.4g} GB/s in all, nothing hidden"
+                f" ({job.storage.origin.reference})"
+            ),
+            f"a restart takes {job.restart_s.value:g} s ({job.restart_s.origin.reference})",
+        ),
+    )
+
+
+def check(
+    request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None
+) -> Recheck:
+    """Repeat the search of `answer`, and compare everything; see `check_stored`."""
+    return check_stored(
+        stored_answer(replace(answer, request=request)), seed=seed, progress=progress
+    )
+
+
+def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
+    """Make every value of a stored answer again by the same search, stopped where the stored one
+    was; then bound and simulate a random 1 % of the space, and all members that the bounds leave.
+
+    Raises:
+        DataError: a field differs, or the certificate does not hold.
+    """
+    answer = stored.answer
+    assert answer is not None
+    sensitive = answer.sensitivity is not None or bool(answer.nearby)
+    repeat = repeated(
+        stored.request, answer.certificate.stopped_at, sensitive=sensitive, progress=progress
+    )
+    leaves = require_same(document_of(stored), document_of(stored_answer(repeat.answer)))
+    result = recheck(
+        repeat.problem,
+        repeat.space,
+        repeat.facts,
+        answer,
+        capacity=capacity_of(stored.request, repeat.problem),
+        generator=random.Random(seed),
+        repeated=repeat.searched,
+        progress=progress,
+    )
+    return replace(result, leaves=leaves)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """A repeated search with its inputs."""
+
+    problem: Problem
+    space: Space
+    facts: GridFacts
+    searched: Searched
+    answer: Answer
+
+
+def repeated(
+    request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None
+) -> Repeated:
+    """The search of `request` again, stopped at a look at the clock (`search.limit.Limit`), and
+    with its sensitivity where it is `sensitive`.
+    """
+    problem = problem_of(request)
+    facts = facts_of(problem)
+    space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
+    load_kernels()
+    limit = Limit(stop_at=stopped_at)
+    searched = search(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=request.top + 1,
+        limit=limit,
+        memory=request.search_memory,
+        progress=progress,
+    )
+    bare_answer = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
+    answer = _completed(
+        request,
+        problem,
+        space,
+        facts,
+        bare_answer,
+        searched=searched if sensitive else None,
+        progress=progress,
+    )
+    return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)

@@ -1,0 +1,115 @@
+"""The best plan of the joint space."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.api.request_to_problem import (
+    JOINT,
+    capacity_of,
+    facts_of,
+    problem_of,
+    require_any_stages,
+    require_unranked,
+    space_of,
+    with_defaults,
+)
+from shardwright.api.searches.unsearched_options import unsearched_beside
+from shardwright.api.simulate_legal_strategy import with_simulation
+from shardwright.errors import UsageError
+from shardwright.progress import Progress
+from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
+from shardwright.search.joint.write_plan import short_text
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.search_answer import GeneralAnswer, Unsearched
+from shardwright.search.search_limit import Stops
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.text.grid_notation import print_grid
+
+SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
+"""Names of joint spaces, and the orders that each has."""
+CHOSEN_AXES: Final = {
+    "first": "the layers",
+    "last": "the layers",
+    "recompute": "the recompute",
+    "recompute_layers": "the recompute",
+}
+"""Axes of grids that a joint search has another choice in the place of."""
+
+
+def plan_joint(
+    request: Request,
+    *,
+    orders: str = FOUND_ORDERS,
+    tolerance: float = 0.0,
+    time_limit_s: float = float("inf"),
+    stops: Stops | None = None,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> GeneralAnswer[JointDetail]:
+    """The best plan of the joint space over the request's grids: cut, splits, recompute,
+    microbatches and order together.
+
+    Args:
+        request: a joint space is over the standard grids.
+        orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
+        tolerance: gap that is good enough.
+        stops, engine: see `find_joint`.
+
+    Raises:
+        InfeasibleError: nothing fits.
+        UsageError: the model is beside a teacher.
+    """
+    require_unranked(request, "a joint search")
+    request = with_defaults(request)
+    problem = problem_of(request)
+    if problem.model.teacher_layers:
+        raise UsageError(
+            "a model beside a teacher is not searched jointly yet",
+            hint="--space standard or exhaustive",
+        )
+    require_any_stages(problem, "a joint search")
+    facts = facts_of(problem)
+    space, capacity = space_of(_grids(request), problem, facts), capacity_of(request, problem)
+    for name, _ in (*request.pins, *request.excludes):
+        if name in CHOSEN_AXES:
+            raise UsageError(
+                f"a joint search chooses {CHOSEN_AXES[name]} of each rank",
+                hint=f"leave {name} free, or --space standard",
+            )
+    answer = find_joint(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        orders=NAMED_ORDERS
+        if "schedule" in dict(request.pins)
+        else SPACES.get(request.space, orders),
+        tolerance=tolerance,
+        time_limit_s=time_limit_s,
+        stops=stops,
+        memory=request.search_memory,
+        engine=engine,
+        progress=progress,
+    )
+    best = answer.detail.best
+    name = print_grid(answer.strategy) if isinstance(answer.strategy, Grid) else ""
+    name = short_text(best.plan) if best is not None else name
+    return with_simulation(request, problem, answer, name=name)
+
+
+def unsearched_of_joint(answer: GeneralAnswer[JointDetail]) -> Unsearched:
+    """The options that the search of `answer` kept at one value although they change no
+    numerics, and the largest gain of another value of one.
+    """
+    assert answer.simulation is not None
+    return unsearched_beside(
+        _grids(answer.simulation.request), answer.strategy, step_time_s=answer.step_time_s
+    )
+
+
+def _grids(request: Request) -> Request:
+    """The request for the grids of a joint space."""
+    return replace(request, space="standard") if request.space in SPACES else request

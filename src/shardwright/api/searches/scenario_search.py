@@ -1,0 +1,108 @@
+"""One plan for several states of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from shardwright.api.request_to_problem import (
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
+from shardwright.api.searches.mixed_search import NAME, choices_for, with_headroom
+from shardwright.api.simulate_legal_strategy import with_simulation
+from shardwright.errors import UsageError
+from shardwright.hardware.cluster_states import State, in_state, shares_of
+from shardwright.program.problem import Problem
+from shardwright.progress import Progress
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.parallel.serial_engine import Serial
+from shardwright.search.robust.find_robust import find_robust
+from shardwright.search.robust.plans_in_one_state import GridQuestion, MixedQuestion, StateQuestion
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid import Grid
+
+
+def plan_robust(
+    request: Request, *, engine: Engine | None = None, progress: Progress | None = None
+) -> GeneralAnswer[tuple[float, ...]]:
+    """The plan with the least mean step in the slow tail of the states that the request's scenario
+    file has (`search.robust.find`).
+
+    Args:
+        engine: where states are searched and plans simulated; the answer is the same.
+
+    Raises:
+        ClusterError: the file cannot be read, or is of another cluster. UsageError: the level of
+        the tail is none. InfeasibleError: nothing fits in some state.
+    """
+    if not 0.0 <= request.tail <= 1.0:
+        raise UsageError(
+            f"a tail of {request.tail:g}",
+            hint="0 is the mean over all scenarios, 0.9 that of the slowest tenth, 1 the slowest",
+        )
+    request = with_defaults(request)
+    problem = problem_of(request)
+    found = find_robust(
+        _questions(request, problem),
+        level=request.tail,
+        engine=engine or Serial(),
+        top=request.top,
+        progress=progress,
+    )
+    name = "" if isinstance(found.strategy, Grid) else NAME
+    return with_simulation(request, problem, found, name=name)
+
+
+def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
+    from shardwright.hardware.files.scenario_file import (
+        load_states,
+    )  # pydantic and yaml only where a file is read
+
+    states = load_states(Path(request.scenarios))
+    return tuple(
+        _question(request, problem, state, share=share)
+        for state, share in zip(states, shares_of(states), strict=True)
+    )
+
+
+def _question(request: Request, problem: Problem, state: State, *, share: float) -> StateQuestion:
+    there = replace(problem, cluster=in_state(problem.cluster, state))
+    alike = replace(problem, cluster=in_state(problem.cluster, state.alike))
+    return StateQuestion(
+        state=state,
+        share=share,
+        problem=with_headroom(request, there),
+        bounding=_grids(request, alike) if alike.cluster.is_uniform else _mixed(request, alike),
+        further=_further(request, there) if state.nodes else None,
+    )
+
+
+def _grids(request: Request, problem: Problem) -> GridQuestion:
+    facts = facts_of(problem)
+    space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
+    return GridQuestion(
+        problem=problem, space=space, facts=facts, capacity=capacity, memory=request.search_memory
+    )
+
+
+def _mixed(request: Request, problem: Problem) -> MixedQuestion:
+    return MixedQuestion(
+        problem=with_headroom(request, problem),
+        choices=choices_for(request, problem),
+        memory=request.search_memory,
+    )
+
+
+def _further(request: Request, problem: Problem) -> MixedQuestion | None:
+    """Plans that give slow nodes less work, or none;
+    None where what is pinned leaves grids alone.
+    """
+    try:
+        return _mixed(request, problem)
+    except UsageError:
+        return None

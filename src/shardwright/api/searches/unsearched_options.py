@@ -1,0 +1,36 @@
+"""Runtime options that a search kept at one value although they change no numerics, and the
+largest gain of another value.
+"""
+
+from __future__ import annotations
+
+from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, space_of
+from shardwright.runtime.runtime_registry import written_options
+from shardwright.search.grid.unsearched_options import unsearched
+from shardwright.search.search_answer import Answer, Unsearched
+from shardwright.search.search_request import Request
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.plan.plan import Plan
+
+
+def unsearched_of(answer: Answer) -> Unsearched:
+    """Options that the search of `answer` left at one value although they change no numerics, and
+    the best gain of another value.
+    """
+    assert answer.request is not None
+    return unsearched_beside(answer.request, answer.grid, step_time_s=answer.prediction.step_time_s)
+
+
+def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: float) -> Unsearched:
+    """Options left at one value beside the best strategy of a request's space of grids, and the
+    best gain of another value.
+    """
+    problem = problem_of(request)
+    return unsearched(
+        problem,
+        space_of(request, problem, facts_of(problem)),
+        strategy,
+        step_time_s=step_time_s,
+        capacity=capacity_of(request, problem),
+        decided=frozenset(written_options(request.runtime)),
+    )

@@ -1,0 +1,84 @@
+"""Simulation of a legal strategy for a request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.api.fitting_changes import changes_that_fit
+from shardwright.api.request_to_problem import facts_of
+from shardwright.program.problem import Problem
+from shardwright.report.pictures.device_classes import device_text
+from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.search.search_answer import Detail, GeneralAnswer
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
+from shardwright.simulator.plan_simulation import plan_of_grid, simulate_plan
+from shardwright.simulator.predict_plan import predict, predict_plan
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import violations
+from shardwright.strategy.plan.order import NamedOrder, Table
+from shardwright.strategy.plan.plan import Plan
+
+
+def simulated(
+    request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None
+) -> Simulation:
+    """The simulation of a legal strategy: a grid, or a plan with the grid that is equal to it,
+    if any.
+    """
+    if grid is not None and is_direct(problem, grid):
+        prediction = predict(problem, grid)
+        fitting = () if prediction.fits else changes_that_fit(problem, grid)
+        return Simulation(
+            request=request, name=name, grid=grid, plan=None, prediction=prediction, fitting=fitting
+        )
+    if plan is None:
+        assert grid is not None
+        plan = plan_of_grid(problem, grid)
+    resolved_plan = resolved(problem, plan)
+    result = simulate_plan(problem, resolved_plan)
+    replaced = [
+        (order, resolved_order)
+        for order, resolved_order in zip(plan.orders, resolved_plan.orders, strict=True)
+        if isinstance(order, NamedOrder) and order != resolved_order
+    ]
+    return Simulation(
+        request=request,
+        name=name,
+        grid=grid,
+        plan=resolved_plan,
+        prediction=predict_plan(problem, resolved_plan, result),
+        classes=tuple(device_text(np.array(c.devices)) for c in result.program.classes),
+        notes=tuple(
+            f"order {order.schedule}({', '.join(order.lanes)}): {_stands_in(resolved_order)}"
+            " stands in its place"
+            for order, resolved_order in replaced
+        ),
+    )
+
+
+def with_simulation(
+    request: Request, problem: Problem, answer: GeneralAnswer[Detail], *, name: str
+) -> GeneralAnswer[Detail]:
+    """`answer` with the simulation of its strategy, for the request that it answers."""
+    grid = answer.strategy if isinstance(answer.strategy, Grid) else None
+    found = simulated(request, problem, name=name, grid=grid, plan=answer.plan)
+    return replace(answer, simulation=found)
+
+
+def _stands_in(order: NamedOrder | Table) -> str:
+    """Text for the order that replaces a searched one."""
+    return (
+        "the best table found"
+        if isinstance(order, Table)
+        else f"{order.schedule}, which no table found beats,"
+    )
+
+
+def is_direct(problem: Problem, grid: Grid) -> bool:
+    """True if `grid` is simulated as a grid: its schedule is a searched one, it is legal, and
+    devices are of one kind.
+    """
+    return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))

@@ -1,0 +1,169 @@
+"""Simulation of one strategy, and verification of a stored simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.check_legality import check_grid, check_plan
+from shardwright.api.draw_plan import with_kinds
+from shardwright.api.request_to_problem import facts_of, problem_of, with_defaults
+from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.errors import DataError, InfeasibleError
+from shardwright.files.compare_documents import require_same
+from shardwright.files.plan_source import read_strategy
+from shardwright.files.stored_documents import StoredSimulation, document_of, stored_simulation
+from shardwright.program.orders.action_rows import action_rows
+from shardwright.program.orders.deadlocks import action_violations
+from shardwright.program.problem import Problem
+from shardwright.program.stages.stage_messages import stage_edges
+from shardwright.program.stages.stage_segments import plan_stages
+from shardwright.report.pictures.plan_picture import Picture, picture_of
+from shardwright.search.orders.fill_in_plan_orders import is_open
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation, Verified
+from shardwright.simulator.prediction import Prediction, host_lack
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import canonical
+from shardwright.strategy.grid.plan_to_grid import grid_of
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.rule_violations import raise_first
+from shardwright.units import format_bytes
+
+MAX_DRAWN = 16
+"""Most devices, and stages, of a plan that is drawn beside its numbers."""
+
+
+def simulate(request: Request, *, strategy: str) -> Prediction:
+    """Time and memory of one strategy; see `simulation`."""
+    return simulation(request, strategy=strategy).prediction
+
+
+def simulation(request: Request, *, strategy: str) -> Simulation:
+    """The simulation of one strategy.
+
+    A grid whose schedule is searched is lowered as it is, and so is a plan that equals such a grid;
+    every other one as a general plan. An order called ``table-search`` is found first.
+
+    Args:
+        strategy: a grid's text, or an everyday phrase (``fsdp``); a text in the general notation;
+            or
+            the path of such a text or of a plan file.
+
+    Raises:
+        StrategyError: it cannot be read, or is not legal here.
+        InfeasibleError: no order within the memory is found.
+    """
+    request = with_defaults(request)
+    problem = problem_of(request)
+    source = read_strategy(
+        strategy, model=problem.model, model_name=request.model, devices=problem.cluster.num_devices
+    )
+    if isinstance(source.strategy, Grid):
+        check_grid(problem, source.strategy)
+        grid_simulation = simulated(request, problem, name=source.name, grid=source.strategy)
+        return (
+            replace(grid_simulation, notes=(*grid_simulation.notes, f"read {source.read_as}"))
+            if source.read_as
+            else grid_simulation
+        )
+    check_plan(problem, source.strategy)
+    grid = None if is_open(source.strategy) else grid_of(source.strategy, model=problem.model)
+    return simulated(request, problem, name=source.name, grid=grid, plan=source.strategy)
+
+
+def verify(stored: StoredSimulation) -> Verified:
+    """Result of verifying a stored simulation: rules, orders, memory, and every field of its file,
+    all repeated.
+
+    Raises:
+        StrategyError: a rule is broken.
+        InfeasibleError: a device needs more memory than it has.
+        DataError: a field differs.
+    """
+    repeated, verified = verified_strategy(stored.simulation)
+    return replace(
+        verified, leaves=require_same(document_of(stored), document_of(stored_simulation(repeated)))
+    )
+
+
+def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
+    """A claimed strategy, simulated again, and checks that hold whatever the claim's numbers
+    are.
+
+    Raises:
+        StrategyError: a rule is broken.
+        InfeasibleError: a device needs more memory than it has.
+        DataError: grid and plan differ.
+    """
+    request, actions = claim.request, 0
+    problem = problem_of(request)
+    if claim.plan is not None:
+        check_plan(problem, claim.plan)
+        actions = _check_actions(problem, claim.plan)
+        if claim.grid is not None and grid_of(claim.plan, model=problem.model) != canonical(
+            claim.grid, facts=facts_of(problem)
+        ):
+            raise DataError("the stored plan is not that of the stored grid", hint="simulate again")
+    else:
+        assert claim.grid is not None
+        check_grid(problem, claim.grid)
+    repeated = replace(
+        simulated(request, problem, name=claim.name, grid=claim.grid, plan=claim.plan),
+        notes=claim.notes,
+    )
+    claimed_prediction, prediction = claim.prediction, repeated.prediction
+    host_shortage = host_lack(prediction.host_memory)
+    if not prediction.fits and prediction.reserved_bytes > prediction.capacity_bytes:
+        raise InfeasibleError(
+            f"a device needs {format_bytes(prediction.reserved_bytes)}, more than its"
+            f" {format_bytes(prediction.capacity_bytes)}",
+            hint="recompute, shard or offload more, or another order",
+        )
+    if host_shortage:
+        raise InfeasibleError(
+            f"the plan does not fit {host_shortage}",
+            hint="offload less, or shard what is offloaded over more nodes",
+        )
+    drift = (
+        abs(prediction.step_time_s - claimed_prediction.step_time_s)
+        / claimed_prediction.step_time_s
+        if claimed_prediction.step_time_s > 0
+        else 1.0
+    )
+    return repeated, Verified(
+        devices=prediction.devices,
+        actions=actions,
+        drift=drift,
+        full=prediction.reserved_bytes / prediction.capacity_bytes,
+    )
+
+
+def _check_actions(problem: Problem, plan: Plan) -> int:
+    """Number of actions in the plan's orders; StrategyError where one deadlocks."""
+    rows = action_rows(plan)
+    stages = plan_stages(plan, model=problem.model)
+    edges = [
+        tuple((e.source, e.target) for e in stage_edges(lane, model=problem.model))
+        for lane in stages
+    ]
+    raise_first(action_violations(plan, rows, edges=edges))
+    return len(rows.kind)
+
+
+def small_picture(simulation: Simulation) -> Picture | None:
+    """Picture of a general plan that no grid equals, if it has few devices and stages; else None.
+    Raises as `check_plan`.
+    """
+    plan = simulation.plan
+    if (
+        plan is None
+        or simulation.grid is not None
+        or plan.devices > MAX_DRAWN
+        or sum(len(lane.stages) for lane in plan.lanes) > MAX_DRAWN
+    ):
+        return None
+    problem = problem_of(simulation.request)
+    check_plan(problem, plan)
+    return with_kinds(
+        picture_of(plan, model=problem.model, name=simulation.name or "plan"), problem
+    )

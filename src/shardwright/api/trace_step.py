@@ -1,0 +1,66 @@
+"""Trace of a stored plan's simulated step, and its comparison with a measured step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.api.stored_answers import Stored
+from shardwright.errors import DataError, UsageError
+from shardwright.hardware.device_topology import groups_of
+from shardwright.program.step_trace import StepTrace
+from shardwright.program.trace_times import ComparedTraces, compared_traces
+from shardwright.search.orders.fill_in_plan_orders import resolved
+from shardwright.simulator.device_kind_times import kind_names
+from shardwright.simulator.plan_simulation import simulate_plan
+from shardwright.simulator.simulated_trace import simulated_trace
+
+
+def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
+    """The simulated step of a stored plan, task by task; a grid is simulated as its general
+    plan.
+
+    Args:
+        devices: devices traced; none = the first of each class of devices that do the same. On a
+            mixed
+            cluster the kind stands behind their layers.
+
+    Raises:
+        UsageError: a device runs nothing.
+        StrategyError: the plan breaks a rule.
+    """
+    cluster = stored.problem.cluster
+    result = simulate_plan(stored.problem, resolved(stored.problem, stored.plan))
+    step = simulated_trace(result, plan=stored.name, devices=devices)
+    if cluster.is_uniform:
+        return step
+    names, groups = (
+        kind_names(cluster),
+        groups_of(
+            cluster,
+            np.array([device_trace.device for device_trace in step.devices], dtype=np.int64),
+        ).tolist(),
+    )
+    traced = (
+        replace(device_trace, runs=f"{device_trace.runs} on {names[group]}")
+        for device_trace, group in zip(step.devices, groups, strict=True)
+    )
+    return replace(step, devices=tuple(traced))
+
+
+def compare_traces(stored: Stored, measured: StepTrace) -> ComparedTraces:
+    """The simulated step of a stored plan compared with a measured one, on the measured devices.
+
+    Raises:
+        DataError: the measured step is not of this plan.
+        StrategyError: the plan breaks a rule.
+    """
+    try:
+        simulated = trace(stored, devices=[d.device for d in measured.devices])
+    except UsageError as error:
+        raise DataError(
+            f"the measured trace is not of this plan: {error.message}", hint=error.hint
+        ) from error
+    return compared_traces(simulated, measured)

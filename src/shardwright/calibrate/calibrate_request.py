@@ -1,0 +1,82 @@
+"""`calibrate`: a profile of this machine, of imported measurements, or of both."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from shardwright.calibrate.calibrate_settings import Calibration, CheckRow
+from shardwright.calibrate.imported_profiles import joined, profile_of_nccl_tests, profile_of_trace
+from shardwright.errors import UsageError
+from shardwright.hardware.profile.profile import Profile
+from shardwright.progress import Progress
+
+EXTRA_HINT = "pip install 'shardwright[run]'"
+
+
+def calibrate(request: Calibration, *, progress: Progress | None = None) -> Profile:
+    """A profile of this machine, of imported measurements, or of both.
+
+    Raises:
+        UsageError: torch is missing, or the device is; an import without the name of its
+        accelerator. DataError: a file is not what it should be, or a rank of a collective died.
+    """
+    profiles = []
+    if request.measure:
+        profiles.append(_measured(request, progress))
+    if request.nccl_tests or request.kineto:
+        profiles += _imported(
+            request, name=profiles[0].accelerator if profiles else request.accelerator
+        )
+    if not profiles:
+        raise UsageError(
+            "nothing to measure and nothing to import",
+            hint="--measure, --from-nccl-tests or --from-kineto",
+        )
+    return reduce(joined, profiles)
+
+
+def _measured(request: Calibration, progress: Progress | None) -> Profile:
+    try:
+        from shardwright.calibrate.measure_machine import measure_machine
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return measure_machine(request, progress=progress)
+
+
+def _imported(request: Calibration, *, name: str) -> list[Profile]:
+    if not name:
+        raise UsageError("an import needs the name of its accelerator", hint="--name h100-sxm")
+    profiles = []
+    if request.nccl_tests:
+        profiles.append(
+            profile_of_nccl_tests(request.nccl_tests, accelerator=name, date=request.date)
+        )
+    if request.kineto is not None:
+        profiles.append(profile_of_trace(request.kineto, accelerator=name, date=request.date))
+    return profiles
+
+
+def check_calibration(
+    profile: Profile, request: Calibration, *, progress: Progress | None = None
+) -> tuple[CheckRow, ...]:
+    """Training steps of a dense and a mixture-of-experts decoder on one device of this machine,
+    predicted with `profile` and measured.
+
+    Raises:
+        UsageError: torch is missing.
+    """
+    try:
+        from shardwright.calibrate.check_steps import check_machine
+    except ModuleNotFoundError as error:
+        raise _missing(error) from error
+    return check_machine(
+        profile,
+        device=request.device,
+        repetitions=request.repetitions,
+        tiny=request.tiny,
+        progress=progress,
+    )
+
+
+def _missing(error: ModuleNotFoundError) -> UsageError:
+    return UsageError(f"measuring needs {error.name}, which is not installed", hint=EXTRA_HINT)

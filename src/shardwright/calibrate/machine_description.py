@@ -1,0 +1,73 @@
+"""Facts about this machine: devices, memory, versions of libraries."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
+
+_MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "instinct", "quadro")
+
+
+def accelerator_name(device: str) -> str:
+    """Catalog name of the device at hand: the longest beginning of the driver's name that the
+    catalog knows; else that name itself.
+    """
+    if device != "cuda":
+        return "cpu"
+    words = [
+        word
+        for word in device_name(device).lower().replace("/", " ").split()
+        if word not in _MAKERS
+    ]
+    for end in range(len(words), 0, -1):
+        accelerator = find_accelerator("-".join(words[:end]))
+        if accelerator is not None:
+            return accelerator.name
+    return "-".join(words)[:60]
+
+
+def device_name(device: str) -> str:
+    """Name of a device, as the driver or the operating system gives it."""
+    if device == "cuda":
+        return str(torch.cuda.get_device_name())
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
+    return model or platform.processor() or platform.machine()
+
+
+def host_memory() -> int:
+    """Bytes of the host; 0 where the operating system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def device_memory(device: str, *, num_devices: int) -> int:
+    """Bytes that a program may allocate on one device; ranks on a processor share the host's."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[1])
+    return host_memory() // num_devices
+
+
+def libraries(device: str) -> tuple[tuple[str, str], ...]:
+    """(name, version) of the libraries that measure, torch first."""
+    versions = [("torch", str(torch.__version__)), ("python", platform.python_version())]
+    if device == "cuda":
+        versions += [
+            ("cuda", str(torch.version.cuda)),
+            ("cudnn", str(torch.backends.cudnn.version())),
+        ]
+        versions.append(("nccl", ".".join(map(str, torch.cuda.nccl.version()))))
+    return tuple(versions)

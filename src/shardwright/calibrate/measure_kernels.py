@@ -1,0 +1,164 @@
+"""Measured seconds of a device's kernels: GEMMs, attention, element-wise kernels and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from shardwright.calibrate.calibrate_settings import Calibration
+from shardwright.calibrate.kernel_timing import TORCH_DTYPES, Timer, native_dtypes
+from shardwright.calibrate.measure_attention import attention_shapes, generations, measure_attention
+from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
+from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
+from shardwright.dtype import Dtype
+from shardwright.errors import UsageError
+from shardwright.hardware.profile.profile import AttentionPoint, GemmPoint
+from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Measured kernels of one device.
+
+    Args:
+        gemm: (dtype, points, factor of a long run).
+        attention: (kernel, dtype, points).
+        elements: (bytes, seconds).
+        copies: bytes/s to the device, and from it.
+        notes: kernels that were not measured, with the reason.
+    """
+
+    gemm: tuple[tuple[Dtype, tuple[GemmPoint, ...], float], ...] = ()
+    attention: tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...] = ()
+    elements: tuple[tuple[int, float], ...] = ()
+    copies: tuple[float, float] = (0.0, 0.0)
+    notes: tuple[str, ...] = ()
+
+
+def measure_kernels(
+    timer: Timer, settings: Calibration, progress: Progress | None = None
+) -> Kernels:
+    """Measure every kernel of this device.
+
+    Raises:
+        UsageError: a dtype that cannot be measured.
+    """
+    dtypes = settings.dtypes or native_dtypes(timer.device)
+    unknown = next((d for d in dtypes if d not in TORCH_DTYPES), None)
+    if unknown is not None:
+        raise UsageError(
+            f"GEMMs in {unknown.value} are not measured",
+            hint="one of " + ", ".join(d.value for d in TORCH_DTYPES),
+        )
+    shapes = gemm_shapes(timer.device, tiny=settings.tiny)
+    gemm = []
+    for dtype in dtypes:
+        points = measure_gemm(
+            timer, dtype, shapes=shapes, step=steps(f"GEMM {dtype.value}", len(shapes), progress)
+        )
+        sustained = 1.0
+        if settings.sustained_s > 0:
+            steps(f"GEMM {dtype.value}, long run", 0, progress)()
+            sustained = measure_sustained(
+                timer,
+                dtype,
+                seconds=settings.sustained_s,
+                shape=shapes[-1] if settings.tiny else None,
+            )
+        gemm.append((dtype, tuple(points), sustained))
+    sizes = element_sizes(timer.device, tiny=settings.tiny)
+    attention, notes = _attention(timer, dtypes, settings, progress)
+    return Kernels(
+        gemm=tuple(gemm),
+        attention=attention,
+        elements=measure_elements(
+            timer, sizes=sizes, step=steps("element-wise kernels", len(sizes), progress)
+        ),
+        copies=measure_copies(timer),
+        notes=notes,
+    )
+
+
+def slowest(devices: Sequence[Kernels]) -> Kernels:
+    """Kernels with the seconds of the slowest device at each point, as a step waits for it.
+
+    Args:
+        devices: measurements of the same points at the same time.
+    """
+    one_device = devices[0]
+    return Kernels(
+        gemm=tuple(
+            (
+                dtype,
+                tuple(
+                    max(same, key=lambda p: p.seconds)
+                    for same in zip(*(device.gemm[i][1] for device in devices), strict=True)
+                ),
+                _largest(devices, i),
+            )
+            for i, (dtype, _, _) in enumerate(one_device.gemm)
+        ),
+        attention=tuple(
+            (
+                kernel,
+                dtype,
+                tuple(
+                    _slower(same)
+                    for same in zip(*(device.attention[i][2] for device in devices), strict=True)
+                ),
+            )
+            for i, (kernel, dtype, _) in enumerate(one_device.attention)
+        ),
+        elements=tuple(
+            max(same, key=lambda p: p[1])
+            for same in zip(*(device.elements for device in devices), strict=True)
+        ),
+        copies=(
+            min(device.copies[0] for device in devices),
+            min(device.copies[1] for device in devices),
+        ),
+        notes=one_device.notes,
+    )
+
+
+def steps(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
+    """A function that reports progress, to be called after each of `total` points of a phase."""
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(phase, done if total else 0, total)
+
+    return step
+
+
+def _largest(devices: Sequence[Kernels], index: int) -> float:
+    return max(device.gemm[index][2] for device in devices)
+
+
+def _slower(same: Sequence[AttentionPoint]) -> AttentionPoint:
+    return same[0]._replace(
+        forward_s=max(p.forward_s for p in same), backward_s=max(p.backward_s for p in same)
+    )
+
+
+def _attention(
+    timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, progress: Progress | None
+) -> tuple[tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...], tuple[str, ...]]:
+    """(attention in the first 16-bit dtype of `dtypes`, else in the first; notes)."""
+    dtype = next((d for d in (Dtype.BF16, Dtype.FP16) if d in dtypes), dtypes[0])
+    shapes = attention_shapes(timer.device, tiny=settings.tiny)
+    found, notes = [], []
+    for kernel in generations(timer.device):
+        try:
+            step = steps(f"attention {kernel}", len(shapes), progress)
+            points = measure_attention(timer, kernel, dtype=dtype, shapes=shapes, step=step)
+        except RuntimeError as error:
+            notes.append(
+                f"attention {kernel} not measured: {(str(error).splitlines() or [''])[0][:200]}"
+            )
+            continue
+        found.append((kernel, dtype, tuple(points)))
+    return tuple(found), tuple(notes)

@@ -1,0 +1,156 @@
+"""Measures the machine at hand: GEMM, attention, memory-bound kernels, copies and collectives, and
+fits a profile.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from shardwright.calibrate.calibrate_settings import Calibration
+from shardwright.calibrate.fit_profile import fit_attention, fit_elements, fit_gemm
+from shardwright.calibrate.imported_profiles import fit_groups
+from shardwright.calibrate.kernel_timing import Timer
+from shardwright.calibrate.machine_description import (
+    accelerator_name,
+    device_memory,
+    device_name,
+    host_memory,
+    libraries,
+)
+from shardwright.calibrate.measure_collectives import (
+    KINDS,
+    collective_sizes,
+    group_sizes,
+    measure_collectives,
+)
+from shardwright.calibrate.measure_kernels import Kernels, measure_kernels, slowest, steps
+from shardwright.calibrate.simultaneous_devices import on_all_devices
+from shardwright.compiled import cores
+from shardwright.errors import UsageError
+from shardwright.hardware.profile.profile import CollectiveFit, HostFacts, Method, Profile
+from shardwright.progress import Progress
+
+
+def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:
+    """A profile of the machine at hand.
+
+    A device of a processor is 1/ranks of its cores and memory: all measure the same kernels at the
+    same time, with that many threads each, and the slowest counts, which a step waits for.
+
+    Raises:
+        UsageError: no such device, too many ranks, or a dtype that cannot be measured.
+        DataError: a rank of a collective died or hung.
+    """
+    device = _device(settings.device)
+    ranks = _ranks(settings, device)
+    threads = max(cores() // ranks, 1) if device == "cpu" else 0
+    timer = Timer(device=device, repetitions=settings.repetitions, warm_up=settings.warm_up)
+    before = torch.get_num_threads()
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        kernels = Kernels()
+        if not settings.collectives_only:
+            others = ranks - 1 if device == "cpu" else 0
+            measure = partial(measure_kernels, timer, settings)
+            kernels = slowest(
+                on_all_devices(
+                    measure,
+                    here=partial(measure, progress=progress),
+                    others=others,
+                    threads=threads,
+                )
+            )
+    finally:
+        torch.set_num_threads(before)
+    notes = list(kernels.notes)
+    return Profile(
+        accelerator=settings.accelerator or accelerator_name(device),
+        memory_bytes=device_memory(device, num_devices=ranks),
+        gemm=tuple(
+            fit_gemm(points, dtype=dtype, sustained=sustained)
+            for dtype, points, sustained in kernels.gemm
+        ),
+        attention=tuple(
+            fit_attention(kernel, points, dtype=dtype)
+            for kernel, dtype, points in kernels.attention
+        ),
+        elements=None if settings.collectives_only else fit_elements(kernels.elements),
+        collectives=_collectives(settings, device, ranks, threads, notes, progress),
+        host=HostFacts(
+            num_devices=ranks,
+            num_cores=cores(),
+            memory_bytes=host_memory(),
+            to_device=kernels.copies[0],
+            from_device=kernels.copies[1],
+        ),
+        method=Method(
+            device_name=device_name(device),
+            date=settings.date,
+            libraries=libraries(device),
+            repetitions=settings.repetitions,
+            warm_up=settings.warm_up,
+            threads=threads,
+            sustained_s=0.0 if settings.collectives_only else settings.sustained_s,
+            notes=tuple(notes),
+        ),
+    )
+
+
+def _device(wanted: str) -> str:
+    if wanted not in ("", "cpu", "cuda"):
+        raise UsageError(f"--device {wanted[:40]!r} is not a device", hint="cpu or cuda")
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise UsageError(
+            "torch finds no CUDA device", hint="--device cpu, or an installation of torch with CUDA"
+        )
+    return wanted or ("cuda" if available else "cpu")
+
+
+def _ranks(settings: Calibration, device: str) -> int:
+    most = torch.cuda.device_count() if device == "cuda" else cores()
+    ranks = settings.ranks or (most if device == "cuda" else min(2, most))
+    if device == "cuda" and ranks > most:
+        raise UsageError(f"{ranks} ranks on {most} GPUs", hint=f"--ranks {most} or fewer")
+    if settings.collectives_only and ranks < 2:
+        raise UsageError("collectives need two ranks or more", hint="--ranks 2")
+    return ranks
+
+
+def _collectives(
+    settings: Calibration,
+    device: str,
+    ranks: int,
+    threads: int,
+    notes: list[str],
+    progress: Progress | None,
+) -> tuple[CollectiveFit, ...]:
+    sizes = collective_sizes(device, tiny=settings.tiny)
+    library = "NCCL" if device == "cuda" else "gloo"
+    fits: list[CollectiveFit] = []
+    for members in group_sizes(ranks):
+        measured = measure_collectives(
+            members,
+            device=device,
+            sizes=sizes,
+            repetitions=settings.repetitions,
+            timeout_s=settings.timeout_s,
+            threads=threads,
+            step=steps(f"collectives over {members}", len(KINDS) * len(sizes), progress),
+        )
+        groups = {(kind, members): points for kind, points in measured.points}
+        found, missed = fit_groups(
+            groups,
+            reference=(
+                f"alpha-beta fit of {library} over {members} ranks of one node, {settings.date}"
+            ),
+        )
+        fits += found
+        notes += [
+            *missed,
+            *(f"{kind} over {members} not measured: {why}" for kind, why in measured.unsupported),
+        ]
+    return tuple(fits)

@@ -1,0 +1,1 @@
+"""Words of the command line to arguments: options that verbs share, counts, help."""

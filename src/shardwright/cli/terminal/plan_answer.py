@@ -1,0 +1,50 @@
+"""The answer of ``shardwright plan`` on the screen and in a file: what a run with --quiet alone
+does not import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Group
+
+from shardwright.api.searches import unsearched_options
+from shardwright.cli.parsing.shared_options import AnswerForm
+from shardwright.cli.terminal import screen
+from shardwright.cli.terminal.extra_answers import Beside
+from shardwright.files.dataclass_schemas import filed
+from shardwright.files.document_text import to_text
+from shardwright.files.stored_documents import file_text, plan_document, stored_answer
+from shardwright.report.screens.plan_screen import render_answer
+from shardwright.search.search_answer import Answer
+from shardwright.search.search_limit import STOP
+from shardwright.search.simulated_strategy import Simulation
+
+
+def show(
+    answer: Answer,
+    *,
+    cost: Callable[[Simulation], Beside] | None,
+    output: Path | None,
+    form: AnswerForm,
+) -> None:
+    """Save the answer to `output`, if there is one, and print it as JSON or as a screen.
+
+    Args:
+        cost: what is shown beside the answer; None = nothing.
+    """
+    stored = stored_answer(answer)
+    left_axes = (
+        None
+        if (form.quiet and not form.as_json) or STOP.is_set()
+        else unsearched_options.unsearched_of(answer)
+    )
+    if output is not None:
+        screen.save(output, file_text(stored, output))
+    beside = Beside() if cost is None else cost(stored.simulation)
+    if form.as_json:
+        searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left_axes, names={})}
+        screen.write(to_text({**plan_document(answer), **searched, **beside.document}))
+    elif not form.quiet:
+        screen.show(Group(render_answer(answer, left=left_axes), *beside.sections))

@@ -1,0 +1,236 @@
+"""Output of a verb: results to standard output or a file, progress to standard error. rich is
+imported only where it draws.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from threading import Lock, Timer
+from typing import TYPE_CHECKING, Any, Final
+
+from shardwright.cli.terminal import standard_output
+from shardwright.errors import UsageError
+from shardwright.files.document_text import to_text
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from shardwright.cli.parsing.shared_options import AnswerForm
+
+Report = Callable[[str, int, int], None]
+"""Called with the phase, how much of it is done, and how much there is (0 = not known)."""
+
+WIDTH: Final = 118
+SILENT_SECONDS: Final = 1.0
+SIMULATING: Final = "simulate (the first run compiles kernels)"
+
+
+def print_answer(
+    form: AnswerForm,
+    *,
+    document: Callable[[], Mapping[str, Any]],
+    line: Callable[[], str],
+    picture: Callable[[], RenderableType | None],
+) -> None:
+    """Print an answer as JSON, as the text of ``--quiet`` or on the screen; only what is printed is
+    made. A `picture` of None is not shown.
+    """
+    if form.as_json:
+        write(to_text(document()))
+    elif form.quiet:
+        write(line())
+    elif (renderable := picture()) is not None:
+        show(renderable)
+
+
+def print_lines(form: AnswerForm, *, document: Mapping[str, Any], text: str) -> None:
+    """Print an answer of a few words: as JSON, or as `text` in every other form."""
+    write(to_text(document) if form.as_json else text)
+
+
+def show(renderable: RenderableType) -> None:
+    """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as
+    COLUMNS says, else `WIDTH`.
+    """
+    if not import_module("shardwright.cli.terminal.rich_screen").show_on_terminal(renderable):
+        columns = os.environ.get("COLUMNS", "")
+        standard_output.write(
+            plain(renderable, width=int(columns) if columns.isdecimal() and int(columns) else WIDTH)
+        )
+
+
+def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
+    """The text of a renderable without colour, with no spaces at the ends of lines."""
+    text: str = import_module("shardwright.cli.terminal.rich_screen").plain(renderable, width=width)
+    return text
+
+
+def write(text: str) -> None:
+    """Text as it is on standard output. Raises as `output.write`."""
+    standard_output.write(text)
+
+
+def note(line: str) -> None:
+    """A line of progress that stays, on standard error."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def given(text: str) -> str:
+    """`text`, or what stands on standard input where it is ``-``.
+
+    Raises:
+        UsageError: standard input is no text.
+    """
+    if text != "-":
+        return text
+    try:
+        return sys.stdin.read()
+    except ValueError as error:
+        raise UsageError("standard input is not text", hint="a strategy in notation") from error
+
+
+def check_writable(path: Path | None) -> None:
+    """Say at once, and not after the work, that `path` cannot be written.
+
+    Raises:
+        UsageError: its folder does not exist, or it is a folder itself.
+    """
+    if path is None:
+        return
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"cannot write {path}: there is no folder {path.parent}", hint="make the folder first"
+        )
+
+
+def form_of(path: Path | None, *, forms: Sequence[str], what: str) -> str:
+    """The form in which something is written to `path`: the one of `forms` that its name ends in,
+    whichever case; empty of no path.
+
+    Args:
+        forms: such as ``.svg``; the first is also that of a pipe or a device, whose name says none.
+        what: is written, for messages.
+
+    Raises:
+        UsageError: the name ends otherwise.
+    """
+    if path is None:
+        return ""
+    suffix = path.suffix.lower()
+    if suffix in forms:
+        return suffix
+    if path.exists() and not path.is_file():
+        return forms[0]
+    said = (
+        f"{path.suffix[:20]} is no form of {what}"
+        if suffix
+        else f"no ending says in which form {what} is to be"
+    )
+    raise UsageError(
+        f"cannot write {path.name[:60]!r}: {said}", hint=f"end the name in {' or '.join(forms)}"
+    )
+
+
+def save(path: Path, text: str) -> None:
+    """Write `text` to `path`: all of it or nothing, whatever stood there before, where the system
+    lets a file take another's place.
+
+    Raises:
+        UsageError: the operating system refuses.
+    """
+    try:
+        target = path.resolve()
+        # A pipe or a device has no other file that could take its place; nor has a file that is
+        # mounted by itself, as containers do, or stands in a folder where only it may be written.
+        if (target.exists() and not target.is_file()) or not _replaced(target, text):
+            target.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", hint="choose another file with -o"
+        ) from error
+
+
+_NOT_REPLACED: Final = frozenset(
+    (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY)
+)
+
+
+def _replaced(target: Path, text: str) -> bool:
+    """A file with `text` was written beside `target` and took its place; False where that is not
+    allowed and nothing has changed.
+    """
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        if target.exists():
+            beside.chmod(target.stat().st_mode)
+        beside.replace(target)
+    except OSError as error:
+        if error.errno not in _NOT_REPLACED:
+            raise
+        return False
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def progress(
+    form: AnswerForm | None = None,
+    *,
+    doing: str = "",
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Report | None]:
+    """Give the work a function that reports its progress: a bar appears once the work has taken
+    longer than a second. The function is None with --json and --quiet.
+
+    Args:
+        doing: the phase that the bar begins with.
+    """
+    if form is not None and (form.quiet or form.as_json):
+        yield None
+        return
+    start, lock = clock(), Lock()
+    last: tuple[str, int, int] = (doing, 0, 0)
+    tell: Report | None = None
+    end: Callable[[], None] = lambda: None  # noqa: E731  # there is no bar yet
+
+    def show_bar(elapsed_s: float) -> None:
+        nonlocal tell, end
+        with lock:
+            if tell is None:
+                tell, end = import_module("shardwright.cli.terminal.progress_bar").started(
+                    console, elapsed_s=elapsed_s
+                )
+                tell(*last)
+
+    def report(phase: str, done: int, total: int) -> None:
+        nonlocal last
+        last = phase, done, total
+        if tell is not None:
+            tell(phase, done, total)
+        elif (elapsed_s := clock() - start) >= SILENT_SECONDS:
+            show_bar(elapsed_s)
+
+    # What is reported once and then takes long, as compiling does, must be seen too.
+    late = Timer(SILENT_SECONDS, show_bar, (SILENT_SECONDS,))
+    late.daemon = True
+    late.start()
+    try:
+        yield report
+    finally:
+        late.cancel()
+        late.join()
+        end()

@@ -1,0 +1,97 @@
+"""``shardwright advise``: what people's own launch takes, and what would make it faster."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from shardwright.api.launches import launch_advice
+from shardwright.api.request_to_problem import load_cluster
+from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing.light_typer import Argument, Option
+from shardwright.cli.parsing.parse_command import verb
+from shardwright.cli.parsing.token_counts import read_batch, read_count
+from shardwright.cli.terminal import screen
+from shardwright.errors import UsageError
+from shardwright.frameworks.registry import READERS
+from shardwright.report.screens.advice_screen import advice_document, advice_line, render_advice
+from shardwright.search.search_request import Request
+
+
+def advise(
+    files: Annotated[
+        list[str],
+        Argument(
+            metavar="FILE... MODEL CLUSTER",
+            help=(
+                "Launch scripts and configuration files, then the model and the cluster as `plan`"
+                " takes them."
+            ),
+        ),
+    ],
+    *,
+    framework: Annotated[
+        str,
+        Option(
+            "--from",
+            metavar="FRAMEWORK",
+            help=f"Of the files: {', '.join(READERS)}.",
+            show_default="the one they are of",
+        ),
+    ] = "",
+    values: Annotated[
+        list[str] | None,
+        Option("--set", metavar="NAME=VALUE", help="Value of a variable of a script. Repeatable."),
+    ] = None,
+    seq_len: Annotated[
+        str,
+        Option("--seq-len", metavar="N", help="Tokens of a sample, where the files do not say it."),
+    ] = "",
+    global_batch: shared_options.GlobalBatch = "",
+    precision: shared_options.Precision = "",
+    platform: shared_options.PlatformFlags,
+    form: shared_options.AnswerForm,
+) -> None:
+    """Say what a launch of MODEL on CLUSTER takes in time and memory, what limits it, and which of
+    its settings would gain most.
+    """
+    if len(files) < 3:
+        raise UsageError(
+            "files of a launch, then MODEL and CLUSTER",
+            hint="shardwright advise pretrain.sh llama-3.1-70b h100-sxm:1024",
+        )
+    *paths, model, cluster = files
+    length = read_count(seq_len, flag="--seq-len") if seq_len else 0
+    reserve_bytes, reserve_fraction = shared_options.read_reserve(platform.memory_reserve)
+    request = Request(
+        model=model,
+        cluster=cluster,
+        seq_len=length,
+        global_batch=read_batch(global_batch, "", seq_len=length or 1) if global_batch else 0,
+        runtime=platform.runtime,
+        precision=precision,
+        profile=platform.profile,
+        reserve_bytes=reserve_bytes,
+        reserve_fraction=reserve_fraction,
+    )
+    given = dict(_value(pair) for pair in values or [])
+    launch, request = launch_advice.read_request(
+        paths, request, cluster=load_cluster(cluster), framework=framework, given=given
+    )
+    with screen.progress(form) as report:
+        advice = launch_advice.advise(launch, request, progress=report)
+    screen.print_answer(
+        form,
+        document=lambda: advice_document(launch, advice),
+        line=lambda: advice_line(launch, advice),
+        picture=lambda: render_advice(launch, advice),
+    )
+
+
+def _value(pair: str) -> tuple[str, str]:
+    name, equals, value = pair.partition("=")
+    if not (name and equals):
+        raise UsageError(f"--set {pair[:40]}", hint="--set NAME=VALUE")
+    return name, value
+
+
+main = verb(advise, name="advise")

@@ -1,0 +1,66 @@
+"""``shardwright compare``: strategies or clusters side by side, one or several."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from shardwright.api import compare_strategies
+from shardwright.cli import verdict
+from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing.light_typer import Argument, Option
+from shardwright.cli.parsing.parse_command import verb
+from shardwright.cli.terminal import screen
+from shardwright.report.screens.comparison_screen import (
+    comparison_document,
+    ranked,
+    render_comparison,
+)
+
+
+def compare(
+    model: shared_options.Model,
+    clusters: Annotated[
+        list[str],
+        Argument(metavar="CLUSTER...", help="One or more clusters, as `plan` takes them."),
+    ],
+    *,
+    strategy: Annotated[
+        list[str] | None,
+        Option(
+            "--strategy",
+            help=(
+                'Strategy such as "tp8 dp16"; repeatable. Without any, the best plan of each'
+                " cluster is searched."
+            ),
+        ),
+    ] = None,
+    job: shared_options.JobFlags,
+    platform: shared_options.PlatformFlags,
+    pins: shared_options.PinFlags,
+    training_cost: shared_options.CostFlags,
+    form: shared_options.AnswerForm,
+) -> int:
+    """Predict strategies of MODEL, or the best plan of each CLUSTER, side by side, with what
+    training costs; exit code 6 if none fits.
+    """
+    texts = [screen.given(text) for text in strategy or ()]
+    request = shared_options.read_request(model, clusters[0], job=job, platform=platform, pins=pins)
+    with screen.progress(form, doing=screen.SIMULATING) as report:
+        rows = compare_strategies.compare(
+            request,
+            clusters=clusters,
+            strategies=texts,
+            tokens=shared_options.read_tokens(training_cost.tokens),
+            prices=shared_options.read_prices(training_cost.price),
+            progress=report,
+        )
+    screen.print_answer(
+        form,
+        document=lambda: comparison_document(rows),
+        line=lambda: verdict.simulation_line(ranked(rows)[0].simulation),
+        picture=lambda: render_comparison(rows),
+    )
+    return verdict.exit_code(*(row.simulation.prediction for row in rows))
+
+
+main = verb(compare, name="compare")

@@ -1,0 +1,114 @@
+"""``shardwright draw``: a picture of a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from shardwright.api import draw_plan
+from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing.light_typer import Argument, Option
+from shardwright.cli.parsing.parse_command import verb
+from shardwright.cli.terminal import screen
+from shardwright.report.pictures.plan_picture_json import picture_document
+from shardwright.report.pictures.plan_svg import plan_svg
+from shardwright.report.pictures.plan_text import PlanText
+
+
+def draw(
+    source: Annotated[
+        str,
+        Argument(
+            metavar="PLAN", help='Plan file, file in plan notation, or grid such as "tp8 pp4".'
+        ),
+    ],
+    model: Annotated[
+        str,
+        Argument(
+            metavar="MODEL",
+            help=(
+                "Catalog name, or path of a Hugging Face config.json; not for a plan file, which"
+                " has its own."
+            ),
+        ),
+    ] = "",
+    *,
+    devices: Annotated[
+        int,
+        Option(
+            "--devices",
+            min=0,
+            help=(
+                "Number of devices of a grid; dp takes what the other degrees leave. 0 means their"
+                " product."
+            ),
+        ),
+    ] = 0,
+    global_batch: Annotated[
+        int,
+        Option(
+            "--global-batch",
+            min=0,
+            help=(
+                "Global batch size of a grid, in sequences; 0 means one microbatch per pipeline"
+                " stage."
+            ),
+        ),
+    ] = 0,
+    cluster: Annotated[
+        str,
+        Option(
+            "--cluster",
+            help=(
+                "Simulate the step of a grid or a notation on this cluster, and draw it; not for a"
+                " plan file, which has its own."
+            ),
+        ),
+    ] = "",
+    seq_len: Annotated[
+        int,
+        Option("--seq-len", min=0, help="Sequence length in tokens, with --cluster: 8192."),
+    ] = 0,
+    runtime: Annotated[
+        str,
+        Option(
+            "--runtime",
+            help="Training framework and version; `shardwright catalog runtimes` lists them.",
+            show_default="the usual one of the devices",
+        ),
+    ] = "",
+    output: Annotated[
+        Path | None, Option("--output", "-o", metavar="FILE", help="Picture to write: .svg.")
+    ] = None,
+    form: shared_options.AnswerForm,
+) -> None:
+    """Draw PLAN: devices x layers, the split tree of each stage and small orders; and, of a plan
+    file or on a cluster, the simulated step: its timeline, memory against capacity, nodes, and what
+    is sent over each tier. With -o FILE as SVG, else on the screen.
+    """
+    screen.check_writable(output)
+    screen.form_of(output, forms=(".svg",), what="a picture")
+    with screen.progress(form, doing=screen.SIMULATING):
+        picture = draw_plan.draw(
+            source,
+            model=model,
+            devices=devices,
+            global_batch=global_batch,
+            cluster=cluster,
+            seq_len=seq_len,
+            runtime=runtime,
+        )
+    if output is not None:
+        screen.save(output, plan_svg(picture))
+    screen.print_answer(
+        form,
+        document=lambda: picture_document(picture),
+        line=lambda: (
+            f"{len(picture.rows)} rows, {len(picture.columns)} columns, {len(picture.cells)}"
+            " cells\n"
+        ),
+        picture=lambda: PlanText(picture=picture) if output is None else None,
+    )
+
+
+main = verb(draw, name="draw")

@@ -1,0 +1,52 @@
+"""``shardwright explain``: a plan file's answer, with the source of each number."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from rich.console import Group, RenderableType
+
+from shardwright.api import simulate_strategy
+from shardwright.cli import verdict
+from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing.parse_command import verb
+from shardwright.cli.terminal import screen
+from shardwright.files.plan_file import read_saved, require_whole
+from shardwright.files.stored_documents import StoredPlan, StoredSimulation, document_of
+from shardwright.report.screens.joint_search_screen import render_certificate
+from shardwright.report.screens.plan_screen import render_explained, render_explanation
+
+
+def explain(
+    path: shared_options.PlanFile,
+    *,
+    form: shared_options.AnswerForm,
+) -> int:
+    """Print the answer of a plan file in full, with every input of the prediction and where it
+    comes from.
+    """
+    saved = read_saved(path)
+    require_whole(saved, name=str(path))
+    screen.print_answer(
+        form,
+        document=lambda: document_of(saved),
+        line=lambda: verdict.simulation_line(saved.simulation),
+        picture=lambda: _picture(saved),
+    )
+    return verdict.exit_code(saved.prediction)
+
+
+def _picture(saved: StoredSimulation) -> RenderableType:
+    """The screen of a plan file or a simulation file, with all sources."""
+    if isinstance(saved, StoredPlan) and saved.answer is not None:
+        return render_explanation(saved.answer)
+    simulation, frameworks = (
+        saved.simulation,
+        import_module("shardwright.cli.terminal.frameworks_for_plan"),
+    )
+    explained = render_explained(simulation, picture=simulate_strategy.small_picture(simulation))
+    certificate = [render_certificate(saved.certificate)] if isinstance(saved, StoredPlan) else []
+    return Group(explained, *certificate, *frameworks.frameworks_of(saved).sections)
+
+
+main = verb(explain, name="explain")

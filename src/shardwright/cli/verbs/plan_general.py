@@ -1,0 +1,53 @@
+"""``shardwright plan --space joint`` and ``--space exact``, on mixed clusters and for several
+scenarios: search for the best general plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardwright.api.general_searches import SEARCHES
+from shardwright.api.request_to_problem import Method
+from shardwright.cli.parsing.shared_options import AnswerForm
+from shardwright.cli.terminal import keyboard_interrupt, screen
+from shardwright.errors import UsageError
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.search_request import Request
+
+if TYPE_CHECKING:
+    from shardwright.cli.terminal.extra_answers import Beside
+    from shardwright.search.simulated_strategy import Simulation
+
+
+def plan(
+    request: Request,
+    method: Method,
+    *,
+    time_limit: float,
+    engine: Engine,
+    cost: Callable[[Simulation], Beside] | None,
+    output: Path | None,
+    form: AnswerForm,
+) -> int:
+    """Search the space of general plans that the request names and print the answer; returns the
+    exit code.
+    """
+    search = SEARCHES[method]
+    if method is Method.ROBUST and isfinite(time_limit):
+        raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
+    # The searches of several scenarios cannot be repeated up to where they were stopped.
+    stopping = nullcontext() if method is Method.ROBUST else keyboard_interrupt.stopping()
+    with stopping, screen.progress(form) as report:
+        answer = search.answer(request, progress=report, engine=engine, time_limit_s=time_limit)
+    keyboard_interrupt.note(waited=answer.waited)
+    # The modules that print an answer are imported after the search, whose first plan they would
+    # delay.
+    code: int = import_module("shardwright.cli.plan_general_screen").print_general(
+        request, answer, search, cost=cost, output=output, form=form
+    )
+    return code

@@ -1,0 +1,152 @@
+"""``shardwright plan --devices A..B``, ``--global-batch auto`` and ``--tokens``: several searches
+in one call, and what training costs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from shardwright.api.searches.repeated_searches import (
+    batches,
+    powers_between,
+    progress_rate,
+    scaling,
+)
+from shardwright.api.training_run_cost import with_training_cost
+from shardwright.cli.parsing.shared_options import AnswerForm
+from shardwright.cli.parsing.token_counts import AUTO, read_batch, read_count
+from shardwright.cli.terminal import screen
+from shardwright.cli.terminal.extra_answers import Beside
+from shardwright.cli.verdict import simulation_line
+from shardwright.errors import UsageError
+from shardwright.report.screens.comparison_screen import render_training, training_document
+from shardwright.report.screens.scaling_screen import (
+    batches_document,
+    render_batches,
+    render_scaling,
+    scaling_document,
+)
+from shardwright.search.repeated_search import Scaling
+from shardwright.search.search_request import Request
+from shardwright.search.simulated_strategy import Simulation
+
+_RANGE: Final = re.compile(r"\s*(.+?)\s*(?:\.\.|:)\s*(.+?)\s*")
+
+
+def read_devices(text: str) -> tuple[int, ...]:
+    """``"8..512"`` as 8, 16, .., 512; ``"8,24,64"`` as these.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    words = text.split(",")
+    ends = _RANGE.fullmatch(text)
+    if ends:
+        low, high = (read_count(word, flag="--devices") for word in ends.groups())
+        return powers_between(low, high)
+    return tuple(sorted({read_count(word, flag="--devices") for word in words}))
+
+
+def read_batches(text: str, *, seq_len: int) -> tuple[int, ...]:
+    """Sequences a step of ``auto`` (none), ``auto:256..4096`` or ``auto:1M..16M tokens``, doubled
+    from the least.
+
+    Raises:
+        UsageError: it is none of these, or tokens that are no whole number of sequences.
+    """
+    head, _, rest = text.strip().partition(":")
+    ends = _RANGE.fullmatch(rest)
+    if head != AUTO or (rest and not ends):
+        raise UsageError(
+            f"--global-batch {text[:40]!r} is no range of batches",
+            hint="auto, auto:256..4096 (sequences) or auto:1M..16M tokens",
+        )
+    if not ends:
+        return ()
+    unit = " tokens" if rest.rstrip().lower().endswith(("tokens", "tok")) else ""
+    words = [
+        word if word.rstrip().lower().endswith(("tokens", "tok")) else word + unit
+        for word in ends.groups()
+    ]
+    low, high = (read_batch(word, "", seq_len=seq_len) for word in words)
+    return powers_between(low, high)
+
+
+def show_scaling(
+    request: Request,
+    devices: str,
+    *,
+    tokens: float,
+    prices: Mapping[str, float],
+    form: AnswerForm,
+) -> None:
+    """Plan on growing numbers of devices and print the scaling table; with `tokens`, days and
+    dollars too.
+    """
+    numbers = read_devices(devices)
+    with screen.progress(form, doing=screen.SIMULATING) as report:
+        table = scaling(request, devices=numbers, progress=report)
+    simulations = [trial.simulation for trial in table.trials if trial.simulation is not None]
+    costs = (
+        [with_training_cost(one, tokens=tokens, prices=prices) for one in simulations]
+        if tokens
+        else []
+    )
+    screen.print_answer(
+        form,
+        document=lambda: scaling_document(table, costs),
+        line=lambda: _knee_line(table),
+        picture=lambda: render_scaling(table, costs),
+    )
+
+
+def _knee_line(table: Scaling) -> str:
+    """The line of ``--quiet``: the number of devices at the knee, and their plan."""
+    knee = next(trial.simulation for trial in table.trials if trial.devices == table.knee)
+    assert knee is not None
+    return simulation_line(knee, prefix=f"{table.knee} devices: ")
+
+
+def batch_and_cost(
+    request: Request,
+    batch: str,
+    *,
+    critical: str,
+    tokens: float,
+    prices: Mapping[str, float],
+    form: AnswerForm,
+) -> tuple[Request, Callable[[Simulation], Beside]]:
+    """The request with the batch size that ``--global-batch auto`` chooses, and a function that
+    shows how it was chosen and what training on `tokens` costs.
+
+    Args:
+        batch: text of ``--global-batch``.
+        critical: text of ``--critical-batch``.
+    """
+    notes = Beside()
+    if batch.startswith(AUTO):
+        sizes = read_batches(batch, seq_len=request.seq_len)
+        stated = float(read_count(critical, flag="--critical-batch")) if critical else 0.0
+        with screen.progress(form, doing=screen.SIMULATING) as report:
+            trials = batches(request, sizes=sizes, critical=stated, tokens=tokens, progress=report)
+        rates = [
+            progress_rate(trial, seq_len=trials.seq_len, critical=trials.critical)
+            for trial in trials.trials
+        ]
+        request = replace(request, global_batch=trials.chosen)
+        notes = Beside(
+            sections=(render_batches(trials, rates),),
+            document={"batches": batches_document(trials, rates)},
+        )
+    return request, lambda one: notes + training_cost(one, tokens=tokens, prices=prices)
+
+
+def training_cost(simulation: Simulation, *, tokens: float, prices: Mapping[str, float]) -> Beside:
+    """Days and dollars of training on `tokens`; nothing where they are 0."""
+    if not tokens:
+        return Beside()
+    row = with_training_cost(simulation, tokens=tokens, prices=prices)
+    return Beside(sections=(render_training(row),), document={"training": training_document(row)})

@@ -1,0 +1,32 @@
+"""``shardwright schema``: the JSON schema of a file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing.light_typer import Argument
+from shardwright.cli.parsing.parse_command import verb
+from shardwright.cli.terminal import screen
+from shardwright.files.document_text import to_text
+from shardwright.files.schemas import schema_of
+
+Kind = Annotated[str, Argument(metavar="KIND", help="plan, simulation, profile or trace.")]
+
+
+def schema(
+    kind: Kind = "plan",
+    *,
+    output: shared_options.Output = None,
+    form: shared_options.AnswerForm,
+) -> None:
+    """Print the JSON Schema that files of a KIND are checked against."""
+    screen.check_writable(output)
+    text = to_text(schema_of(kind))
+    if output is not None:
+        screen.save(output, text)
+    else:
+        screen.write(text)
+
+
+main = verb(schema, name="schema")

@@ -1,0 +1,57 @@
+"""``shardwright why``: a plan against another strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from shardwright.api import explain_choice
+from shardwright.cli.parsing import shared_options
+from shardwright.cli.parsing.light_typer import Argument
+from shardwright.cli.parsing.parse_command import verb
+from shardwright.cli.terminal import screen
+from shardwright.files.plan_file import parse_saved, read_saved, require_whole
+from shardwright.report.screens.why_screen import render_why, why_document, why_line
+
+
+def why(
+    source: Annotated[
+        str,
+        Argument(
+            metavar="PLAN",
+            help="File written by `plan -o` or `simulate -o`, or - for standard input.",
+        ),
+    ],
+    strategy: Annotated[
+        str,
+        Argument(
+            metavar="STRATEGY",
+            help=(
+                'Change of the plan ("zero3", "tp4 dp16", "fsdp", "no recompute", "more tp"), or a'
+                " strategy as `simulate` takes it."
+            ),
+        ),
+    ],
+    *,
+    form: shared_options.AnswerForm,
+) -> None:
+    """Say what STRATEGY would gain and lose against PLAN, or why it cannot be, and where the search
+    put it.
+    """
+    saved = (
+        parse_saved(screen.given(source), name="standard input")
+        if source == "-"
+        else read_saved(Path(source))
+    )
+    require_whole(saved, name=source)
+    with screen.progress(form, doing=screen.SIMULATING):
+        comparison = explain_choice.why(saved, strategy)
+    screen.print_answer(
+        form,
+        document=lambda: why_document(comparison),
+        line=lambda: why_line(comparison),
+        picture=lambda: render_why(comparison),
+    )
+
+
+main = verb(why, name="why")

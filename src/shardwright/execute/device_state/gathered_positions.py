@@ -1,0 +1,57 @@
+"""Operators that read other positions than their own, and the inputs that are brought whole because
+no group of devices fits.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.program.block.plan_structure import CellStructure
+from shardwright.program.layout.device_cells import StageCells, indices, token_box
+from shardwright.program.layout.tensor_layout import count, joined_intervals
+
+
+def looks_around(operator: Operator, number: int) -> bool:
+    """True if an output depends on other positions of the operator's extent `number`, counted over
+    all its inputs: keys, values, inputs of a convolution or a recurrence, and image tokens.
+    """
+    if operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
+        return True
+    return number == 1 if operator.merges else operator.attention is not None and number in (1, 2)
+
+
+@lru_cache(maxsize=65536)
+def is_spread(cells: StageCells, operator: Operator, *, length: int, memory_length: int) -> bool:
+    """Every device is brought all positions of what the operator looks around in.
+
+    So it is where positions of a convolution, a recurrence or a merge are cut; and of a core, where
+    the devices of the parts do not match one to one (trees whose branches cut different dims), so
+    that nobody could pass keys round or gather them.
+
+    Args:
+        length: positions of the block's sequence, or of the slice at work.
+        memory_length: of its memory.
+    """
+    own = cells.cells.get(operator.klass, {})
+    if operator.merges or operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
+        boxes = [token_box(cell, samples=cells.samples, length=length) for cell in own.values()]
+        return any(
+            positions != ((0, length),) for samples, positions in boxes if samples and positions
+        )
+    if operator.attention is None:
+        return False
+    keys = memory_length if operator.attention.cross else length
+    groups = {
+        d: CellStructure(stage=cells, device=d, length=length).members(operator, Dim.SEQUENCE)
+        or (d,)
+        for d in own
+    }
+    if any(groups[d] != group for group in groups.values() for d in group):
+        return True
+    return any(
+        count(joined_intervals(i for d in group for i in indices(own[d].way(Dim.SEQUENCE), keys)))
+        != keys
+        for group in groups.values()
+    )

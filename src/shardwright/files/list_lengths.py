@@ -1,0 +1,96 @@
+"""Lists of a plan file that have as many items as another one: what a schema cannot say of a
+document, each checked once at the border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.errors import DataError
+from shardwright.files.stored_documents import StoredPlan, StoredSimulation
+from shardwright.lazy_dataclass import dataclass
+from shardwright.search.mixed_certificate import MixedPart
+from shardwright.search.scenario_certificate import ScenariosPart
+
+
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """A list of `found` items that must have `needed`: one for each of what is named."""
+
+    path: str
+    found: int
+    needed: int
+    each: str
+
+
+def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
+    """Every list of a file has as many items as what it is about.
+
+    Args:
+        name, hint: of the file, for messages.
+
+    Raises:
+        DataError: one has more or fewer; or the stages are not numbered from 0.
+    """
+    for one in _tied(saved):
+        if one.found != one.needed:
+            raise DataError(
+                f"{name}: {one.path} has {one.found} items, not {one.needed}: one for each of"
+                f" {one.each}",
+                hint=hint,
+            )
+    ranks = [stage.rank for stage in saved.prediction.stages]
+    if sorted(ranks) != list(range(len(ranks))):
+        raise DataError(
+            f"{name}: prediction: stages have the ranks {str(ranks)[:40]}, not each from 0 on once",
+            hint=hint,
+        )
+
+
+def _tied(saved: StoredSimulation) -> Iterator[Tied]:
+    stages, classes, spending = saved.prediction.stages, saved.classes, saved.prediction.spending
+    yield Tied(
+        "prediction.stages",
+        min(len(stages), 1),
+        1,
+        "the pipeline's ranks or classes of devices, at least one",
+    )
+    if classes:
+        yield Tied("classes", len(classes), len(stages), "prediction.stages")
+    if spending is not None:
+        yield Tied(
+            "prediction.spending.working_devices",
+            len(spending.working_devices),
+            len(spending.paid_devices),
+            "prediction.spending.paid_devices",
+        )
+    if isinstance(saved, StoredPlan) and saved.certificate.mixed is not None:
+        yield from _of_pools(saved.certificate.mixed)
+    if isinstance(saved, StoredPlan) and saved.certificate.scenarios is not None:
+        yield from _of_states(saved.certificate.scenarios)
+
+
+def _of_pools(part: MixedPart) -> Iterator[Tied]:
+    pools, each, path = len(part.alone), "certificate.mixed.alone", "certificate.mixed"
+    for i, closed in enumerate(part.closed):
+        for j, dual in enumerate(closed.duals):
+            yield Tied(f"{path}.closed.{i}.duals.{j}.devices", len(dual.devices), pools, each)
+    for i, cell in enumerate(part.valued.cells if part.valued is not None else ()):
+        for j, shown in enumerate(cell.shown):
+            for k, floor in enumerate(shown.floors):
+                yield Tied(
+                    f"{path}.valued.cells.{i}.shown.{j}.floors.{k}.devices",
+                    len(floor.devices),
+                    pools,
+                    each,
+                )
+
+
+def _of_states(part: ScenariosPart) -> Iterator[Tied]:
+    for i, tried in enumerate(part.next_best):
+        yield Tied(
+            f"certificate.scenarios.next_best.{i}.steps_s",
+            len(tried.steps_s),
+            len(part.outcomes),
+            "certificate.scenarios.outcomes",
+        )

@@ -1,0 +1,241 @@
+"""The border: a JSON document becomes a dataclass by a strict pydantic model of it, or one clear
+error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
+
+from shardwright.errors import DataError
+from shardwright.files.dataclass_schemas import Names, default_of, fields_of, mapped
+from shardwright.files.document_errors import must, refusal, shown
+from shardwright.files.plan_document import SPARSE, VERSION, PlanDocument, plan_of
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Stage
+from shardwright.strategy.text.grid_notation import parse_grid
+
+LARGEST: Final = 1e30
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Members = Annotated[int, Field(ge=0)]
+"""Of a space: joint ones have more than any machine word counts."""
+FromOne = Annotated[int, Field(ge=1, lt=2**63)]
+Number = Annotated[float, Field(ge=0, le=LARGEST)]
+Signed = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[float, Field(gt=1e-30, le=LARGEST)]
+Factor = Annotated[float, Field(ge=1, le=LARGEST)]
+_LAX = Field(strict=False)
+"""JSON has lists for tuples and strings for enumerations."""
+annotated: Final[Any] = Annotated
+"""For types that are made while the program runs."""
+_LEAVES: Final[Mapping[Any, Any]] = {
+    int: Count,
+    float: Number,
+    Grid: Annotated[str, AfterValidator(parse_grid)],
+}
+_OF_PLANS: Final[Mapping[Any, Mapping[str, Any]]] = {
+    PlanDocument: {
+        "version": Annotated[
+            Count, must(lambda version: version == VERSION, f"{VERSION}, which this release reads")
+        ]
+    },
+    Stage: {"placements": Count},
+}
+T = TypeVar("T")
+Limits = Mapping[Any, Mapping[str, Any]]
+"""Types of a class's fields in a file that say more than the class's own."""
+
+
+class Record(BaseModel):
+    """An object of a file: unknown fields, strings for numbers and infinities are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mirror(Generic[T]):
+    """The model of a dataclass.
+
+    Args:
+        names: see `faces.Names`.
+        limits: see `Limits`.
+        checks: of a class's field, behind its type.
+    """
+
+    kind: type[T]
+    names: Names
+    limits: Limits
+    checks: Mapping[Any, AfterValidator] = dataclasses.field(default_factory=dict)
+    _models: dict[type, Any] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[T]:
+        """The model, made when the first file is read."""
+        return TypeAdapter(self._annotation(self.kind))
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """Its JSON schema."""
+        return self.adapter.json_schema()
+
+    def read(self, document: object, *, name: str, hint: str) -> T:
+        """The dataclass that a document says; `name` and `hint` are for messages.
+
+        Raises:
+            DataError: it says none; the path of the first wrong field is named. Another error of
+            the project: by what a text of it says.
+        """
+        try:
+            return self.adapter.validate_python(document)
+        except ValidationError as error:
+            raise refusal(error, document, self.schema, name=name, hint=hint) from None
+
+    def _model(self, kind: type) -> Any:
+        """`kind` as a type that pydantic reads; inside itself it is known by its name."""
+        if kind in self._models:
+            return self._models[kind]
+        # A model's own name is the model without what builds the class of it.
+        inside = f"Built{kind.__name__}"
+        self._models[kind] = typing.ForwardRef(inside)
+        names, limits = self.names.get(kind, {}), self.limits.get(kind, _OF_PLANS.get(kind, {}))
+        outer: dict[str, dict[str, Any]] = {"": {}}
+        places: list[tuple[str, str, str]] = []
+        for field, hint in fields_of(kind):
+            group, _, last = names.get(field, field).rpartition(".")
+            if last:
+                annotation = limits[field] if field in limits else self._annotation(hint)
+                if (kind, field) in self.checks:
+                    annotation = annotated[annotation, self.checks[kind, field]]
+                outer.setdefault(group, {})[last] = (
+                    annotation,
+                    default_of(kind, field) if kind in SPARSE else ...,
+                )
+                places.append((field, group, last))
+        for group, inner in outer.items():
+            if group:
+                outer[""][group] = (
+                    create_model(f"{kind.__name__}.{group}", __base__=Record, **inner),
+                    ...,
+                )
+        described = _filled(kind.__doc__ or "")
+        model = create_model(kind.__name__, __base__=Record, __doc__=described, **outer[""])
+
+        def build(found: BaseModel) -> Any:
+            given = {
+                field: getattr(getattr(found, group) if group else found, last)
+                for field, group, last in places
+            }
+            return kind(
+                **{
+                    field: _pairs(value) if isinstance(value, dict) else value
+                    for field, value in given.items()
+                }
+            )
+
+        self._models[kind] = annotated[model, AfterValidator(build)]
+        model.model_rebuild(_types_namespace={inside: self._models[kind]})
+        return self._models[kind]
+
+    def _annotation(self, hint: Any) -> Any:
+        origin, inner = typing.get_origin(hint), typing.get_args(hint)
+        if hint in _LEAVES:
+            return _LEAVES[hint]
+        if origin in (types.UnionType, typing.Union):
+            some = [one for one in inner if one is not type(None)]
+            if len(some) == 1:
+                return typing.Union.__getitem__((self._annotation(some[0]), None))
+            tagged = tuple(annotated[self._annotation(one), Tag(str(one))] for one in inner)
+            return annotated[typing.Union.__getitem__(tagged), _form_of(inner)]
+        if hint is Plan:
+            return annotated[self._model(PlanDocument), AfterValidator(plan_of)]
+        if mapped(hint) is not None:
+            return types.GenericAlias(
+                dict, (str, Signed if mapped(hint) is float else self._annotation(mapped(hint)))
+            )
+        if origin is tuple:
+            return annotated[
+                types.GenericAlias(
+                    tuple, tuple(one if one is Ellipsis else self._annotation(one) for one in inner)
+                ),
+                _LAX,
+            ]
+        if isinstance(hint, type) and issubclass(hint, StrEnum):
+            return annotated[hint, _LAX]
+        return (
+            self._model(hint) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else hint
+        )
+
+
+def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
+    """Which of several types a value must be, by its JSON form: of classes, the first whose fields
+    without a default are all there.
+    """
+
+    def has_form(kind: Any, value: object) -> bool:
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            return isinstance(value, dict) and all(
+                name in value or default_of(kind, name) is not ... for name, _ in fields_of(kind)
+            )
+        return type(value) is (list if typing.get_origin(kind) is tuple else kind)
+
+    return Discriminator(
+        lambda value: next((str(kind) for kind in kinds if has_form(kind, value)), None)
+    )
+
+
+def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Numbers with a fraction largest first, whichever way, all else in the file's order."""
+    largest = (
+        sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
+        if any(isinstance(v, float) for v in values.values())
+        else ()
+    )
+    return tuple(largest or values.items())
+
+
+def body_of(
+    document: object, *, schema: str, version: int, name: str, what: str, hint: str
+) -> dict[str, Any]:
+    """The fields of a file's document but ``schema`` and ``version``, which say what it is.
+
+    Raises:
+        DataError: they say another thing.
+    """
+    if not isinstance(document, dict) or document.get("schema") != schema:
+        raise DataError(f"{name} is not a {what}: its schema is not {schema}", hint=hint)
+    found = document.get("version")
+    if isinstance(found, bool) or found != version:
+        older = isinstance(found, int) and found < version
+        raise DataError(
+            f"{name}: version {shown(found)} is not {version}",
+            hint=hint if older else "use the release that wrote it",
+        )
+    return {field: value for field, value in document.items() if field not in ("schema", "version")}
+
+
+def _filled(docstring: str) -> str:
+    """Each paragraph of a docstring on one line: how the source breaks lines is not in a schema."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

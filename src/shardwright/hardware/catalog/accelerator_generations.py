@@ -1,0 +1,54 @@
+"""Generations of accelerators, as engines choose kernels and defaults by them: the major number of
+NVIDIA's compute capability.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.hardware.accelerator import Accelerator
+
+# Longest names first where one begins another. Source: developer.nvidia.com/cuda-gpus, from memory.
+_GENERATION_BY_PREFIX: Final = MappingProxyType(
+    {
+        "rtx-pro-6000": 12,
+        "rtx-5": 12,
+        "rtx-4": 8,
+        "rtx-3": 8,
+        "gb200": 10,
+        "gb300": 10,
+        "gh200": 9,
+        "b200": 10,
+        "b300": 10,
+        "h100": 9,
+        "h200": 9,
+        "h800": 9,
+        "h20": 9,
+        "v100": 7,
+        "t4": 7,
+        "a100": 8,
+        "a800": 8,
+        "a10": 8,
+        "a30": 8,
+        "a40": 8,
+        "l4": 8,
+        "l20": 8,
+    }
+)
+
+
+def generation_of(device: Accelerator) -> int:
+    """The major number of the compute capability: 9 for Hopper, 10 for Blackwell of data centres,
+    12 for Blackwell's other cards; 0 where it is not known (other vendors, a user's own device).
+    """
+    if device.vendor != "NVIDIA":
+        return 0
+    return next(
+        (
+            number
+            for begin, number in _GENERATION_BY_PREFIX.items()
+            if device.name.startswith(begin)
+        ),
+        0,
+    )

@@ -1,0 +1,88 @@
+"""The catalog: accelerators by name. Every number of an entry has an origin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from shardwright.errors import ClusterError, nearest
+from shardwright.hardware.accelerator import Accelerator
+from shardwright.hardware.catalog.nvidia_datacenter import NVIDIA
+from shardwright.hardware.catalog.nvidia_without_nvswitch import NVIDIA_SMALL
+from shardwright.hardware.catalog.other_vendors import AMD, GOOGLE, OTHERS
+
+ACCELERATORS: Final[tuple[Accelerator, ...]] = NVIDIA + NVIDIA_SMALL + AMD + GOOGLE + OTHERS
+
+
+def name_key(name: str) -> str:
+    """A name without case, hyphens, underscores, dots, brackets and spaces: what names are compared
+    by.
+    """
+    return re.sub(r"[-_.\s()]+", "", name.casefold())
+
+
+def _index() -> Mapping[str, Accelerator]:
+    entries = {name_key(alias): a for a in ACCELERATORS for alias in a.aliases}
+    entries.update({name_key(a.name): a for a in ACCELERATORS})
+    return MappingProxyType(entries)
+
+
+_BY_KEY: Final = _index()
+MAX_NAME: Final = 200
+_VENDORS: Final = frozenset(
+    [
+        "nvidia",
+        "tesla",
+        "geforce",
+        "amd",
+        "instinct",
+        "intel",
+        "google",
+        "cloud",
+        "huawei",
+        "ascend",
+        "gpu",
+        "accelerator",
+        "oam",
+        "mega",
+    ]
+)
+_MEMORY: Final = re.compile(r"hbm[0-9]?e?")
+_SOCKET: Final = re.compile(r"^sxm[2-6]$")
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """Names of all accelerators, sorted; aliases are not listed."""
+    return tuple(sorted(a.name for a in ACCELERATORS))
+
+
+def find_accelerator(name: str) -> Accelerator | None:
+    """The accelerator called `name` (or an alias; case and ``_`` do not matter), also as its driver
+    calls it: ``NVIDIA A100-SXM4-80GB``, ``NVIDIA H100 80GB HBM3``; None if there is none.
+    """
+    return _BY_KEY.get(name_key(name)) or _BY_KEY.get(name_key(" ".join(driver_words(name))))
+
+
+def driver_words(name: str) -> list[str]:
+    """The words of a driver's name that tell devices apart: without vendors, kinds of memory and
+    the form OAM, and sockets without their generation.
+    """
+    words = re.split(r"[-_\s()]+", name.casefold()[:MAX_NAME])
+    return [
+        _SOCKET.sub("sxm", word)
+        for word in words
+        if word not in _VENDORS and not _MEMORY.fullmatch(word)
+    ]
+
+
+def accelerator(name: str) -> Accelerator:
+    """The accelerator called `name`, or one of its aliases; case, ``_`` and ``-`` do not matter."""
+    found = find_accelerator(name)
+    if found is None:
+        shown = name if len(name) <= 60 else f"{name[:60]}..."
+        raise ClusterError(
+            f"unknown accelerator {shown!r}", hint=nearest(shown, accelerator_names())
+        )
+    return found

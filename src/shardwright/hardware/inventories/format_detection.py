@@ -1,0 +1,78 @@
+"""The formats of inventory files: recognised by their text, each with its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+from shardwright.hardware.inventories.documents.lines_and_numbers import checked_text, read_bounded
+from shardwright.hardware.inventories.node_facts import Inventory
+from shardwright.hardware.inventories.outputs.insufficient_outputs import unread_form
+from shardwright.hardware.inventories.outputs.kubernetes_nodes import (
+    is_kubernetes,
+    read_kubernetes_nodes,
+)
+from shardwright.hardware.inventories.outputs.nccl_topology import is_nccl_xml, read_nccl_xml
+from shardwright.hardware.inventories.outputs.nvidia_smi_list import is_gpu_list, read_gpu_list
+from shardwright.hardware.inventories.outputs.nvidia_smi_topology import (
+    is_topo_matrix,
+    read_topo_matrix,
+)
+from shardwright.hardware.inventories.outputs.rocm_smi_topology import (
+    is_rocm_topology,
+    read_rocm_topology,
+)
+from shardwright.hardware.inventories.outputs.slurm_scontrol import is_slurm_nodes, read_slurm_nodes
+from shardwright.hardware.inventories.outputs.slurm_sinfo import is_sinfo, read_sinfo
+from shardwright.hardware.inventories.outputs.slurm_topology_conf import (
+    is_slurm_topology,
+    read_slurm_topology,
+)
+from shardwright.lazy_dataclass import dataclass
+
+
+class Reader(Protocol):
+    """A function from a text, and its name in messages, to an inventory."""
+
+    def __call__(self, text: str, *, name: str) -> Inventory:
+        """Raises ClusterError: the text has not the form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format: what it is called, whether a text may have it, and its reader."""
+
+    name: str
+    found_in: Callable[[str], bool]
+    read: Reader
+
+
+FORMATS: Final = (
+    Format("NCCL topology", is_nccl_xml, read_nccl_xml),
+    Format("Kubernetes nodes", is_kubernetes, read_kubernetes_nodes),
+    Format("nvidia-smi topo -m", is_topo_matrix, read_topo_matrix),
+    Format("nvidia-smi -L", is_gpu_list, read_gpu_list),
+    Format("rocm-smi topology", is_rocm_topology, read_rocm_topology),
+    Format("Slurm nodes", is_slurm_nodes, read_slurm_nodes),
+    Format("Slurm topology", is_slurm_topology, read_slurm_topology),
+    Format("sinfo", is_sinfo, read_sinfo),
+)
+
+
+def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMATS) -> Inventory:
+    """The inventory of a text, read in the first format that recognises it.
+
+    Raises:
+        ClusterError: it has none, or has not the form that it begins with.
+    """
+    checked_text(text, name=name)
+    found = next((one for one in formats if one.found_in(text)), None)
+    if found is None:
+        raise unread_form(text, name=name, formats=tuple(one.name for one in formats))
+    return found.read(text, name=name)
+
+
+def read_inventory_file(path: Path, *, formats: tuple[Format, ...] = FORMATS) -> Inventory:
+    """The inventory of a file; see `read_inventory`."""
+    return read_inventory(read_bounded(path), name=path.name[-80:], formats=formats)

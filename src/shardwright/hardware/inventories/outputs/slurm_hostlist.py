@@ -1,0 +1,78 @@
+"""Slurm's lists of names: ``gpu[01-16,20],login1``, ``rack[1-4]node[1-8]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import product
+from math import prod
+from typing import Final
+
+from shardwright.errors import ClusterError
+from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD
+
+MAX_NAMES: Final = 65_536
+"""Names of one list, as many as Slurm itself takes."""
+_HINT: Final = "such as gpu[01-16,20],gpu32"
+_ENTRY: Final = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
+_PART: Final = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
+_RANGE: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+
+
+def hosts_of(text: str, *, where: str) -> tuple[str, ...]:
+    """The names of a list, in its order; zeros in front are kept.
+
+    Raises:
+        ClusterError: it is none, or stands for more than 65,536 names. They are counted before any
+        is made.
+    """
+    found: list[str] = []
+    for entry in _entries(text, where=where):
+        parts = [_pieces(match, where=where) for match in _PART.finditer(entry)]
+        if len(found) + prod(map(_count, parts)) > MAX_NAMES:
+            raise ClusterError(
+                f"{where}: {text[:60]!r} stands for more than {MAX_NAMES:,} names",
+                hint="write a smaller list",
+            )
+        found += ["".join(words) for words in product(*(list(_words(part)) for part in parts))]
+    if not found or max(map(len, found)) > MAX_WORD:
+        raise ClusterError(f"{where}: {text[:60]!r} is no list of names", hint=_HINT)
+    return tuple(found)
+
+
+_Pieces = list[tuple[str, int | None]]
+"""(first, number behind its last) of each range, or (word, None)."""
+
+
+def _entries(text: str, *, where: str) -> list[str]:
+    """Entries between commas that stand in no bracket."""
+    entries = _ENTRY.findall(text)
+    if ",".join(entries) != text:
+        raise ClusterError(f"{where}: {text[:60]!r} is no list of names", hint=_HINT)
+    return entries
+
+
+def _pieces(match: re.Match[str], *, where: str) -> _Pieces:
+    return [(match[2], None)] if match[1] is None else _ranges(match[1], where=where)
+
+
+def _ranges(text: str, *, where: str) -> _Pieces:
+    found: _Pieces = []
+    for piece in text.split(","):
+        match = _RANGE.fullmatch(piece)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise ClusterError(f"{where}: [{text[:60]}] is no range", hint=_HINT)
+        found.append((match[1], int(match[2] or match[1]) + 1))
+    return found
+
+
+def _count(pieces: _Pieces) -> int:
+    return sum(1 if end is None else end - int(first) for first, end in pieces)
+
+
+def _words(pieces: _Pieces) -> Iterator[str]:
+    for first, end in pieces:
+        if end is None:
+            yield first
+        else:
+            yield from (str(number).zfill(len(first)) for number in range(int(first), end))

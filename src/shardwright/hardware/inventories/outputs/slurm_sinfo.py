@@ -1,0 +1,106 @@
+"""Slurm's nodes as ``sinfo`` prints them: a header, and a line for each node or each list of nodes.
+
+What is relied on: columns ``NODELIST`` and ``GRES``, as ``sinfo -N -o "%N %G %m %T"`` or ``sinfo -o
+"%P %D %t %N %G"`` prints them, and ``MEMORY`` (MiB) and ``STATE`` where they are there. Plain
+``sinfo`` does not say which nodes have GPUs. Source: slurm.schedmd.com/sinfo.html.
+"""
+
+from __future__ import annotations
+
+from io import StringIO
+from typing import Final
+
+from shardwright.errors import ClusterError
+from shardwright.hardware.inventories.documents.lines_and_numbers import numbered_lines
+from shardwright.hardware.inventories.node_facts import Inventory, SeenNode
+from shardwright.hardware.inventories.outputs.schedulable_states import slurm_state
+from shardwright.hardware.inventories.outputs.slurm_hostlist import hosts_of
+from shardwright.hardware.inventories.outputs.slurm_scontrol import MAX_NODES, gpu_facts, left_out
+
+COMMAND: Final = 'sinfo -N -o "%N %G %m %T"'
+_COLUMNS: Final = (
+    "NODELIST",
+    "GRES",
+    "MEMORY",
+    "STATE",
+    "PARTITION",
+    "NODES",
+    "CPUS",
+    "AVAIL",
+    "TIMELIMIT",
+    "S:C:T",
+    "WEIGHT",
+)
+
+
+def is_sinfo(text: str) -> bool:
+    """The text holds a header of sinfo: ``NODELIST`` beside another of its columns."""
+    return any(_is_header(line.split()) for line in StringIO(text[:65_536]))
+
+
+def _is_header(words: list[str]) -> bool:
+    return "NODELIST" in words and len(set(words) & set(_COLUMNS)) > 1
+
+
+def read_sinfo(text: str, *, name: str) -> Inventory:
+    """The nodes that have GPUs; a node of several partitions once.
+
+    Raises:
+        ClusterError: there is no column of GPUs, a line has not the columns of the header, or there
+        are too many nodes.
+    """
+    header: list[str] = []
+    nodes: dict[str, SeenNode] = {}
+    without: set[str] = set()
+    for where, line in numbered_lines(text, name=name):
+        words = line.split()
+        if _is_header(words):
+            header = words
+            if "GRES" not in header:
+                raise ClusterError(
+                    f"{where}: sinfo without a column GRES does not say which nodes have GPUs",
+                    hint=COMMAND,
+                )
+            continue
+        if not words or not header:
+            continue
+        if len(words) != len(header):
+            raise ClusterError(
+                f"{where}: {len(words)} words for {len(header)} columns", hint=COMMAND
+            )
+        cells = dict(zip(header, words, strict=True))
+        fields = {
+            "gres": (cells["GRES"], where),
+            "realmemory": (cells.get("MEMORY", "").rstrip("+"), where),
+        }
+        facts = gpu_facts(fields)
+        away, remark = slurm_state(cells.get("STATE", ""))
+        for host in hosts_of(cells["NODELIST"], where=where):
+            if not facts:
+                without.add(host)
+            else:
+                _add(nodes, SeenNode(name=host, where=where, facts=facts, away=away, remark=remark))
+        if len(nodes) + len(without) > MAX_NODES:
+            raise ClusterError(
+                f"{where}: more than {MAX_NODES:,} nodes", hint="write a smaller file"
+            )
+    if not nodes:
+        raise ClusterError(
+            f"{name}: none of {len(without)} nodes has a GPU",
+            hint="gpu:h100:8 in the column GRES says that a node has",
+        )
+    return Inventory(
+        file=name,
+        nodes=tuple(nodes.values()),
+        notes=left_out(len(without - set(nodes)), f"{name}:1"),
+    )
+
+
+def _add(nodes: dict[str, SeenNode], node: SeenNode) -> None:
+    """Add a node, or compare it with what another partition says of it."""
+    known = nodes.setdefault(node.name, node)
+    if [fact.value for fact in known.facts] != [fact.value for fact in node.facts]:
+        raise ClusterError(
+            f"{node.where}: node {node.name[:60]!r} is another in {known.where}",
+            hint="the same GPUs in every partition",
+        )

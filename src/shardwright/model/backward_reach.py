@@ -1,0 +1,117 @@
+"""Tensors of a model that need no gradient: those before its first trained parameter.
+
+A tensor has a gradient if an operator before it, or the one that makes it, has a trained parameter.
+An operator then computes
+
+    I (input gradient)  iff one of its inputs has a gradient, or it has adapters, or learns
+                            biases of its scores,
+    W (weight gradient) iff a parameter of its own is trained,
+
+keeps what its backward reads iff what it makes has a gradient, and the cotangent of a tensor moves
+iff the tensor has a gradient. Then it runs backward, and weights of its own that are sharded,
+trained or not, are gathered for that once more. That is what autograd does with ``requires_grad``:
+PyTorch, docs/source/notes/autograd.rst, "Locally disabling gradient computation" ("if at least one
+of its input tensors require grad"), read.
+
+Blocks carry the part that their own operators do not say (`Block.constant`); lowering, prices,
+model FLOPs and execution read this file.
+
+The gradient of an adapter's first factor needs the cotangent behind it, which is a part of I; that
+of a table of biases is a sum of the cotangents of scores, which are too.
+
+Nothing goes back through what an indexer selects: where its operators have no trained parameter,
+what they make has no gradient either.
+
+Leaves out: that the rest of an adapter's I may be for nobody, and that a block that runs several
+times is one block: where its first copy alone has a constant input, that copy has the backward of
+the others (one layer's input gradient). Data have no gradient either; the first product of an image
+tower keeps its own, as measured tables count it, unless something of the model is frozen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from shardwright.model.ir.block import INPUT, MEMORY, Block
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator import Operator, OperatorKind
+
+
+@lru_cache(maxsize=4096)
+def without_gradient(block: Block) -> frozenset[str]:
+    """Tensors in `block` without a gradient: names of operators, ``input`` and ``memory``. A lookup
+    reads data, which have none.
+    """
+    found = set(block.constant)
+    for operator in block.operators:
+        if found.issuperset(operator.inputs) and not any(p.trainable for p in operator.parameters):
+            found.add(operator.name)
+    return frozenset(found) | _for_choices(block)
+
+
+def _for_choices(block: Block) -> frozenset[str]:
+    """Operators of untrained indexers, and operators that only they read."""
+    readers: dict[str, set[str]] = {}
+    for operator in block.operators:
+        for name in operator.inputs:
+            readers.setdefault(name, set()).add(operator.name)
+    found: set[str] = set()
+    for operator in reversed(block.operators):
+        read = readers.get(operator.name, set())
+        chooses = operator.kind is OperatorKind.INDEX and operator.choice is not None
+        if not any(p.trainable for p in operator.parameters) and (
+            chooses or (read and read <= found)
+        ):
+            found.add(operator.name)
+    return frozenset(found)
+
+
+def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
+    """`operator` computes an input gradient. `constant`: see `without_gradient`."""
+    learns = operator.distances is not None and operator.distances.trainable
+    return (
+        operator.adapted
+        or learns
+        or not (operator.name in constant or constant.issuperset(operator.inputs))
+    )
+
+
+def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:
+    """`operator` has a backward, for which its weights are there again. `constant`: see
+    `without_gradient`.
+    """
+    return operator.name not in constant
+
+
+def has_backward(block: Block) -> bool:
+    """Something in `block` has a gradient."""
+    return runs_backward(block.operators[-1], without_gradient(block))
+
+
+def told_constants(model: Model) -> Model:
+    """`model` whose blocks know which of their inputs nothing trained lies before.
+
+    Found from above: at first nothing is asked for; whatever lies behind a trained parameter is
+    taken out until nothing changes.
+    """
+    numbers = {run.name: i for i, run in enumerate(model.runs)}
+    blocks = [
+        replace(block, constant=(INPUT, MEMORY) if block.memory else (INPUT,))
+        for block in model.blocks
+    ]
+    changed = True
+    while changed:
+        changed = False
+        asked = {i for i, run in enumerate(model.runs) if has_backward(blocks[run.block])}
+        for i, run in enumerate(model.runs):
+            sources = [numbers[name] for name in run.inputs]
+            streams = {source for source in sources if not model.is_memory(i, source)} | (
+                {i} if run.count > 1 else set()
+            )
+            gone = {INPUT: streams, MEMORY: set(sources) - streams}
+            kept = tuple(name for name in blocks[run.block].constant if not gone[name] & asked)
+            if kept != blocks[run.block].constant:
+                blocks[run.block] = replace(blocks[run.block], constant=kept)
+                changed = True
+    return replace(model, blocks=tuple(blocks))

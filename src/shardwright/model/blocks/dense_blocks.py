@@ -1,0 +1,548 @@
+"""Attention and feed-forward sub-blocks of dense decoders, and the embedding and head around them.
+
+The operators follow the usual pre-norm layer: ``norm1 qkv rotary core proj residual1 norm2 up act
+down residual2``. Every function returns operators that chain onto the name `source`, by default the
+norm of a usual layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Any
+
+from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.config_fields import Fields
+from shardwright.model.ir.operator import (
+    AttentionShape,
+    ExpertShape,
+    Operator,
+    OperatorClass,
+    OperatorKind,
+)
+from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter, ParameterClass
+
+
+class QkNorm(StrEnum):
+    """The span of a query/key norm's gain: one head, all heads, or nothing (a norm without
+    parameters).
+    """
+
+    HEAD = "head"
+    WIDTH = "width"
+    PLAIN = "plain"
+
+
+def hidden_extent(size: int) -> Extent:
+    """The residual stream's width."""
+    return Extent(dim=Dim.HIDDEN, size=size)
+
+
+def step(
+    name: str,
+    kind: OperatorKind,
+    klass: OperatorClass,
+    *,
+    source: str,
+    reads: tuple[Extent, ...],
+    writes: tuple[Extent, ...],
+    **more: Any,
+) -> Operator:
+    """An operator that reads one tensor and keeps it."""
+    return Operator(
+        name=name,
+        kind=kind,
+        klass=klass,
+        inputs=(source,),
+        reads=reads,
+        writes=writes,
+        keeps=(source,),
+        **more,
+    )
+
+
+def norm(
+    name: str,
+    *,
+    source: str,
+    hidden: int,
+    bias: bool = False,
+    klass: OperatorClass = OperatorClass.STREAM,
+) -> Operator:
+    """RMSNorm (one gain) or LayerNorm (`bias`: gain and bias) over the hidden width."""
+    width = hidden_extent(hidden)
+    gains = tuple(
+        Parameter(name=f"{name}.{n}", extents=(width,))
+        for n in (("weight", "bias") if bias else ("weight",))
+    )
+    return step(
+        name,
+        OperatorKind.NORM,
+        klass,
+        source=source,
+        reads=(width,),
+        writes=(width,),
+        parameters=gains,
+    )
+
+
+def linear(
+    name: str,
+    *,
+    source: str,
+    reads: tuple[Extent, ...],
+    writes: tuple[Extent, ...],
+    klass: OperatorClass,
+    bias: bool = False,
+    experts: ExpertShape | None = None,
+) -> Operator:
+    """y = x W (+ b): W is product(reads) x sum(writes) (several `writes` of one dim are a fused
+    projection).
+
+    With `experts`, y_e = x_e W_e (+ b_e) for every expert e: weights are experts x product(reads) x
+    sum(writes), tokens are routed tokens.
+    """
+    each = (Extent(dim=Dim.EXPERTS, size=experts.experts),) if experts else ()
+    kind, held = (
+        (OperatorKind.GROUPED_LINEAR, ParameterClass.EXPERTS)
+        if experts
+        else (OperatorKind.LINEAR, ParameterClass.DENSE)
+    )
+    weights = split_parameters(f"{name}.weight", [(*each, *reads, w) for w in writes], klass=held)
+    biases = (
+        split_parameters(f"{name}.bias", [(*each, w) for w in writes], klass=held) if bias else ()
+    )
+    parameters = (*weights, *biases)
+    return step(
+        name,
+        kind,
+        klass,
+        source=source,
+        reads=reads,
+        writes=writes,
+        parameters=parameters,
+        experts=experts,
+    )
+
+
+def split_parameters(
+    name: str, shapes: Sequence[tuple[Extent, ...]], *, klass: ParameterClass = ParameterClass.DENSE
+) -> tuple[Parameter, ...]:
+    """One parameter of each shape: `name`, then ``name.1``, ``name.2``."""
+    return tuple(
+        Parameter(name=f"{name}.{i}" if i else name, extents=shape, klass=klass)
+        for i, shape in enumerate(shapes)
+    )
+
+
+def residual(name: str, *, source: str, skip: str, hidden: int) -> Operator:
+    """y = skip + dropout(x): keeps nothing but the dropout's mask."""
+    width = hidden_extent(hidden)
+    return Operator(
+        name=name,
+        kind=OperatorKind.RESIDUAL,
+        klass=OperatorClass.STREAM,
+        inputs=(source, skip),
+        reads=(width,),
+        writes=(width,),
+    )
+
+
+def grouped_shape(
+    fields: Fields, *, head_dim: int, kv_heads: int | None = None, **more: Any
+) -> AttentionShape:
+    """Grouped-query attention with heads of one width; `kv_heads`: the class default where there is
+    one, `more`: of the shape.
+    """
+    return AttentionShape(
+        heads=fields.heads(),
+        kv_heads=fields.kv_heads(default=kv_heads),
+        head_dim=head_dim,
+        value_dim=head_dim,
+        **more,
+    )
+
+
+def head_extents(shape: AttentionShape) -> tuple[Extent, Extent, Extent, Extent]:
+    """Query, key, value and output of an attention core, each cut between heads only."""
+    return (
+        Extent(dim=Dim.HEADS, size=shape.heads * shape.head_dim, quantum=shape.head_dim),
+        Extent(dim=Dim.HEADS, size=shape.kv_heads * shape.head_dim, quantum=shape.head_dim),
+        Extent(dim=Dim.HEADS, size=shape.kv_heads * shape.value_dim, quantum=shape.value_dim),
+        Extent(dim=Dim.HEADS, size=shape.heads * shape.value_dim, quantum=shape.value_dim),
+    )
+
+
+def qk_norm_operator(
+    *, source: str, shape: AttentionShape, width: QkNorm, values: bool = False
+) -> Operator:
+    """RMSNorm of queries and keys before the core; values pass through, or are normed by head
+    without a gain (`values`).
+    """
+    query, key, value, _ = head_extents(shape)
+    gain = Extent(dim=Dim.HIDDEN, size=shape.head_dim)
+    gains = {QkNorm.HEAD: (gain, gain), QkNorm.WIDTH: (query, key), QkNorm.PLAIN: ()}[width]
+    weights = tuple(
+        Parameter(name=f"{n}_norm.weight", extents=(e,)) for n, e in zip("qk", gains, strict=False)
+    )
+    reads, writes = (query, key, value) if values else (query, key), (query, key, value)
+    return step(
+        "qk_norm",
+        OperatorKind.NORM,
+        OperatorClass.ATTN,
+        source=source,
+        reads=reads,
+        writes=writes,
+        parameters=weights,
+    )
+
+
+def rotary_operator(*, inputs: tuple[str, ...], shape: AttentionShape) -> Operator:
+    """Rotary positions on queries and keys; values pass through. Keeps nothing: the transpose of a
+    rotation needs no activation.
+    """
+    query, key, value, _ = head_extents(shape)
+    return Operator(
+        name="rotary",
+        kind=OperatorKind.ROTARY,
+        klass=OperatorClass.ATTN,
+        inputs=inputs,
+        reads=(query, key),
+        writes=(query, key, value),
+        local=bool(shape.window),
+    )
+
+
+def distance_table(name: str, *, buckets: int, heads: int, tied_to: str = "") -> Parameter:
+    """A bias of scores for each bucket of distances and query head."""
+    return Parameter(
+        name=name,
+        extents=(hidden_extent(buckets), Extent(dim=Dim.HEADS, size=heads)),
+        tied_to=tied_to,
+    )
+
+
+def core_operator(
+    name: str,
+    *,
+    source: str,
+    shape: AttentionShape,
+    tempered: bool = False,
+    distances: Parameter | None = None,
+) -> Operator:
+    """softmax(Q K^T) V of all heads, with a learned sink per query head when the shape has them.
+
+    `tempered`: queries grow with their position. `distances`: a table of biases of the scores (see
+    `distance_table`).
+    """
+    query, key, value, out = head_extents(shape)
+    sinks = (
+        (Parameter(name=f"{name}.sinks", extents=(Extent(dim=Dim.HEADS, size=shape.heads),)),)
+        if shape.sinks
+        else ()
+    )
+    return Operator(
+        name=name,
+        kind=OperatorKind.ATTENTION,
+        klass=OperatorClass.CORE,
+        inputs=(source,),
+        reads=(query, key, value),
+        writes=(out,),
+        parameters=sinks if distances is None else (*sinks, distances),
+        keeps=(source, name),
+        attention=shape,
+        tempered=tempered,
+        biased=distances is not None,
+    )
+
+
+def attention_operators(
+    *,
+    hidden: int,
+    shape: AttentionShape,
+    bias: bool = False,
+    output_bias: bool = False,
+    qk_norm: QkNorm | bool = False,
+    value_norm: bool = False,
+    rotary: bool = True,
+    tempered: bool = False,
+    distances: Parameter | None = None,
+    source: str = "norm1",
+) -> tuple[Operator, ...]:
+    """Grouped-query attention from the normed input to the projected output (no norm, no residual).
+
+    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`); with `value_norm` values are
+    normed too, without a gain. `tempered`: queries grow with their position. `distances`: a table
+    of biases of the scores.
+    """
+    query, key, value, out = head_extents(shape)
+    width = hidden_extent(hidden)
+    operators = [
+        linear(
+            "qkv",
+            source=source,
+            reads=(width,),
+            writes=(query, key, value),
+            klass=OperatorClass.ATTN,
+            bias=bias,
+        )
+    ]
+    if qk_norm:
+        kind = qk_norm if isinstance(qk_norm, QkNorm) else QkNorm.HEAD
+        operators.append(qk_norm_operator(source="qkv", shape=shape, width=kind, values=value_norm))
+    if rotary:
+        operators.append(rotary_operator(inputs=(operators[-1].name,), shape=shape))
+    operators.append(
+        core_operator(
+            "core", source=operators[-1].name, shape=shape, tempered=tempered, distances=distances
+        )
+    )
+    return (
+        *operators,
+        linear(
+            "proj",
+            source="core",
+            reads=(out,),
+            writes=(width,),
+            klass=OperatorClass.ATTN,
+            bias=output_bias,
+        ),
+    )
+
+
+def mlp_operators(
+    *,
+    hidden: int,
+    ffn: int,
+    gated: bool,
+    bias: bool = False,
+    klass: OperatorClass = OperatorClass.MLP,
+    prefix: str = "",
+    experts: ExpertShape | None = None,
+    source: str = "norm2",
+) -> tuple[Operator, ...]:
+    """Feed-forward: ``up act down``; gated forms (SwiGLU, GeGLU) fuse gate and up into one GEMM.
+    `experts`: one for every expert.
+    """
+    width = hidden_extent(hidden)
+    inner = Extent(dim=Dim.FFN, size=ffn)
+    written = (inner, inner) if gated else (inner,)
+    up, act, down = f"{prefix}up", f"{prefix}act", f"{prefix}down"
+    return (
+        linear(
+            up,
+            source=source,
+            reads=(width,),
+            writes=written,
+            klass=klass,
+            bias=bias,
+            experts=experts,
+        ),
+        step(
+            act,
+            OperatorKind.ACTIVATION,
+            klass,
+            source=up,
+            reads=written,
+            writes=(inner,),
+            gated=gated,
+            experts=experts,
+        ),
+        linear(
+            down,
+            source=act,
+            reads=(inner,),
+            writes=(width,),
+            klass=klass,
+            bias=bias,
+            experts=experts,
+        ),
+    )
+
+
+def layer_block(
+    name: str,
+    *,
+    hidden: int,
+    attention: tuple[Operator, ...],
+    feed_forward: tuple[Operator, ...],
+    norm_bias: bool = False,
+    pre_norms: bool = True,
+    post_norms: bool = False,
+    scaled: bool = False,
+) -> Block:
+    """A residual layer around given sub-blocks: x + attention(norm1 x), then x + feed_forward(norm2
+    x).
+
+    Args:
+        attention: operators whose source is ``norm1`` (`INPUT` without `pre_norms`); the last one's
+            output joins the stream.
+        feed_forward: operators whose source is ``norm2`` (``residual1`` without `pre_norms`).
+        pre_norms: norms before the sub-blocks.
+        post_norms: norms of their outputs before they join the stream (Gemma 2, GLM-4, OLMo 2).
+        scaled: the layer's output is multiplied with a stored number that nobody trains (Gemma 4).
+    """
+
+    def joined(index: int, operators: tuple[Operator, ...], skip: str) -> tuple[Operator, ...]:
+        before = (
+            (norm(f"norm{index}", source=skip, hidden=hidden, bias=norm_bias),) if pre_norms else ()
+        )
+        last = operators[-1].name
+        after = (
+            (norm(f"post_norm{index}", source=last, hidden=hidden, bias=norm_bias),)
+            if post_norms
+            else ()
+        )
+        added = residual(
+            f"residual{index}", source=after[0].name if after else last, skip=skip, hidden=hidden
+        )
+        return (*before, *operators, *after, added)
+
+    *operators, last = (*joined(1, attention, INPUT), *joined(2, feed_forward, "residual1"))
+    if scaled:
+        number = Parameter(
+            name=f"{last.name}.weight", extents=(hidden_extent(1),), trainable=False, counted=False
+        )
+        last = replace(last, parameters=(number,))
+    return Block(name=name, operators=(*operators, last))
+
+
+def parallel_block(
+    name: str,
+    *,
+    hidden: int,
+    attention: tuple[Operator, ...],
+    feed_forward: tuple[Operator, ...],
+    norm_bias: bool = False,
+    norms: int = 2,
+) -> Block:
+    """x + attention(norm1 x) + feed_forward(norm2 x): both read the layer's input (GPT-NeoX,
+    Falcon).
+
+    Args:
+        attention: operators whose source is ``norm1``.
+        feed_forward: operators whose source is ``norm2``, or ``norm1`` when `norms` is 1.
+    """
+    names = ("norm1", "norm2")[:norms]
+    return Block(
+        name=name,
+        operators=(
+            *(norm(n, source=INPUT, hidden=hidden, bias=norm_bias) for n in names),
+            *attention,
+            *feed_forward,
+            residual("residual1", source=attention[-1].name, skip=INPUT, hidden=hidden),
+            residual("residual2", source=feed_forward[-1].name, skip="residual1", hidden=hidden),
+        ),
+    )
+
+
+def decoder_block(
+    name: str,
+    *,
+    hidden: int,
+    attention: AttentionShape,
+    ffn: int,
+    gated: bool,
+    norm_bias: bool = False,
+    attention_bias: bool = False,
+    output_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: QkNorm | bool = False,
+    rotary: bool = True,
+    post_norms: bool = False,
+) -> Block:
+    """A pre-norm decoder layer: norm, attention, residual, norm, feed-forward, residual."""
+    return layer_block(
+        name,
+        hidden=hidden,
+        attention=attention_operators(
+            hidden=hidden,
+            shape=attention,
+            bias=attention_bias,
+            output_bias=output_bias,
+            qk_norm=qk_norm,
+            rotary=rotary,
+        ),
+        feed_forward=mlp_operators(hidden=hidden, ffn=ffn, gated=gated, bias=mlp_bias),
+        norm_bias=norm_bias,
+        post_norms=post_norms,
+    )
+
+
+def embedding_block(
+    *, hidden: int, vocab: int, positions: int = 0, norm_after: bool = False
+) -> Block:
+    """Token embedding (and learned positions, if any): a lookup, vocabulary-parallel under a split
+    on t.
+
+    `norm_after`: a LayerNorm with bias of its output (BLOOM).
+    """
+    rows = Extent(dim=Dim.VOCAB, size=vocab)
+    width = hidden_extent(hidden)
+    weights = [Parameter(name="embed.weight", extents=(rows, width), klass=ParameterClass.EMBED)]
+    if positions:
+        weights.append(
+            Parameter(
+                name="embed.positions",
+                extents=(Extent(dim=Dim.SEQUENCE, size=positions), width),
+                klass=ParameterClass.EMBED,
+            )
+        )
+    lookup = Operator(
+        name="lookup",
+        kind=OperatorKind.EMBEDDING,
+        klass=OperatorClass.EMBED,
+        inputs=(INPUT,),
+        reads=(rows,),
+        writes=(width,),
+        parameters=tuple(weights),
+    )
+    after = (norm("embed_norm", source="lookup", hidden=hidden, bias=True),) if norm_after else ()
+    return Block(name="embed", operators=(lookup, *after))
+
+
+def head_block(
+    *,
+    hidden: int,
+    vocab: int,
+    tied: bool,
+    norm_bias: bool = False,
+    bias: bool = False,
+    final_norm: bool = True,
+    tied_to: str = "embed.embed.weight",
+    name: str = "head",
+) -> Block:
+    """Final norm, logits over the vocabulary and the cross-entropy loss (named operators, so a cut
+    may lie between them).
+
+    `tied`: the logits' weight is `tied_to` (``block.parameter``) and is stored there.
+    """
+    rows = Extent(dim=Dim.VOCAB, size=vocab)
+    width = hidden_extent(hidden)
+    source = "norm" if final_norm else INPUT
+    weights = [
+        Parameter(
+            name="logits.weight",
+            extents=(width, rows),
+            klass=ParameterClass.HEAD,
+            tied_to=tied_to if tied else "",
+        )
+    ]
+    if bias:
+        weights.append(Parameter(name="logits.bias", extents=(rows,), klass=ParameterClass.HEAD))
+    klass, held = OperatorClass.HEAD, tuple(weights)
+    logits = step(
+        "logits",
+        OperatorKind.LINEAR,
+        klass,
+        source=source,
+        reads=(width,),
+        writes=(rows,),
+        parameters=held,
+    )
+    loss = step(
+        "loss", OperatorKind.LOSS, klass, source="logits", reads=(rows,), writes=(hidden_extent(1),)
+    )
+    before = (norm("norm", source=INPUT, hidden=hidden, bias=norm_bias),) if final_norm else ()
+    return Block(name=name, operators=(*before, logits, loss))

@@ -1,0 +1,84 @@
+"""Models by name: the catalog's short names, or the path of a ``config.json``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from shardwright.errors import ModelError, nearest
+from shardwright.model.catalog.catalog_entry import CatalogEntry
+from shardwright.model.catalog.dense_models import DENSE_ENTRIES
+from shardwright.model.catalog.gpt_models import GPT_ENTRIES
+from shardwright.model.catalog.mixture_of_experts_models import MOE_ENTRIES
+from shardwright.model.catalog.other_models import EXTRA_ENTRIES
+from shardwright.model.families.huggingface_config import load_config, model_from_config
+from shardwright.model.ir.model_graph import Model
+
+ENTRIES: Final[tuple[CatalogEntry, ...]] = (
+    *DENSE_ENTRIES,
+    *GPT_ENTRIES,
+    *MOE_ENTRIES,
+    *EXTRA_ENTRIES,
+)
+_BY_NAME: Final[dict[str, CatalogEntry]] = {
+    name: entry for entry in ENTRIES for name in entry.names
+}
+
+
+def catalog_entry(name: str) -> CatalogEntry:
+    """The entry of a name in any spelling (case, underscores, an organisation before a slash).
+
+    Raises:
+        ModelError: no such name; the hint names near ones.
+    """
+    entry = _find(name)
+    if entry is None:
+        hint = nearest(_spelled(name)[:100], _BY_NAME)
+        raise ModelError(
+            f"no model is called {name[:100]!r}", hint=f"{hint} (or give the path of a config.json)"
+        )
+    return entry
+
+
+def is_catalog_name(name: str) -> bool:
+    """True if there is an entry of that name in any spelling."""
+    return _find(name) is not None
+
+
+def load_model(name_or_path: str) -> Model:
+    """The model of a catalog name, of a ``config.json``, or of a folder that holds one.
+
+    A catalog name wins over a file of that name.
+
+    Raises:
+        ModelError: neither a name nor a usable file.
+    """
+    entry = _find(name_or_path)
+    if entry is not None:
+        return model_from_config(entry.config, name=entry.names[0])
+    path = Path(name_or_path)
+    try:
+        folder = path.is_dir()
+        file = folder or path.is_file()
+    except (OSError, ValueError):
+        folder = file = False
+    if folder:
+        return load_config(path / "config.json")
+    # An organisation/name that is not in the catalog is far more often a typo than a file.
+    looks_like_file = name_or_path.endswith(".json") or name_or_path.count(os.sep) > 1
+    if file or looks_like_file:
+        return load_config(path)
+    entry = catalog_entry(name_or_path)
+    return model_from_config(entry.config, name=entry.names[0])
+
+
+def _find(name: str) -> CatalogEntry | None:
+    spelled = _spelled(name)
+    return _BY_NAME.get(spelled) or (
+        _BY_NAME.get(spelled.partition("/")[2]) if spelled.count("/") == 1 else None
+    )
+
+
+def _spelled(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(" ", "-")

@@ -1,0 +1,134 @@
+"""A model that a frozen teacher teaches (knowledge distillation): both run forward on the same
+tokens, the loss reads both logits.
+
+Hinton et al. 2015, Distilling the Knowledge in a Neural Network (arXiv 1503.02531), section 2: the
+loss is the divergence of the model's words from the teacher's. The teacher's blocks stand before
+the model's as runs ``teacher_<run>`` of blocks ``teacher_<block>`` over the sequence ``teacher``
+(the text once more). Its final norm and logits are operators ``teacher.*`` of the model's own head,
+which reads the teacher's last layer as its memory: logits never cross a border of blocks. Nothing
+of the teacher is trained, so it has no gradients, no states of the optimizer and no backward, and
+keeps nothing (`model.gradients`).
+
+Left out: losses of inner layers, words that the model makes itself (on-policy), a teacher in other
+number formats, and a teacher's modules that predict further tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.errors import ModelError
+from shardwright.model.backward_reach import told_constants
+from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT, Block
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator import Operator, OperatorKind
+from shardwright.model.ir.tensor_dims import Parameter
+from shardwright.model.trained_parameters import frozen
+
+OF_BLOCKS: Final = "teacher_"
+"""Before the names of the teacher's runs and blocks."""
+IN_HEAD: Final = "teacher."
+"""Before the names of its operators and parameters in the head."""
+
+
+def taught(model: Model, teacher: Model) -> Model:
+    """`model` beside `teacher`, with a loss that reads both.
+
+    Raises:
+        ModelError: one of them has no loss at its end, the teacher reads more than text, or their
+        vocabularies differ.
+    """
+    head, last = _head(model, role="model"), _head(teacher, role="teacher")
+    way = teacher.before(teacher.runs[-1].name)
+    runs = [run for run in teacher.runs[:-1] if run.name in way]
+    others = {b.sequence for b in (teacher.blocks[run.block] for run in runs)} | {
+        b.memory for b in teacher.blocks if b.memory
+    }
+    if others - {TEXT}:
+        raise ModelError(
+            f"the teacher {teacher.name} reads {', '.join(sorted(others - {TEXT}))}",
+            hint="a teacher that reads text alone",
+        )
+    if teacher.vocab != model.vocab:
+        raise ModelError(
+            f"the teacher {teacher.name} has {teacher.vocab:,} words, the model {model.vocab:,}",
+            hint="the loss compares them word by word: a teacher of the same vocabulary",
+        )
+    used = sorted({run.block for run in runs})
+    owners = {
+        f"{last.name}.{p.name}": f"{head.name}.{IN_HEAD}{p.name}"
+        for o in last.operators
+        for p in o.parameters
+    }
+    blocks = tuple(_still(teacher.blocks[i], owners) for i in used)
+    first = len(blocks)
+    before = tuple(
+        replace(
+            run,
+            name=OF_BLOCKS + run.name,
+            block=used.index(run.block),
+            inputs=tuple(OF_BLOCKS + name for name in run.inputs),
+        )
+        for run in runs
+    )
+    own = tuple(replace(run, block=run.block + first) for run in model.runs[:-1])
+    source = tuple(OF_BLOCKS + name for name in teacher.runs[-1].inputs)
+    end = replace(
+        model.runs[-1], block=model.runs[-1].block + first, inputs=(*model.runs[-1].inputs, *source)
+    )
+    joined = _joined(head, last, owners)
+    return told_constants(
+        replace(
+            model,
+            blocks=(*blocks, *(joined if block is head else block for block in model.blocks)),
+            runs=(*before, *own, end),
+            base=taught(model.base, teacher) if model.base is not None else None,
+        )
+    )
+
+
+def _head(model: Model, *, role: str) -> Block:
+    head = model.blocks[model.runs[-1].block]
+    if head.operators[-1].kind is not OperatorKind.LOSS or head.memory or head.sequence != TEXT:
+        raise ModelError(
+            f"the {role} {model.name} has no loss over its words at its end",
+            hint="a decoder of text",
+        )
+    return head
+
+
+def _still(block: Block, owners: dict[str, str]) -> Block:
+    """A block of the teacher: frozen, under the names that it has beside the model's."""
+    operators = tuple(
+        replace(frozen(o), parameters=tuple(_named(p, "", owners) for p in frozen(o).parameters))
+        for o in block.operators
+    )
+    return replace(
+        block, name=OF_BLOCKS + block.name, operators=operators, sequence=TEACHER, constant=()
+    )
+
+
+def _named(parameter: Parameter, prefix: str, owners: dict[str, str]) -> Parameter:
+    """A frozen parameter of the teacher; tied ones name their owner where it now stands."""
+    owner = parameter.tied_to and owners.get(parameter.tied_to, OF_BLOCKS + parameter.tied_to)
+    return replace(parameter, name=prefix + parameter.name, tied_to=owner)
+
+
+def _joined(head: Block, last: Block, owners: dict[str, str]) -> Block:
+    """The model's head with the operators of the teacher's before the loss."""
+    *own, loss = head.operators
+    names = {INPUT: MEMORY} | {o.name: IN_HEAD + o.name for o in last.operators}
+
+    def still(operator: Operator) -> Operator:
+        found = frozen(operator).reading(names)
+        parameters = tuple(_named(p, IN_HEAD, owners) for p in found.parameters)
+        return replace(found, name=IN_HEAD + found.name, parameters=parameters)
+
+    *its, its_loss = last.operators
+    both = replace(
+        loss,
+        inputs=(*loss.inputs, *its_loss.reading(names).inputs),
+        reads=(*loss.reads, *its_loss.reads),
+    )
+    return replace(head, operators=(*own, *map(still, its), both), memory=TEACHER)

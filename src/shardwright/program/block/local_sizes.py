@@ -1,0 +1,106 @@
+"""Local sizes of a block's tensors on one device, and the context that lowering reads beside the
+block.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.block import MEMORY
+from shardwright.model.ir.operator import Operator, OperatorClass
+from shardwright.model.ir.tensor_dims import Dim, Extent
+from shardwright.program.block.operator_placement import Placing, is_routed
+from shardwright.program.block.symbolic_sizes import Size
+from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
+
+DEEPEP_PEERS: Final = 8
+"""Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""
+
+
+def is_hybrid(runtime: Runtime, *, island: int) -> bool:
+    """True if a dispatcher that sends each token once is HybridEP, not DeepEP: in islands of more
+    than `PEERS` devices, or where the runtime asks for it.
+
+    DeepEP's host waits for the device, so that no CUDA graph holds it (Megatron-Core, fused_a2a.py
+    at 02ad939ba9d1: `FusedDispatch`).
+    """
+    return runtime.hybrid_dispatch or island > DEEPEP_PEERS or runtime.capture is Capture.ITERATION
+
+
+FUSED_DISPATCH_KERNELS: Final = 14
+"""Kernels that prepare a dispatch of every copy, and that a dispatcher that sends a token once has
+fused into one of its own.
+
+Source: as of Megatron-Core's `Runtime.router_kernels`, 2.2.1: DeepEP leaves 17 of the 31 kernels of
+a fused router.
+"""
+
+
+def router_kernels(runtime: Runtime) -> int:
+    """Number of kernels of a router's forward under the runtime's dispatcher; 0 = not counted."""
+    sends_once = runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
+    return max(runtime.router_kernels - FUSED_DISPATCH_KERNELS * sends_once, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Sequence lengths, number formats and runtime choices that lowering a block needs.
+
+    Args:
+        tokens: positions of the block's sequence a sample.
+        memory_tokens: positions of its memory sequence.
+        element, gemm_element: bytes of an activation element, and of a GEMM's operand.
+        compute_bits: bits of a GEMM's operand.
+        runtime: runtime of the problem.
+        dropout: the job uses dropout.
+        imbalance_percent: tokens of the busiest experts over the mean, in percent.
+        permutes_apart: a dispatcher that sends a token once permutes in kernels of its own
+            (`is_hybrid`).
+        before: tokens of the slices that come before this one of a causal sequence; its queries
+            attend to them.
+    """
+
+    tokens: int
+    memory_tokens: int
+    element: int
+    gemm_element: int
+    compute_bits: int
+    runtime: Runtime
+    dropout: bool
+    imbalance_percent: int
+    permutes_apart: bool = False
+    before: tuple[int, ...] = ()
+
+
+def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> Size:
+    """Tokens that one device works on in operators of `klass`."""
+    return structure.tokens(klass, context.tokens)
+
+
+def operator_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
+    """Tokens that one device works on in `operator`: those of the memory sequence where the
+    operator reads only that (keys of cross-attention).
+    """
+    return structure.tokens(
+        operator.klass, context.memory_tokens if operator.inputs == (MEMORY,) else context.tokens
+    )
+
+
+def part(extent: Extent, operator: Operator, structure: Placing) -> Size:
+    """Elements of one extent on one device."""
+    return structure.part(extent, operator)
+
+
+def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, ...]:
+    """Extents of one token: a GEMM of one expert sees one expert."""
+    return tuple(e for e in extents if e.dim is not Dim.EXPERTS) if is_routed(operator) else extents
+
+
+def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
+    """Routed tokens on the busiest device: topk copies of each token of its share of the
+    expert-parallel group.
+
+    Every device is priced like the one with the busiest experts, as all wait for it.
+    """
+    return structure.dispatched(operator, context.tokens).uneven(context.imbalance_percent)

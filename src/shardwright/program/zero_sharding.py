@@ -1,0 +1,302 @@
+"""ZeRO of a plan: how many holders of a parameter share each of its states, and with which devices
+a device gathers and reduces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+from functools import lru_cache
+
+from shardwright.hardware.device_list import EMPTY, DeviceList, union
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.tensor_dims import ParameterClass
+from shardwright.program.identity_keys import Same
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, State
+from shardwright.strategy.plan.split_tree import devices_of
+from shardwright.strategy.plan.zero_lookup import last_rule
+
+Degrees = tuple[int, int, int]
+"""Of optimizer, gradient and parameter; 0 = all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRule:
+    """ZeRO of a lane: the stage (0 to 3) that says when collectives run, and the number of members
+    that share each state.
+
+    Args:
+        degrees: by class.
+        offload: percent of the optimizer's states on the host.
+        gather, reduce: cadence of parameters and of gradients.
+    """
+
+    zero: int
+    degrees: dict[ParameterClass, Degrees]
+    offload: int
+    gather: Cadence = Cadence.STEP
+    reduce: Cadence = Cadence.STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Party:
+    """A reduction group: holders of a parameter, sorted, that sum its gradient among themselves and
+    gather it from each other.
+
+    Args:
+        reduced: members that share one sum of the group's gradients at the step's end.
+        gradient, parameter: members that share one copy of the gradient between microbatches, and
+            of the parameter between uses; each divides the one before.
+        lanes: all devices of the group's lanes, where there are several groups.
+    """
+
+    devices: DeviceList
+    reduced: int
+    gradient: int
+    parameter: int
+    lanes: DeviceList = field(default=EMPTY, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """Devices that share the states of some elements.
+
+    Args:
+        devices: devices that share optimizer states, sorted.
+        optimizer: number of them that share one copy.
+        parties: disjoint reduction groups, all devices together; of several, each sums the
+            gradients of its own microbatches, and sends the pieces to the owners of the optimizer
+            states.
+        meets: reduction groups of the plan that hold the elements: one is left of several where
+            none shards gradients or parameters of these.
+    """
+
+    devices: DeviceList
+    optimizer: int
+    parties: tuple[Party, ...]
+    meets: int = 1
+
+    def party(self, device: int) -> Party:
+        """The reduction group of a device; of a duplicate that sums nothing, the group of its
+        lane.
+        """
+        return (
+            self.parties[0]
+            if len(self.parties) == 1
+            else next(p for p in self.parties if device in p.lanes)
+        )
+
+    def among(self, device: int, group: DeviceList) -> tuple[DeviceList, DeviceList]:
+        """Devices that move the elements together with a device, and those of them that share
+        states: of several reduction groups only its own.
+
+        Args:
+            group: all devices that sum the elements.
+        """
+        if len(self.parties) == 1:
+            return group, self.devices
+        own_devices = self.party(device).devices
+        return own_devices, own_devices
+
+    def stage(self, device: int, zero: int) -> int:
+        """The ZeRO stage as which a device moves these elements: of several reduction groups, which
+        meet once a step, the highest state counts that its own shares.
+
+        Args:
+            zero: ZeRO stage of the device's lane.
+        """
+        if self.meets == 1:
+            return zero
+        party = self.party(device)
+        shared = (self.optimizer, party.gradient, party.parameter)
+        return min(
+            zero,
+            max((level for level, degree in enumerate(shared, start=1) if degree > 1), default=0),
+        )
+
+    def is_apart(self, device: int) -> bool:
+        """True if a device's optimizer states are of elements outside its shard of the
+        parameters.
+        """
+        return len(self.parties) > 1 and self.party(device).parameter > 1
+
+    @property
+    def to_owners(self) -> float:
+        """Part of the elements that the busiest device sends in pieces of gradients to the owners
+        of optimizer states; 0 with one reduction group.
+
+            devices / (optimizer x members of the smallest group)
+
+        Each owner receives optimizer^-1 of the elements from every group, whose members give
+        equally.
+        """
+        if len(self.parties) == 1:
+            return 0.0
+        return len(self.devices) / (self.optimizer * min(len(p.devices) for p in self.parties))
+
+    @property
+    def from_owners(self) -> float:
+        """Part of the elements that the busiest device receives from the owners of optimizer states
+        after the update; 0 with one reduction group.
+        """
+        return 0.0 if len(self.parties) == 1 else 1.0 / min(p.reduced for p in self.parties)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShardRules:
+    """ZeRO of all lanes of a plan. Equal only to itself.
+
+    Args:
+        lanes: rule of each lane.
+        parties: number of the reduction group of each lane.
+        devices: devices of each reduction group; empty if there is one.
+    """
+
+    lanes: tuple[ShardRule, ...]
+    parties: tuple[int, ...]
+    devices: tuple[DeviceList, ...] = ()
+
+    def of(self, device: int) -> ShardRule:
+        """The rule of the lanes of a device: lanes of one reduction group have one rule."""
+        party = next(
+            (number for number, devices in enumerate(self.devices) if device in devices), None
+        )
+        return self.lanes[0 if party is None else self.parties.index(party)]
+
+    def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
+        """Devices that share the states of a parameter of a class.
+
+        Args:
+            near: devices that sum its gradient and use it in one operator.
+        """
+        return _sharing(self, klass, near)
+
+    def party(self, klass: ParameterClass, near: DeviceList, device: int) -> Party:
+        """The reduction group of a device in `sharing` of the same class and devices."""
+        return self.sharing(klass, near).party(device)
+
+
+def shard_rules(plan: Plan) -> ShardRules:
+    """The ZeRO rules of a plan's lanes: among the plan's shards that name the class and the lane
+    (or all), the last one holds.
+
+    A lane that some rule names is a reduction group of its own, and all others are one together.
+
+    Left out: the stage and the cadence are those of dense parameters (or of the frozen base that
+    they became) for all classes.
+    """
+    return _shard_rules(Same(plan))
+
+
+@lru_cache(maxsize=64)
+def _shard_rules(keyed_plan: Same[Plan]) -> ShardRules:
+    plan = keyed_plan.value
+    named = [
+        lane.name for lane in plan.lanes if any(lane.name in rule.lanes for rule in plan.shards)
+    ]
+    own_number = {name: number for number, name in enumerate(named)}
+    parties = tuple(own_number.get(lane.name, len(named)) for lane in plan.lanes)
+    count = len(set(parties))
+    devices = [
+        union(
+            devices
+            for lane, party_of_lane in zip(plan.lanes, parties, strict=True)
+            if party_of_lane == party
+            for devices in _devices(lane)
+        )
+        for party in (range(count) if count > 1 else ())
+    ]
+    return ShardRules(
+        lanes=tuple(_rule(plan, lane.name) for lane in plan.lanes),
+        parties=parties,
+        devices=tuple(devices),
+    )
+
+
+def _rule(plan: Plan, lane: str) -> ShardRule:
+    def last(*classes: ParameterClass) -> Shards | None:
+        return last_rule(plan.shards, *(klass.value for klass in classes), lane=lane)
+
+    dense = last(ParameterClass.DENSE) or last(ParameterClass.BASE) or last(*ParameterClass)
+    if dense is None:
+        return ShardRule(zero=0, degrees={}, offload=0)
+    degrees = {
+        k: (r.optimizer, r.gradient, r.parameter)
+        for k in ParameterClass
+        if (r := last(k)) is not None
+    }
+    of_dense = (dense.optimizer, dense.gradient, dense.parameter)
+    zero = next(
+        (level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1),
+        0,
+    )
+    # A base has no gradients and no states: where all that was dense became one, the rule of the
+    # adapters says about theirs.
+    of_states = (
+        last(ParameterClass.DENSE)
+        or last(*(k for k in ParameterClass if k is not ParameterClass.BASE))
+        or dense
+    )
+    offload = dict(of_states.host).get(State.OPTIMIZER, 0)
+    return ShardRule(
+        zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=of_states.reduce
+    )
+
+
+def _devices(lane: Lane) -> Iterator[DeviceList]:
+    return (
+        DeviceList.of(devices_of(p.split, stage.base + p.offset))
+        for stage in lane.stages
+        for p in stage.placements
+    )
+
+
+def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
+    """Number of members, of a group of `members`, that share one copy of the state which ZeRO stage
+    `level` begins to shard.
+    """
+    wanted = rule.degrees.get(klass, (1, 1, 1))[level - 1]
+    if wanted == ALL or wanted >= members:
+        return members
+    return max(d for d in range(1, wanted + 1) if members % d == 0)
+
+
+@lru_cache(maxsize=65536)
+def _sharing(rules: ShardRules, klass: ParameterClass, near: DeviceList) -> Sharing:
+    lanes = rules.devices or (near,)
+    rule = (
+        dict(zip(rules.parties, rules.lanes, strict=True)) if rules.devices else {0: rules.lanes[0]}
+    )
+    overlapping = [
+        (rule[number], common_devices, lane)
+        for number, lane in enumerate(lanes)
+        if (common_devices := near.common(lane))
+    ]
+    optimizer = degree(overlapping[0][0], klass, len(near))
+    parties = []
+    for lane_rule, common_devices, lane in overlapping:
+        gradient, parameter = (
+            degree(lane_rule, klass, len(common_devices), level=level) for level in (2, 3)
+        )
+        reduced = (
+            optimizer
+            if len(overlapping) == 1
+            else gradient
+            if gradient > 1
+            else len(common_devices)
+        )
+        parties.append(
+            Party(
+                devices=common_devices,
+                reduced=reduced,
+                gradient=gradient,
+                parameter=parameter,
+                lanes=lane,
+            )
+        )
+    if all(party.gradient == party.parameter == 1 for party in parties):
+        parties = [Party(devices=near, reduced=optimizer, gradient=1, parameter=1)]
+    return Sharing(
+        devices=near, optimizer=optimizer, parties=tuple(parties), meets=len(overlapping)
+    )

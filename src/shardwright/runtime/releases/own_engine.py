@@ -1,0 +1,93 @@
+"""The runtime of this package's interpreter (`shardwright.execute`): any legal plan, on PyTorch's
+operators, one rank a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.dtype import Dtype
+from shardwright.runtime.derive_runtime import derive, named, read
+from shardwright.runtime.releases.torchtitan import V0_2
+from shardwright.runtime.runtime_options import chosen, offered
+
+_EXECUTE: Final = "shardwright.execute"
+_SCHEDULES: Final = (
+    "gpipe 1f1b eager-1f1b interleaved-1f1b breadth-first looped-bfs zb-h1 zb-h2 zb-v v-half v-min"
+    " dualpipe dualpipe-v chimera gems hanayo terapipe seq-1f1b"
+)
+
+_BESIDE: Final = read(
+    f"{_EXECUTE}.interpreter.layer_hooks",
+    on="overlap_grad_reduce",
+    gather_prefetch=1,
+    note=(
+        "the parameters of the next layer are gathered while one is at work, and the gradients of"
+        " the one before are summed"
+    ),
+)
+
+RUNTIME: Final = derive(
+    replace(chosen(V0_2, (("kernels", "eager"),)), own=(), options=()),
+    named("shardwright", framework="shardwright", version="0.1", released="2026-11"),
+    read(
+        f"{_EXECUTE}.training.training_loop",
+        on="hybrid_sharding optimizer_offload reduce_every_microbatch",
+        off=(
+            "overlap_param_gather gathers_from_master gather_copy_bytes reduce_copy_bytes"
+            " activation_offload"
+        ),
+        gradient_dtype=Dtype.FP32,
+        zero_stages=(0, 1, 2, 3),
+        zero_with_pipeline=3,
+        note="a step is gathers, all actions, what is left of the sums, update and gathers",
+    ),
+    _BESIDE,
+    read(
+        f"{_EXECUTE}.numerics.losses.cross_entropy",
+        logits_bytes=10,
+        loss_bytes=22,
+        note=(
+            "logits in 16 bits, in fp32 and their log-softmax at once; a cast, a log-softmax,"
+            " backward a softmax that is scaled"
+        ),
+    ),
+    read(
+        f"{_EXECUTE}.numerics.losses.cross_entropy",
+        logits_blocks_bytes=12,
+        split_logits_bytes=2,
+        note=(
+            "cut by vocabulary: backward has logits in both formats, their fp32 gradient and that"
+            " in 16 bits"
+        ),
+    ),
+    read(
+        f"{_EXECUTE}.interpreter.device_walk",
+        schedules=tuple(_SCHEDULES.split()),
+        note="rows of actions in any order",
+    ),
+    read(
+        f"{_EXECUTE}.transport.torch_distributed",
+        on="overlap_p2p",
+        collective_library="messages",
+        note=(
+            "posts never wait, and threads take what comes while a device computes; collectives are"
+            " messages between each two members"
+        ),
+    ),
+    offers=(
+        offered("grad_overlap", "on", "--transport groups", _BESIDE),
+        offered(
+            "grad_overlap",
+            "off",
+            "--transport messages",
+            read(
+                f"{_EXECUTE}.transport.side_tasks_in_turn",
+                off="overlap_grad_reduce",
+                gather_prefetch=0,
+                note="one thing behind another",
+            ),
+        ),
+    ),
+)

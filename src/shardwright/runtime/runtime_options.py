@@ -1,0 +1,602 @@
+"""Options of training frameworks, one vocabulary for all; each value with its flag and the facts
+that it changes.
+
+A framework offers the options that it has, and its version's value of each is the default. A
+runtime is then a framework's version and options, as text ``megatron-core-0.12 tp_overlap=dgrad
+loss=te``. An option changes fields of `Runtime` that mechanisms of the model read, never a number
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field, replace
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from shardwright.errors import RuntimeModelError, nearest
+from shardwright.lazy_dataclass import dataclass
+from shardwright.runtime.derive_runtime import Statement, collected_facts
+from shardwright.runtime.runtime import Offer, Options, Runtime
+
+MAX_SHOWN: Final = 60
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of the vocabulary.
+
+    Args:
+        about: the decision that the option takes.
+        values: word -> its meaning.
+        numerics: it changes the results of computation, not only the speed: a search never chooses
+            it by itself.
+        searched: values that a search tries by itself, where a runtime has them: their time and
+            their
+            memory are both priced, and none is better in every plan.
+        along: axes of a grid; a plan that cuts nothing along these axes does not depend on the
+            option; empty = every plan does.
+        of_device: its values are kernels by the names that devices have for them; not every device
+            has all.
+        vendors: value -> vendors whose accelerators run it, for values of some vendors alone; a
+            user's own accelerator may run any.
+    """
+
+    name: str
+    about: str
+    values: Mapping[str, str]
+    numerics: bool = False
+    searched: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
+    of_device: bool = False
+    vendors: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+def _switch(
+    name: str, about: str, *, numerics: bool = False, vendors: frozenset[str] = frozenset()
+) -> Option:
+    """An option with the values on and off.
+
+    Args:
+        vendors: vendors whose accelerators can have it on, where not all can.
+    """
+    of_on = {"on": vendors} if vendors else {}
+    return Option(
+        name=name, about=about, values={"on": "yes", "off": "no"}, numerics=numerics, vendors=of_on
+    )
+
+
+NVIDIA: Final = frozenset({"NVIDIA"})
+"""CUDA's own: userbuffers of Transformer Engine, DeepEP and HybridEP, cuDNN, and what CUDA_
+variables set."""
+CUDA_AND_ROCM: Final = frozenset({"NVIDIA", "AMD"})
+"""What is compiled for CUDA and for ROCm: Transformer Engine's Triton kernels, and collectives that
+MSCCL runs."""
+OPTIONS: Final = (
+    Option(
+        name="transformer",
+        about="whose transformer layers run",
+        values={"te": "Transformer Engine's", "local": "the framework's own"},
+    ),
+    Option(
+        name="kernels",
+        about="element-wise kernels",
+        values={
+            "fused": "one kernel for a chain of operators",
+            "eager": "one kernel an operator",
+            "compiled": "a compiler's fusion",
+        },
+    ),
+    Option(
+        name="attention",
+        about="kernel of the attention core",
+        values={
+            "unfused": "scores are written to memory",
+            "flash-1": "FlashAttention",
+            "flash-2": "FlashAttention-2",
+            "flash-3": "FlashAttention-3",
+            "cudnn": "cuDNN's fused attention",
+        },
+        of_device=True,
+    ),
+    _switch(
+        "fp8_attention",
+        "the attention core multiplies in 8 bits where the job computes in 8 or 4",
+        numerics=True,
+        vendors=NVIDIA,
+    ),
+    Option(
+        name="loss",
+        about="cross-entropy",
+        values={
+            "plain": "a kernel for each step of the formula, on an fp32 copy",
+            "native": "compiled in parts",
+            "te": "Transformer Engine's kernel, in place",
+        },
+        vendors={"te": CUDA_AND_ROCM},
+    ),
+    Option(
+        name="logits_parts",
+        about=(
+            "parts of a microbatch whose logits are made, and made again in backward, one after"
+            " another"
+        ),
+        values={"1": "all at once", **{str(n): f"{n} parts" for n in (2, 4, 8, 16, 32)}},
+    ),
+    Option(
+        name="linear_loss",
+        about="the head's product and the loss as one operator over parts of a microbatch's tokens",
+        values={
+            "off": "logits of all tokens at once",
+            "liger": "Liger's fused linear cross-entropy: a part's gradient replaces its logits",
+            "cut": "Cut Cross-Entropy: logits stay in registers, and are made again in backward",
+            "chunked": "torchtune's LinearCrossEntropyLoss: eight parts under autograd",
+            "parts": "torchtitan's ChunkedLossWrapper: eight parts, each with its backward at once",
+        },
+        numerics=True,
+        vendors={"liger": CUDA_AND_ROCM, "cut": CUDA_AND_ROCM},
+    ),
+    _switch("wgrad_fusion", "weight gradients are added up in the epilogue of their GEMM"),
+    Option(
+        name="tp_overlap",
+        about="collectives of tensor parallelism beside GEMMs",
+        values={
+            "none": "never",
+            "dgrad": "that of the input gradient beside the weight gradient",
+            "userbuffers": "pieces beside pieces of the GEMM (Transformer Engine)",
+            "async": "pieces beside pieces of the GEMM (PyTorch's symmetric memory)",
+        },
+        searched=("dgrad", "userbuffers", "async"),
+        along=("tp",),
+        vendors={"userbuffers": NVIDIA},
+    ),
+    Option(
+        name="collectives",
+        about="whose algorithms run a sum",
+        values={
+            "library": "those of the library itself",
+            "synthesised": "schedules made for the group too: trees, forests, late members (MSCCL)",
+        },
+        vendors={"synthesised": CUDA_AND_ROCM},
+    ),
+    _switch(
+        "launch_blocking",
+        "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)",
+        vendors=NVIDIA,
+    ),
+    _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
+    _switch("grad_overlap", "gradients are reduced beside backward"),
+    _switch("param_overlap", "parameters are gathered beside compute"),
+    Option(
+        name="p2p_overlap",
+        about="a pipeline sends and receives beside compute",
+        values={"interleaved": "where ranks have several chunks", "off": "never"},
+    ),
+    Option(
+        name="grad_dtype",
+        about="dtype in which gradients add up and travel",
+        values={"fp32": "32 bits", "bf16": "16 bits"},
+        numerics=True,
+    ),
+    _switch(
+        "bf16_optimizer",
+        "DeepSpeed's BF16_Optimizer: fp32 gradients whole, beside the parameters' own",
+        numerics=True,
+    ),
+    _switch(
+        "grad_check",
+        "the norm of every gradient bucket is taken before its collective, to find NaN",
+    ),
+    Option(
+        name="grad_average",
+        about="where gradients are divided by the number of replicas",
+        values={"collective": "in the collective", "buffer": "in their buffer before it"},
+    ),
+    Option(
+        name="fp8",
+        about="scales of 8-bit operands",
+        values={
+            "delayed": "one a tensor, from the magnitudes of earlier steps",
+            "current": "one a tensor, of the tensor at hand",
+            "rowwise": "one a row, in each product's own direction",
+            "mx": "one for 32 elements (MXFP8)",
+            "blockwise": "one for 128 elements, of weights 128 x 128",
+        },
+        numerics=True,
+    ),
+    _switch(
+        "fp8_gather",
+        "parameters of 8-bit products are kept, and gathered, in 8 bits",
+        numerics=True,
+    ),
+    Option(
+        name="dispatcher",
+        about="how tokens reach their experts",
+        values={
+            "allgather": "all of a group's tokens to all its devices",
+            "alltoall": "a copy for each chosen expert",
+            "flex": (
+                "a copy for each device and node that holds any (DeepEP; HybridEP in larger"
+                " islands)"
+            ),
+            "hybridep": "the same by HybridEP",
+        },
+        searched=("alltoall", "flex"),
+        vendors={"flex": NVIDIA, "hybridep": NVIDIA},
+    ),
+    Option(
+        name="dispatch_dtype",
+        about="dtype of tokens on their way to experts, and of gradients of what these made",
+        values={
+            "bf16": "16 bits",
+            "fp8": "8 bits and a scale for each 128 elements, where the job computes in 8 or 4",
+        },
+        numerics=True,
+    ),
+    Option(
+        name="dispatch_sms",
+        about="multiprocessors that kernels of an overlapped pair leave to its communication",
+        values={"20": "20", "24": "24", "6": "6"},
+    ),
+    Option(
+        name="gate_dtype",
+        about="dtype in which backward keeps what the activation of a feed-forward reads",
+        values={"activation": "as all activations", "fp8": "8 bits"},
+        numerics=True,
+    ),
+    Option(
+        name="moments",
+        about="dtype of the optimizer's states",
+        values={
+            "fp32": "32 bits, or what the job says",
+            "bf16": "16 bits; the master copy stays",
+            "8bit": "8 bits, quantised in blocks (bitsandbytes, torchao); the master copy stays",
+        },
+        numerics=True,
+    ),
+    Option(
+        name="capacity",
+        about="tokens that an expert takes",
+        values={
+            "dropless": "all that chose it: the host may have to read how many",
+            "fixed": "a fixed number; others are dropped",
+        },
+        numerics=True,
+    ),
+    replace(
+        _switch(
+            "expert_overlap",
+            "tokens travel to and from experts beside the kernels of another microbatch",
+        ),
+        searched=("off", "on"),
+        along=("ep",),
+    ),
+    Option(
+        name="grouped_experts",
+        about="products of a device's experts",
+        values={
+            "each": "a kernel, and its operands' quantisation, for each expert",
+            "fused": "one kernel for all",
+        },
+    ),
+    _switch("router_fusion", "scores, choice of experts and auxiliary losses are fused kernels"),
+    _switch("permute_fusion", "tokens are permuted by one kernel", vendors=CUDA_AND_ROCM),
+    Option(
+        name="graphs",
+        about="what captured graphs replay without the host",
+        values={
+            "none": "nothing",
+            "router": "routers",
+            "mamba": "state-space mixers",
+            "attn": "attention and state-space mixers",
+            "attention-router": "all but the experts",
+            "iteration": "a whole iteration",
+        },
+    ),
+    Option(
+        name="remat",
+        about="what a layer keeps by name, all else runs again in backward",
+        values={
+            "full": "its input (and the products, where selective recompute is asked for)",
+            "minimal_with_context": "the products and the core's output",
+            "minimal": "the products",
+            "save_dot_with_context_except_mlp": (
+                "queries, keys, values, the core's output and the projection behind it"
+            ),
+            "save_dot_except_mlpwi": "the products but those before an activation",
+            "save_dot_except_mlp": "queries, keys, values and the projection behind the core",
+            "save_qkv_proj": "queries, keys and values",
+            "save_out_proj": "the projection behind the core",
+            "qkv_proj_offloaded": "queries, keys and values, in host memory",
+            "minimal_offloaded": "the products, in host memory",
+            "attention_offloaded": (
+                "its input, queries, keys, values and the projection behind the core, in host"
+                " memory"
+            ),
+        },
+    ),
+    _switch("cpu_checkpoints", "inputs of layers that run again in backward wait in host memory"),
+    _switch("param_offload", "ZeRO-3's shards of parameters wait in host memory"),
+    _switch("recompute_norms", "norms run again in backward"),
+    _switch("recompute_mla", "up projections of latent attention run again in backward"),
+    _switch("recompute_moe_act", "the activation between experts' products runs again in backward"),
+    _switch("recompute_mlp", "a dense feed-forward runs again in backward"),
+    _switch("recompute_shared", "the feed-forward of shared experts runs again in backward"),
+    _switch("recompute_moe", "routed experts, with their dispatch, run again in backward"),
+)
+BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
+OF_EXPERTS: Final = frozenset(
+    {
+        *(
+            "dispatcher",
+            "dispatch_dtype",
+            "dispatch_sms",
+            "capacity",
+            "expert_overlap",
+            "grouped_experts",
+            "router_fusion",
+        ),
+        *("permute_fusion", "recompute_moe_act", "recompute_shared", "recompute_moe"),
+    }
+)
+"""Options that say nothing of a model without experts."""
+_PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
+
+
+def offered(
+    option: str,
+    value: str,
+    flag: str,
+    *statements: Statement,
+    needs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+) -> Offer:
+    """An offer of `option` at `value`, set by `flag`, with the facts of `statements`.
+
+    Args:
+        needs: values of other options, of those that the framework has, without which it refuses
+            this one.
+
+    Raises:
+        ValueError: no such option or value, or a field is stated twice (a mistake in a runtime
+            file, not a user's).
+    """
+    for name, values_of in ((option, (value,)), *needs.items()):
+        unknown_value = next((word for word in values_of if word not in BY_NAME[name].values), "")
+        if unknown_value:
+            raise ValueError(f"{name} has no value {unknown_value}")
+    values, facts = collected_facts(f"{option}={value}", statements)
+    return Offer(
+        option=option,
+        value=value,
+        flag=flag,
+        values=tuple(values.items()),
+        facts=facts,
+        needs=tuple(needs.items()),
+    )
+
+
+def default_options(runtime: Runtime) -> Options:
+    """(option, value) of each option that a framework's version offers, at its default.
+
+    Raises:
+        ValueError: the version's fields match no value of an option, or several (a mistake in a
+            runtime file, not a user's).
+    """
+    defaults = []
+    for name in offered_values(runtime):
+        matching = [
+            o.value
+            for o in runtime.offers
+            if o.option == name
+            and all(getattr(runtime, field) == value for field, value in o.values)
+        ]
+        if len(matching) != 1:
+            raise ValueError(
+                f"{runtime.name}: {name} is {' and '.join(matching) or 'none of its values'}"
+            )
+        defaults.append((name, matching[0]))
+    return tuple(defaults)
+
+
+def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
+    """Values of each option that `runtime` offers, in the order of the vocabulary."""
+    names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
+    return {
+        name: tuple(offer.value for offer in runtime.offers if offer.option == name)
+        for name in names
+    }
+
+
+def restrict_to_devices(
+    runtime: Runtime,
+    *,
+    kernels: frozenset[str],
+    called: str,
+    vendors: Mapping[str, str],
+    said: Mapping[str, str] = MappingProxyType({}),
+) -> Runtime:
+    """`runtime` without the offers that its devices do not support; the same object where they
+    support all.
+
+    A default that the devices do not support is replaced by the value before it in the vocabulary.
+
+    Args:
+        kernels: names of the kernels that every device has.
+        called: name of a device with the fewest kernels.
+        vendors: vendors of the devices, where known -> name of a device of each.
+        said: options that the user wrote, with those that equal the defaults.
+
+    Raises:
+        RuntimeModelError: a written option, or one set on the runtime, is not supported.
+    """
+    unsupported = tuple(
+        offer
+        for offer in runtime.offers
+        if not _is_on_devices(offer, kernels=kernels, vendors=vendors)
+    )
+    if not unsupported:
+        return runtime
+    for offer in unsupported:
+        if offer.value in (dict(runtime.options).get(offer.option), said.get(offer.option)):
+            alternatives = " or ".join(
+                f"{o.option}={o.value}"
+                for o in runtime.offers
+                if o.option == offer.option and o not in unsupported
+            )
+            of_vendor = BY_NAME[offer.option].vendors.get(offer.value, frozenset(vendors))
+            unsupported_device = next(
+                (device for vendor, device in vendors.items() if vendor not in of_vendor), ""
+            )
+            reason = (
+                f"{unsupported_device} cannot run"
+                if unsupported_device
+                else f"{called} has no kernel for"
+            )
+            raise RuntimeModelError(
+                f"{reason} {offer.option}={offer.value}",
+                hint=alternatives or f"leave {offer.option} out",
+            )
+    restricted = replace(
+        runtime, offers=tuple(offer for offer in runtime.offers if offer not in unsupported)
+    )
+    return _with_supported_defaults(
+        restricted, tuple(offer for offer in unsupported if not BY_NAME[offer.option].of_device)
+    )
+
+
+def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection[str]) -> bool:
+    """True if the devices have the offer's kernels and are of its vendors."""
+    option = BY_NAME[offer.option]
+    if option.of_device and offer.value not in kernels:
+        return False
+    return offer.value not in option.vendors or option.vendors[offer.value].issuperset(vendors)
+
+
+def _with_supported_defaults(runtime: Runtime, unsupported: Iterable[Offer]) -> Runtime:
+    """`runtime` with other defaults in place of those that its devices do not support."""
+    defaults, facts = dict(runtime.own), {fact.field: fact for fact in runtime.facts}
+    values: dict[str, object] = {}
+    set_here = dict(runtime.options)
+    for offer in unsupported:
+        value_order = list(BY_NAME[offer.option].values)
+        alternatives = [
+            candidate for candidate in runtime.offers if candidate.option == offer.option
+        ]
+        if defaults.get(offer.option) != offer.value or not alternatives:
+            continue
+        earlier = [
+            candidate
+            for candidate in alternatives
+            if value_order.index(candidate.value) < value_order.index(offer.value)
+        ] or alternatives
+        replacement = max(earlier, key=lambda candidate: value_order.index(candidate.value))
+        defaults[offer.option] = replacement.value
+        if offer.option not in set_here:
+            values |= dict(replacement.values)
+            facts |= {fact.field: fact for fact in replacement.facts}
+    if defaults == dict(runtime.own):
+        return runtime
+    options = tuple(pair for pair in runtime.options if defaults.get(pair[0]) != pair[1])
+    name = " ".join(
+        [runtime.base or runtime.name, *(f"{option}={value}" for option, value in options)]
+    )
+    return replace(
+        runtime,
+        **values,  # type: ignore[arg-type]
+        own=tuple(defaults.items()),
+        facts=tuple(facts.values()),
+        options=options,
+        name=name,
+    )
+
+
+def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
+    """Pairs of an option and any value, in the order of the vocabulary."""
+    return tuple(sorted(options, key=lambda pair: _PLACE[pair[0]]))
+
+
+def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
+    """`runtime` with options set, on top of those already set; its name lists those that differ
+    from the defaults.
+
+    Raises:
+        RuntimeModelError: an unknown option, one that its framework does not offer, a value that it
+            does not; one option twice; or two that contradict each other.
+    """
+    offers_chosen: dict[str, Offer] = {}
+    for name, value in written:
+        if name in offers_chosen and offers_chosen[name].value != value:
+            raise RuntimeModelError(
+                f"option {name} is set twice",
+                hint=f"{name}={offers_chosen[name].value} or {name}={value}",
+            )
+        offers_chosen[name] = _offer(runtime, name, value)
+    present = {**dict(runtime.own), **dict(runtime.options)}
+    changes = [
+        offers_chosen[name]
+        for name, _ in ordered((name, "") for name in offers_chosen)
+        if present.get(name) != offers_chosen[name].value
+    ]
+    if not changes:
+        return runtime
+    values: dict[str, object] = {}
+    for offer in changes:
+        for changed, setting in offer.values:
+            if values.setdefault(changed, setting) != setting:
+                raise RuntimeModelError(
+                    f"option {offer.option}={offer.value} contradicts another one of"
+                    f" {', '.join(c.option for c in changes)}",
+                    hint="leave one of them out",
+                )
+    facts = {fact.field: fact for fact in runtime.facts} | {
+        fact.field: fact for offer in changes for fact in offer.facts
+    }
+    merged = {**dict(runtime.options), **{offer.option: offer.value for offer in changes}}
+    options = ordered(pair for pair in merged.items() if pair not in runtime.own)
+    base = runtime.base or runtime.name
+    _require_together(runtime, {**dict(runtime.own), **merged})
+    name = " ".join([base, *(f"{option}={value}" for option, value in options)])
+    return replace(
+        runtime,
+        **values,  # type: ignore[arg-type]
+        name=name,
+        facts=tuple(facts.values()),
+        options=options,
+        base=base,
+    )
+
+
+def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
+    """Raise RuntimeModelError if an option is set that needs another value of a second option."""
+    for offer in runtime.offers:
+        if present.get(offer.option) != offer.value:
+            continue
+        for name, allowed in offer.needs:
+            if present.get(name, allowed[0]) not in allowed:
+                raise RuntimeModelError(
+                    f"{runtime.base or runtime.name} runs {offer.option}={offer.value} with"
+                    f" {name}={' or '.join(allowed)} alone, not with {name}={present[name]}",
+                    hint=f"{name}={allowed[0]}, or without {offer.option}={offer.value}",
+                )
+
+
+def _offer(runtime: Runtime, name: str, value: str) -> Offer:
+    """The offer of `runtime` for an option at a value; RuntimeModelError where there is none."""
+    offers = {offer.value: offer for offer in runtime.offers if offer.option == name}
+    if name not in BY_NAME:
+        raise RuntimeModelError(
+            f"unknown option {name[:MAX_SHOWN]!r}",
+            hint=nearest(name, offered_values(runtime) or BY_NAME),
+        )
+    if not offers:
+        offered_names = ", ".join(offered_values(runtime)) or "none"
+        raise RuntimeModelError(
+            f"{runtime.name} has no option {name}", hint=f"it has {offered_names}"
+        )
+    if value not in offers:
+        raise RuntimeModelError(
+            f"{runtime.name} cannot have {name}={value[:MAX_SHOWN]}",
+            hint=f"{name} is {' or '.join(offers)}",
+        )
+    return offers[value]

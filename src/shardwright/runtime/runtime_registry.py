@@ -1,0 +1,132 @@
+"""Training runtimes by name; the file of a framework is loaded when one of its runtimes is
+needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from shardwright.errors import RuntimeModelError
+from shardwright.registry import Registry
+from shardwright.runtime.runtime import Runtime
+from shardwright.runtime.runtime_options import chosen, default_options
+
+_ALIASES: Final = {
+    "deepseek-v3": ("hai-llm", "deepseek"),
+    "deepspeed-0.16": ("deepspeed",),
+    "deepspeed-2022": ("megatron-deepspeed",),
+    "fsdp1-llm-foundry": ("mosaic", "llm-foundry", "fsdp1"),
+    "internevo": ("internlm",),
+    "maxtext": ("jax-maxtext", "jax"),
+    "megatron-2021": ("megatron-lm-2021", "megatron-sc21"),
+    "megatron-2022": ("megatron-lm-2022", "megatron-korthikanti"),
+    "megatron-core-0.12": ("megatron-core", "megatron", "mcore"),
+    "nemo-24.07": ("nemo-2407",),
+    "nemo-24.11": ("nemo", "nemo-2411", "nemo-25.02"),
+    "torchtitan-0.1": ("torchtitan-2024",),
+    "torchtitan-0.2": ("torchtitan", "fsdp2", "pytorch-fsdp2"),
+}
+_RUNTIMES: Final = Registry[Runtime](
+    "runtime",
+    {
+        "deepseek-v3": "shardwright.runtime.releases.deepseek:V3",
+        "deepspeed-0.16": "shardwright.runtime.releases.deepspeed:V0_16",
+        "deepspeed-2021": "shardwright.runtime.releases.deepspeed:LISTED",
+        "deepspeed-2022": "shardwright.runtime.releases.deepspeed:MEGATRON",
+        "fsdp1-llm-foundry": "shardwright.runtime.releases.llm_foundry:RUNTIME",
+        "internevo": "shardwright.runtime.releases.internevo:RUNTIME",
+        "maxtext": "shardwright.runtime.releases.maxtext:RUNTIME",
+        "megatron-2021": "shardwright.runtime.releases.megatron_lm:Y2021",
+        "megatron-2022": "shardwright.runtime.releases.megatron_lm:Y2022",
+        "megatron-bridge": "shardwright.runtime.releases.megatron_bridge:RUNTIME",
+        "megatron-core-0.5": "shardwright.runtime.releases.megatron_core_older:V0_5",
+        "megatron-core-0.6": "shardwright.runtime.releases.megatron_core_older:V0_6",
+        "megatron-core-0.7": "shardwright.runtime.releases.megatron_core_older:V0_7",
+        "megatron-core-0.8": "shardwright.runtime.releases.megatron_core_older:V0_8",
+        "megatron-core-0.9": "shardwright.runtime.releases.megatron_core_older:V0_9",
+        "megatron-core-0.10": "shardwright.runtime.releases.megatron_core_older:V0_10",
+        "megatron-core-0.11": "shardwright.runtime.releases.megatron_core_older:V0_11",
+        "megatron-core-0.12": "shardwright.runtime.releases.megatron_core:V0_12",
+        "megatron-core-0.16": "shardwright.runtime.releases.megatron_core:V0_16",
+        "nanotron": "shardwright.runtime.releases.nanotron:RUNTIME",
+        "nemo-24.07": "shardwright.runtime.releases.nemo:NEMO_24_07",
+        "nemo-24.11": "shardwright.runtime.releases.nemo:NEMO_24_11",
+        "nemo-25.04": "shardwright.runtime.releases.nemo:NEMO_25_04",
+        "paxml": "shardwright.runtime.releases.maxtext:PAXML",
+        "shardwright": "shardwright.runtime.releases.own_engine:RUNTIME",
+        "torchtitan-0.1": "shardwright.runtime.releases.torchtitan:V0_1",
+        "torchtitan-0.2": "shardwright.runtime.releases.torchtitan:V0_2",
+    },
+    aliases={alias: name for name, aliases in _ALIASES.items() for alias in aliases},
+    error=RuntimeModelError,
+)
+DEFAULT: Final = "megatron-core-0.12"
+_DEFAULTS: Final = {"Google": "maxtext"}
+
+
+def runtime_names() -> tuple[str, ...]:
+    """Names of all runtimes, sorted, without aliases and options."""
+    return tuple(sorted(_RUNTIMES))
+
+
+def is_runtime(name: str) -> bool:
+    """True if a runtime has this name or alias."""
+    return name.lower() in _RUNTIMES
+
+
+VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"})
+"""Of whose accelerators it is known which runtimes run there; a user's own may run any."""
+
+
+def default_runtime(vendor: str) -> str:
+    """Name of the runtime for a vendor's accelerators where the user names none."""
+    return _DEFAULTS.get(vendor, DEFAULT)
+
+
+MAX_TEXT: Final = 1000
+
+
+def load_runtime(text: str) -> Runtime:
+    """The runtime of a name or alias (letter case does not matter) with the options behind it:
+    ``megatron-core-0.12 tp_overlap=dgrad``.
+
+    Raises:
+        RuntimeModelError: an unknown name (the hint has the nearest), or an option that the runtime
+            does not offer (see `options.chosen`).
+    """
+    words = text.lower().split() if len(text) <= MAX_TEXT else []
+    name = words[0] if words else text.strip().lower()
+    return _with_options(_RUNTIMES.name_of(name), tuple(words[1:]))
+
+
+def written_options(text: str) -> dict[str, str]:
+    """Options behind the name of a runtime as {option: value}, with those that equal the runtime's
+    defaults.
+    """
+    pairs = (word.partition("=") for word in text.lower().split()[1:])
+    return {name: value for name, _, value in pairs}
+
+
+@cache
+def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
+    """The runtime of that name with options; cached by text."""
+    pairs = []
+    for word in words:
+        option, mark, value = word.partition("=")
+        if not mark:
+            raise RuntimeModelError(
+                f"{word[:80]!r} behind {name} is not option=value", hint="such as tp_overlap=dgrad"
+            )
+        pairs.append((option, value))
+    return chosen(_loaded(name), pairs)
+
+
+@cache
+def _loaded(name: str) -> Runtime:
+    """The runtime of that name, made once."""
+    runtime = _RUNTIMES.load(name)
+    return replace(
+        runtime, aliases=_ALIASES.get(name, ()), own=default_options(runtime), base=runtime.name
+    )

@@ -1,0 +1,180 @@
+"""The interface of a pipeline schedule, and the class that all schedules are built with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.errors import StrategyError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.schedules.action_table import ActionTable
+from shardwright.schedules.chunk_placement import Placement
+
+MAX_ACTIONS = 2**24
+"""Most actions of a table: beyond that a wrong number is likelier than a pipeline."""
+
+
+class Schedule(Protocol):
+    """The order of the actions of a pipeline, as a rule over its sizes.
+
+    An order does not depend on the sizes of its chunks: uneven first or last stages change the cost
+    of an action, which is the lowering's matter, never the table.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in the registry."""
+        ...
+
+    @property
+    def placement(self) -> Placement:
+        """The map of chunks to ranks; also gives the number of lanes."""
+        ...
+
+    @property
+    def kinds(self) -> str:
+        """Kinds of action in the schedule's tables, in PyTorch's letters."""
+        ...
+
+    def table(
+        self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
+    ) -> ActionTable:
+        """The action table: every rank's actions in order.
+
+        Args:
+            num_ranks: pipeline devices.
+            chunks_per_rank: chunks of each lane on each rank; `placement` maps chunks to ranks.
+            num_microbatches: microbatches of one step in each lane.
+            parameters: parameters of this schedule alone.
+
+        Raises:
+            StrategyError: the schedule does not exist for these numbers.
+        """
+        ...
+
+    def peak_in_flight(
+        self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
+    ) -> IntArray | None:
+        """(num_ranks,) most (chunk, microbatch, slice) triples in flight on a rank at a time; None
+        where no formula is published.
+
+        A triple is in flight once its forward is done and until its B or W is done.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """The numbers of one table: ranks p, chunks v of each lane on each rank, microbatches m of each
+    lane, and the schedule's parameters.
+    """
+
+    schedule: str
+    ranks: int
+    chunks: int
+    microbatches: int
+    options: tuple[tuple[str, int], ...] = ()
+
+    def option(self, name: str, default: int) -> int:
+        """Value of the schedule's parameter `name`, or `default` where it is not given."""
+        return dict(self.options).get(name, default)
+
+    @property
+    def rank(self) -> IntArray:
+        """(p,) rank numbers 0 to p - 1."""
+        return np.arange(self.ranks)
+
+    def refuse(self, message: str, *, rule: str, hint: str = "") -> StrategyError:
+        """A StrategyError saying why the schedule has no table of these sizes."""
+        return StrategyError(f"{self.schedule} {message}", hint=hint, rule=f"order.{rule}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A schedule made of functions of its sizes.
+
+    Args:
+        name: registry name.
+        placement: map of its chunks to ranks.
+        kinds: kinds of action in its tables.
+        make: builds the table.
+        peak: activations in flight by rank; see `Schedule.peak_in_flight`.
+        legal: raises StrategyError for sizes without a table.
+        options: names of its parameters.
+        chunks_per_rank: the only number of chunks a rank that the schedule allows; 0 for any.
+    """
+
+    name: str
+    placement: Placement
+    kinds: str
+    make: Callable[[Sizes], ActionTable]
+    peak: Callable[[Sizes], IntArray | None]
+    legal: Callable[[Sizes], None] = lambda sizes: None
+    options: tuple[str, ...] = ()
+    chunks_per_rank: int = 1
+
+    def table(
+        self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
+    ) -> ActionTable:
+        """The action table, after the sizes are checked; see `Schedule.table`."""
+        return self.make(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
+
+    def peak_in_flight(
+        self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
+    ) -> IntArray | None:
+        """(num_ranks,) most chunks in flight; see `Schedule.peak_in_flight`."""
+        return self.peak(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
+
+    def _sizes(
+        self,
+        num_ranks: int,
+        chunks_per_rank: int,
+        num_microbatches: int,
+        parameters: dict[str, int],
+    ) -> Sizes:
+        """The sizes as one object; StrategyError where the schedule has no table for them."""
+        unknown = sorted(set(parameters) - set(self.options))
+        if unknown:
+            raise StrategyError(
+                f"{self.name} has no parameter {', '.join(unknown)}", rule="order.parameter"
+            )
+        counts = {
+            "num_ranks": num_ranks,
+            "chunks_per_rank": chunks_per_rank,
+            "num_microbatches": num_microbatches,
+        }
+        total = (len(self.kinds) if "B" not in self.kinds else 2) * self.placement.lanes
+        for name, count in (
+            counts | {name: count for name, count in parameters.items() if name == "slices"}
+        ).items():
+            if count < 1:
+                raise StrategyError(
+                    f"{self.name} needs {name} of at least 1, not {count}", rule="order.count"
+                )
+            total *= count
+        if total > MAX_ACTIONS:
+            raise StrategyError(
+                f"{self.name} would have {total} actions; the limit is {MAX_ACTIONS}",
+                rule="order.count",
+            )
+        if self.chunks_per_rank and chunks_per_rank != self.chunks_per_rank:
+            noun = "one chunk" if self.chunks_per_rank == 1 else f"{self.chunks_per_rank} chunks"
+            raise StrategyError(
+                f"{self.name} runs {noun} on each rank, not {chunks_per_rank}",
+                hint="use interleaved-1f1b for several chunks a rank"
+                if self.chunks_per_rank == 1
+                else "",
+                rule="order.chunks",
+            )
+        sizes = Sizes(
+            schedule=self.name,
+            ranks=num_ranks,
+            chunks=chunks_per_rank,
+            microbatches=num_microbatches,
+            options=tuple(sorted(parameters.items())),
+        )
+        self.legal(sizes)
+        return sizes

@@ -1,0 +1,272 @@
+"""The summary of an answer in a few lines, the same on every screen and in ``print``: the
+request, the strategy, time and memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from shardwright.cost.step.dollars_and_joules import Spending
+from shardwright.hardware.accelerator import Evidence
+from shardwright.search.scenario_certificate import judged_by
+from shardwright.search.search_request import Request
+from shardwright.simulator.prediction import Counted, HostMemory, Prediction, host_lack
+from shardwright.strategy.text.printable import printable
+from shardwright.units import format_bytes, format_dollars, format_parameters, format_percent
+
+Line = tuple[str, str]
+"""A label (empty = none) and what stands behind it."""
+
+LABEL: Final = 10
+"""Columns of the labels."""
+TIGHT: Final = 0.95
+"""Share of a device's memory beyond which a prediction, a few percent off, is no promise."""
+NO_FIT: Final = "DOES NOT FIT"
+WARNING: Final = (
+    f"above {format_percent(TIGHT, digits=0)} it may run out in practice: keep some free"
+)
+
+
+def text_of(lines: Iterable[Line]) -> str:
+    """The lines as ``print`` shows them."""
+    return "\n".join(f"{label:<{LABEL}}{words}" if label else words for label, words in lines)
+
+
+def answer_line(strategy: str, *, step_time_s: float, misfit: str = "") -> str:
+    """The line that ``--quiet`` prints: seconds of a step, a tab, and the strategy; behind
+    another tab the memory that is missing, if any.
+    """
+    return "\t".join([f"{step_time_s:.9g} s", strategy, *([misfit] if misfit else [])]) + "\n"
+
+
+def misfit_text(p: Prediction, *, classes: tuple[str, ...] = ()) -> str:
+    """Devices and nodes that lack memory, and the bytes they lack; empty where everything fits.
+
+    Args:
+        classes: devices of each class as text, of a general plan.
+    """
+    if p.fits:
+        return ""
+    worst = max(p.stages, key=lambda stage: stage.reserved / (stage.capacity or p.capacity_bytes))
+    where = f"devices {classes[worst.rank]}" if classes else f"stage {worst.rank}"
+    over = worst.reserved - (worst.capacity or p.capacity_bytes)
+    of_device = f"{where} by {format_bytes(over)}" if over > 0 else ""
+    return f"{NO_FIT}: " + "; ".join(filter(None, (of_device, host_lack(p.host_memory))))
+
+
+def summary(
+    request: Request | None,
+    prediction: Prediction,
+    *,
+    strategy: str,
+    classes: tuple[str, ...] = (),
+    fitting: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    searched: bool = False,
+) -> list[Line]:
+    """Lines (label, text) of the request, the strategy, the step and its memory.
+
+    Args:
+        request: None = not known.
+        strategy: as text.
+        classes, fitting, notes: as in `search.simulation.Simulation`.
+        searched: among plans that leave the request's headroom free.
+    """
+    asked = [*request_lines(request), ("", "")] if request else []
+    runtime = [("Runtime", request.runtime)] if request and request.runtime else []
+    return [
+        *asked,
+        ("Model", model_text(prediction.model)),
+        ("Strategy", strategy),
+        *runtime,
+        *(("Note", note) for note in notes),
+        *prediction_lines(
+            prediction, kept=kept_free(request, searched=searched), classes=classes, fitting=fitting
+        ),
+    ]
+
+
+def request_lines(request: Request) -> list[Line]:
+    """Lines (label, text) of the request, without the runtime."""
+    devices = f", at most {request.max_devices:,} devices" if request.max_devices else ""
+    chosen = [f"{axis}={','.join(values)}" for axis, values in request.pins]
+    chosen += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
+    asked = (
+        f"{request.model} on {request.cluster}{devices}: "
+        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step,"
+        f" {request.precision}"
+        f"{f', trained: {request.train}' if request.train else ''}"
+        f"{f', teacher: {request.teacher}' if request.teacher else ''}"
+    )
+    goal = [request.objective] if request.objective != "time" else []
+    goal += [f"at most {format_dollars(request.budget)} an hour"] if request.budget else []
+    return [
+        ("", asked),
+        *([("", f"pinned: {', '.join(chosen)}")] if chosen else []),
+        *([("", f"objective: {', '.join(goal)}")] if goal else []),
+        *(
+            [("", f"scenarios of {request.scenarios}, judged by {judged_by(request.tail)}")]
+            if request.scenarios
+            else []
+        ),
+    ]
+
+
+def model_text(model: Counted) -> str:
+    """The model's name and size, the share that a token uses and that is trained where that is
+    less, and the fields that were not read.
+    """
+    whole, active, trained = (
+        format_parameters(count) for count in (model.parameters, model.active, model.trainable)
+    )
+    text = f"{printable(model.name)}, {whole} parameters"
+    text += f", {active} of them for a token" if active != whole else ""
+    text += f", {trained} trained" if trained != whole else ""
+    return text + (f"; not read: {', '.join(model.unread)}" if model.unread else "")
+
+
+def kept_free(request: Request | None, *, searched: bool) -> str:
+    """Text of the device memory that no plan may use: reserved by the user, and the headroom of
+    a search.
+    """
+    if request is None:
+        return ""
+    size = (
+        format_bytes(request.reserve_bytes)
+        if request.reserve_bytes
+        else format_percent(request.reserve_fraction)
+    )
+    reserve = (
+        [f"{size} more is kept free (--memory-reserve)"]
+        if request.reserve_bytes or request.reserve_fraction
+        else []
+    )
+    share = f"plans leave {format_percent(request.headroom, digits=0)} of it free (--headroom)"
+    return ", ".join([*([share] if searched and request.headroom else []), *reserve])
+
+
+def prediction_lines(
+    p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
+) -> list[Line]:
+    """Lines (label, text) of the cluster, the step, its speed, the verdict on memory, and the
+    inputs that are assumed.
+
+    Args:
+        kept: what memory is kept free, as text.
+        classes, fitting: as `verdict` takes them.
+    """
+    low, high = p.interval_s
+    said = {source.quantity: source for source in p.sources}
+    parts = [said[name] for name in ("nodes", "switches", "links between zones") if name in said]
+    cluster = [
+        (f"{s.value} (assumed)" if s.origin.evidence is Evidence.ASSUMED else s.value)
+        for s in parts
+    ] or [p.cluster]
+    idle = f"{p.devices:,} of {p.devices + p.idle_devices:,}; {p.idle_devices:,} stay idle"
+    assumed = dict.fromkeys(s.quantity for s in p.sources if s.origin.evidence is Evidence.ASSUMED)
+    return [
+        ("Cluster", "; ".join(cluster)),
+        *([("Devices", idle)] if p.idle_devices else []),
+        ("Step", f"{p.step_time_s:.4g} s (80 % interval {low:.4g} to {high:.4g} s)"),
+        (
+            "Speed",
+            (
+                f"{p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_device:,.1f} tokens/s/device,"
+                f" MFU {format_percent(p.mfu_causal)} (causal attention),"
+                f" {format_percent(p.mfu_full)} (full)"
+            ),
+        ),
+        *(
+            [("Cost", cost_text(p.spending))]
+            if p.spending is not None and p.spending.usd is not None
+            else []
+        ),
+        ("Memory", verdict(p, kept=kept, classes=classes, fitting=fitting)),
+        *([("Assumed", ", ".join(assumed))] if assumed else []),
+    ]
+
+
+def cost_text(spending: Spending) -> str:
+    """Dollars of a step, of a billion tokens and of an hour, the share of network egress, and
+    the devices that are paid for.
+    """
+    assert spending.usd is not None
+    egress = (
+        f", {format_dollars(spending.egress_usd)} of it for bytes between zones"
+        if spending.egress_usd
+        else ""
+    )
+    paid, working = sum(spending.paid_devices), sum(spending.working_devices)
+    idle = f", {paid - working:,} of which idle in a node that works" if paid > working else ""
+    return (
+        f"{format_dollars(spending.usd)} a step{egress},"
+        f" {format_dollars(spending.usd_per_billion_tokens or 0.0)} a billion tokens;"
+        f" {format_dollars(spending.usd_per_hour or 0.0)} an hour for {paid:,} devices{idle}"
+    )
+
+
+def verdict(
+    p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
+) -> str:
+    """The verdict on memory: how full the fullest device is, with a warning where it is nearly
+    full; or by how much it does not fit, and the changes that would fit.
+
+    Args:
+        kept: what memory is kept free, as text.
+        classes: devices of each class as text, of a general plan.
+        fitting: changes that fit.
+    """
+    room = p.capacity_bytes
+    share = p.reserved_bytes / room
+    if p.fits:
+        fits = (
+            f"fits: the fullest device holds {format_percent(share)} of the {format_bytes(room)}"
+            " that a program can allocate"
+        )
+        fits += host_share(p.host_memory)
+        if p.full_bytes:
+            fits += (
+                f", {format_bytes(p.full_bytes - p.reserved_bytes)} less than if all parameters"
+                " were trained"
+            )
+        more = WARNING if share > TIGHT else kept
+        return f"{fits}; {more}" if more else fits
+    hint = f"; fits with {' or '.join(fitting)}" if fitting else ""
+    blocks = (
+        "; its tensors fit, its allocator's blocks do not: PyTorch frees blocks and asks again in"
+        " every step, for a time not priced"
+    )
+    on_devices = p.reserved_bytes > p.capacity_bytes
+    return (
+        f"{misfit_text(p, classes=classes)}{hint}{blocks if on_devices and _tensors_fit(p) else ''}"
+    )
+
+
+def host_share(hosts: tuple[HostMemory, ...]) -> str:
+    """Text of the share of host memory that the fullest node uses, for the verdict; empty =
+    nothing is offloaded.
+    """
+    if not hosts:
+        return ""
+    host = hosts[0]
+    of = (
+        f"{format_percent(host.need / host.capacity)} of the {format_bytes(host.capacity)}"
+        if host.capacity
+        else format_bytes(host.need)
+    )
+    return (
+        f", and the fullest node needs {of} of its host memory"
+        if host.capacity
+        else f", and the fullest node needs {of} of host memory"
+    )
+
+
+def _tensors_fit(p: Prediction) -> bool:
+    """True if every stage fits without the blocks that the allocator keeps beyond what is
+    allocated.
+    """
+    return all(
+        s.reserved - dict(s.items).get("fragmentation", 0) <= (s.capacity or p.capacity_bytes)
+        for s in p.stages
+    )

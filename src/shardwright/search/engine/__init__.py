@@ -1,1 +1,0 @@
-"""Engines that run the independent tasks of a search: in this process, in others, or on Ray."""

@@ -1,0 +1,259 @@
+"""Exact search for small problems on uniform or mixed clusters: cut, device sets, trees,
+microbatches and order together.
+
+Best first over shapes (plans but for their order): all stages are priced once; a closed-form bound
+of every shape; then, in the order of these bounds, the longest path of every order that fits in
+memory; then the simulated step of those that may still win.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import asdict
+from functools import lru_cache, partial
+from math import inf, prod
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem
+from shardwright.progress import Progress
+from shardwright.search.certificate import Certificate, Counts, assert_sound
+from shardwright.search.exact.best_first_shapes import Best, best_first, run_orders
+from shardwright.search.exact.exact_space import ExactSpace, Partition, partitions, stage_trees
+from shardwright.search.exact.find_exact_lanes import search_lanes
+from shardwright.search.exact.plan_shapes import Messages, plan_of_stages, shape_tasks
+from shardwright.search.exact.stage_options import StageOption, chain_blocks, together
+from shardwright.search.exact.stage_prices import (
+    NEVER,
+    StageChoices,
+    StagePrices,
+    member_counts,
+    shape_bounds,
+)
+from shardwright.search.exact.static_orders import num_orders, pipeline_orders
+from shardwright.search.grid.find_best_grid import problem_text
+from shardwright.search.search_answer import GeneralAnswer
+from shardwright.search.search_limit import Limit, Stops, limit_of, progress_text
+from shardwright.search.universal_bound import universal_seconds
+from shardwright.simulator.plan_simulation import fits_hosts
+from shardwright.strategy.plan.plan import Plan
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Priced:
+    """A partition with the choices of its stages and the bounds of its shapes.
+
+    Args:
+        bounds: seconds that no order of each of its shapes is below (flat; inf: none fits in
+            memory).
+        jitter: of the devices that work.
+    """
+
+    partition: Partition
+    choices: tuple[StageChoices, ...]
+    bounds: FloatArray
+    jitter: float
+
+    def options(self, shape: int) -> tuple[StageOption, ...]:
+        """The stages of one shape."""
+        places = np.unravel_index(shape, tuple(len(c.options) for c in self.choices))
+        return together(tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True)))
+
+    def rooms(self, shape: int) -> tuple[int, ...]:
+        """Microbatches in flight that fit in memory on each stage of a shape."""
+        return tuple(option.room for option in self.options(shape))
+
+
+def find_exact(
+    problem: Problem,
+    space: ExactSpace,
+    *,
+    time_limit_s: float = float("inf"),
+    stops: Stops | None = None,
+    prices: StagePrices | None = None,
+    progress: Progress | None = None,
+) -> GeneralAnswer[None]:
+    """The plan of `space` with the least simulated step (tier S) that fits in memory, certified.
+
+    Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of
+    what is left; members that nobody looked at count as bounded then.
+
+    Args:
+        stops: of an earlier search, to repeat it.
+        prices: stages already priced for this problem and space.
+
+    Raises:
+        OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits in
+        memory. StrategyError: the model is no chain, or shares weights between blocks.
+    """
+    begun = time.monotonic()
+    limit = limit_of(time_limit_s, stop_at=stops.search if stops else None)
+    counts, best = Counts(), Best()
+    messages: Messages = {}
+    prices = prices or StagePrices(problem=problem, space=space)
+    ranked, unpriced = _priced(problem, space, prices, counts, limit, progress)
+    lower = universal_seconds(problem) if unpriced else inf
+    queue = [
+        (number, shape)
+        for number, priced in enumerate(ranked)
+        for shape in range(len(priced.bounds))
+    ]
+    bounds = np.concatenate([np.zeros(0), *(priced.bounds for priced in ranked)])
+
+    def look(at: int) -> None:
+        number, shape = queue[at]
+        _refine(problem, space, ranked[number], shape, best=best, counts=counts, messages=messages)
+
+    left, lower = best_first(
+        bounds, look, best=best, floor=lower, limit=limit, words="run orders", progress=progress
+    )
+    for at in left:
+        priced = ranked[queue[at][0]]
+        live, fitting = _fitting(
+            len(priced.choices), priced.partition.microbatches, priced.rooms(int(queue[at][1]))
+        )
+        counts.infeasible += live - len(fitting)
+        counts.bounded_b0 += len(fitting)
+    if space.lanes > 1:
+        floor = universal_seconds(problem)
+        lower = min(
+            lower,
+            search_lanes(
+                problem,
+                space,
+                best=best,
+                counts=counts,
+                floor=floor,
+                limit=limit,
+                progress=progress,
+            ),
+        )
+    if best.plan is None:
+        raise InfeasibleError(
+            f"none of {counts.enumerated} plans fits in memory",
+            hint="more or larger devices, a smaller model, or fewer samples a microbatch",
+        )
+    return GeneralAnswer(
+        strategy=best.plan,
+        certificate=_certified(problem, space, best.seconds, counts, lower, limit),
+        detail=None,
+        search_time_s=time.monotonic() - begun,
+        waited=limit.waited,
+    )
+
+
+def _priced(
+    problem: Problem,
+    space: ExactSpace,
+    prices: StagePrices,
+    counts: Counts,
+    limit: Limit,
+    progress: Progress | None,
+) -> tuple[list[_Priced], bool]:
+    """Every partition with bounds of its shapes, illegal members and duplicates counted; and
+    True if time ran out.
+    """
+    result: list[_Priced] = []
+    late = False
+    whole = list(partitions(problem, space, blocks=chain_blocks(problem)))
+    for turn, partition in enumerate(whole):
+        if progress is not None:
+            progress(
+                progress_text("price stages", best_s=inf, lower_s=0.0, limit=limit),
+                turn,
+                len(whole),
+            )
+        late = late or limit.ends(found=any((p.bounds < inf).any() for p in result))
+        if late:
+            trees = (sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices)
+            unpriced = prod(trees) * num_orders(len(partition.ends), partition.microbatches)
+            counts.enumerated += unpriced
+            counts.bounded_b0 += unpriced
+            continue
+        choices = prices.choices(partition)
+        members = member_counts(choices, partition.microbatches)
+        counts.enumerated += members.enumerated
+        counts.illegal += members.illegal
+        counts.duplicates += members.duplicates
+        factor, bounds = (
+            jitter_among(problem, partition.working),
+            shape_bounds(choices, partition.microbatches).ravel(),
+        )
+        seconds = np.where(bounds < NEVER, bounds / PICOSECONDS_PER_SECOND * factor, inf)
+        result.append(_Priced(partition=partition, choices=choices, bounds=seconds, jitter=factor))
+    return result, late
+
+
+@lru_cache(maxsize=4096)
+def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[int, IntArray]:
+    """Number of orders that do not deadlock, and those of them whose microbatches in flight fit
+    in `rooms`.
+    """
+    orders, peaks = pipeline_orders(stages, microbatches)
+    return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
+
+
+def _refine(
+    problem: Problem,
+    space: ExactSpace,
+    priced: _Priced,
+    shape: int,
+    *,
+    best: Best,
+    counts: Counts,
+    messages: Messages,
+) -> None:
+    """Compute the longest paths of all orders of a shape, then simulate those whose path is
+    below the best.
+    """
+    options, microbatches = priced.options(shape), priced.partition.microbatches
+    live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
+    counts.infeasible += live - len(orders)
+    tasks = shape_tasks(
+        problem, options, microbatches=microbatches, shards=space.shards, messages=messages
+    )
+
+    def plan_of(order: IntArray) -> Plan:
+        return plan_of_stages(
+            problem, options, microbatches=microbatches, order=order, shards=space.shards
+        )
+
+    run_orders(
+        tasks,
+        orders,
+        jitter=priced.jitter,
+        best=best,
+        counts=counts,
+        plan_of=plan_of,
+        fits=partial(fits_hosts, problem),
+    )
+
+
+def _certified(
+    problem: Problem, space: ExactSpace, best_s: float, counts: Counts, lower_s: float, limit: Limit
+) -> Certificate:
+    """The certificate of an exact search: the fate of every member, and a lower bound of all.
+
+    Args:
+        lower_s: no member that was not simulated is faster.
+    """
+    lower_s = min(lower_s, best_s)
+    universal = 1.0 - universal_seconds(problem) / best_s
+    assert_sound(best_s=best_s, lower_bound_s=lower_s, universal_gap=universal)
+    return Certificate(
+        space=space.text(),
+        digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest(),
+        **asdict(counts),
+        best_s=best_s,
+        lower_bound_s=lower_s,
+        gap=(best_s - lower_s) / best_s,
+        optimal=lower_s >= best_s,
+        universal_gap=universal,
+        stopped_at=limit.stopped_at,
+    )

@@ -1,0 +1,155 @@
+"""Shapes (plans without their order), lowered once by the functions that lower every plan; an
+order changes only a few links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.arrays import IntArray
+from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, sharings_of_stage
+from shardwright.program.orders.action_rows import TABLE_SEARCH
+from shardwright.program.plan_lowering import lower_plan
+from shardwright.program.plan_program import Program, TaskShape, chunks_of, device_classes
+from shardwright.program.problem import Problem
+from shardwright.program.stages.stage_messages import LaneEdge
+from shardwright.search.exact.stage_options import LANE, StageOption, flight_rows
+from shardwright.search.exact.unordered_tasks import ShapeTasks, tasks_of_shape
+from shardwright.simulator.plan_simulation import lane_edges
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
+from shardwright.strategy.plan.plan import Plan, Shards
+
+Messages = dict[tuple[int, int], LaneEdge]
+"""Edges already derived, by the ids of the options on both sides."""
+
+
+def plan_of_stages(
+    problem: Problem,
+    options: tuple[StageOption, ...],
+    *,
+    microbatches: int,
+    order: IntArray | None = None,
+    shards: tuple[Shards, ...] = (),
+) -> Plan:
+    """The plan of these stages.
+
+    Args:
+        order: (stages, 2 m) actions; None = a table yet to be found.
+    """
+    lane = lane_of(LANE, options, samples=problem.job.global_batch, microbatches=microbatches)
+    found = (
+        NamedOrder(schedule=TABLE_SEARCH, lanes=(LANE,))
+        if order is None
+        else table_of(lane, options, order)
+    )
+    return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(found,), shards=shards)
+
+
+def lane_of(
+    name: str, options: tuple[StageOption, ...], *, samples: int, microbatches: int
+) -> Lane:
+    """A lane of these stages."""
+    return Lane(
+        name=name,
+        samples=samples,
+        microbatches=microbatches,
+        stages=tuple(o.stage for o in options),
+    )
+
+
+def table_of(lane: Lane, options: tuple[StageOption, ...], order: IntArray) -> Table:
+    """The order of a lane; `order`: (stages, 2 m) actions, or more of which those behind are of no
+    meaning.
+    """
+    microbatches = lane.microbatches or 1
+    rows = [
+        (
+            option.parts.devices[0],
+            tuple(
+                _action(chunk, int(code), microbatches) for code in order[chunk, : 2 * microbatches]
+            ),
+        )
+        for chunk, option in enumerate(options)
+    ]
+    return Table(lanes=(lane.name,), rows=tuple(sorted(rows)))
+
+
+def _action(chunk: int, code: int, microbatches: int) -> Action:
+    return Action(
+        chunk=chunk, kind=Kind.F if code < microbatches else Kind.B, microbatch=code % microbatches
+    )
+
+
+def shape_tasks(
+    problem: Problem,
+    options: tuple[StageOption, ...],
+    *,
+    microbatches: int,
+    shards: tuple[Shards, ...] = (),
+    messages: Messages,
+) -> ShapeTasks:
+    """Tasks of the plan of these stages, without the links of its order.
+
+    Args:
+        options: as they are `together`.
+        messages: edges already derived; new ones are added.
+    """
+    program, costs, blocking = _lowered(
+        problem, options, microbatches=microbatches, shards=shards, messages=messages
+    )
+    return tasks_of_shape(problem, program, costs, blocking=blocking)
+
+
+def _lowered(
+    problem: Problem,
+    options: tuple[StageOption, ...],
+    *,
+    microbatches: int,
+    shards: tuple[Shards, ...],
+    messages: Messages,
+) -> tuple[Program, StageCosts, bool]:
+    """The Program under the order that runs all forwards first, its costs, and True if sends
+    block their sender.
+    """
+    plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
+    stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))
+    families: dict[tuple[int, int, int], FamilyCosts] = {}
+    shared: list[Sharing] = []
+    for chunk, option in enumerate(options):
+        families |= {(0, chunk, index): cost for index, cost in enumerate(option.families)}
+        own = sharings_of_stage(replace(option.parts, chunk=chunk), option.holdings)
+        shared += [
+            (key, h, by, tuple((0, chunk, segment) for *_, segment in uses))
+            for key, h, by, uses in own
+        ]
+    costs = StageCosts.of(problem, plan, (stages,), families, shared)
+    rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
+    classes = device_classes((stages,), rows)
+    shape = TaskShape(
+        tied={},
+        pieces=costs.pieces,
+        coupled=costs.coupled,
+        holders=costs.holders_of(classes),
+        gathers=costs.gathers,
+        blocking=problem.runtime.blocks_sends(chunks_of(classes)),
+        reduces_last=not problem.runtime.overlap_grad_reduce,
+    )
+    edges = tuple(_edge(problem, options, chunk, messages) for chunk in range(1, len(options)))
+    return (
+        lower_plan(plan, stages=(stages,), rows=rows, classes=classes, edges=edges, shape=shape),
+        costs,
+        shape.blocking,
+    )
+
+
+def _edge(
+    problem: Problem, options: tuple[StageOption, ...], chunk: int, messages: Messages
+) -> LaneEdge:
+    """The edge into stage `chunk` from the one before it."""
+    pair = options[chunk - 1], options[chunk]
+    key = id(pair[0]), id(pair[1])
+    if key not in messages:
+        (messages[key],) = lane_edges(problem, (pair[0].parts, replace(pair[1].parts, chunk=1)))
+    found = messages[key]
+    return replace(found, edge=replace(found.edge, source=chunk - 1, target=chunk))

@@ -1,0 +1,420 @@
+"""Options of one stage of a small plan: a tree on its devices, priced by the functions that
+price general plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+
+from shardwright.arrays import IntArray, distinct
+from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.network.gemm_overlap import with_overlap_of, without_fused_overlap
+from shardwright.cost.network.plan_groups import plan_units, working_problem
+from shardwright.cost.step.device_family_costs import Shape, family_costs
+from shardwright.cost.step.stage_costs import FamilyCosts, StageCosts, sharings_of_stage
+from shardwright.errors import StrategyError
+from shardwright.hardware.cluster import Cluster
+from shardwright.hardware.device_list import DeviceList
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.program.orders.action_rows import TABLE_SEARCH, ActionRows
+from shardwright.program.plan_lowering import lower_plan
+from shardwright.program.plan_program import TaskShape, device_classes
+from shardwright.program.problem import Problem
+from shardwright.program.stages.held_parameters import Holdings, plan_holdings
+from shardwright.program.stages.stage_messages import border_layout
+from shardwright.program.stages.stage_segments import StageParts, plan_stages
+from shardwright.program.task_arrays import TaskKind
+from shardwright.schedules.action_table import B, F
+from shardwright.search.exact.stage_split_trees import tree_placements
+from shardwright.simulator.peak_device_memory import plan_memory
+from shardwright.simulator.peak_host_memory import host_memory
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import NamedOrder
+from shardwright.strategy.plan.plan import Plan, Shards
+from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.stages import Item, Stage
+from shardwright.strategy.verify.check_plan import verify
+
+LANE = "main"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StageOption:
+    """One stage of a plan with its price; equal only to itself.
+
+    Args:
+        stage: as a plan says it.
+        parts: resolved, as chunk 0.
+        families, holdings: as `StageCosts` has them, of chunk 0.
+        forward, backward: picoseconds of a microbatch on each family.
+        reduced: of the last bucket of its gradients.
+        update: of the
+        optimizer, the slowest family.
+        own_update: of it what depends on no other device, if states are not sharded.
+        room: most
+        microbatches in flight that fit in every device's memory, at most all.
+        alike: equal for options that cost the same in every plan.
+        leaves: a tensor-parallel group of it leaves its island, so that no stage of its plan has
+            fused overlap (`cost.overlap`).
+        plain: the
+        same stage without it; None: it is as it is here.
+    """
+
+    stage: Stage
+    parts: StageParts
+    families: tuple[FamilyCosts, ...]
+    holdings: Holdings
+    forward: IntArray
+    backward: IntArray
+    reduced: IntArray
+    update: int
+    own_update: int
+    room: int
+    alike: object
+    leaves: bool = False
+    plain: StageOption | None = None
+
+    @property
+    def copies(self) -> bool:
+        """True if devices may compute the same; readers wait for one of them."""
+        return any(_copies(placement.split) for placement in self.stage.placements)
+
+
+def _copies(split: Split | None) -> bool:
+    return split is not None and (split.dim is Dim.REPLICATE or any(map(_copies, split.children)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Illegal:
+    """The rule that a stage breaks."""
+
+    rule: str
+
+
+def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:
+    """(run, its number of blocks) of the model's chain.
+
+    Raises:
+        StrategyError: the blocks are no chain, or share weights (rules ``search.chain``,
+        ``search.tied``): this search leaves both out.
+    """
+    runs = problem.model.runs
+    for before, run in zip((None, *runs), runs, strict=False):
+        if run.inputs != (() if before is None else (before.name,)):
+            raise StrategyError(
+                f"{run.name} does not follow the block before it alone",
+                hint="this search cuts chains only",
+                rule="search.chain",
+            )
+    if any(
+        p.tied_to for block in problem.model.blocks for o in block.operators for p in o.parameters
+    ):
+        raise StrategyError(
+            "weights are shared between blocks",
+            hint="this search prices stages one by one",
+            rule="search.tied",
+        )
+    return tuple((run.name, run.count) for run in runs)
+
+
+def chain_blocks(problem: Problem) -> int:
+    """Blocks of the chain."""
+    return sum(count for _, count in chain_items(problem))
+
+
+def items_between(problem: Problem, first: int, end: int) -> tuple[Item, ...]:
+    """Blocks first .. end - 1 of the chain as a stage's items."""
+    found, passed = [], 0
+    for name, count in chain_items(problem):
+        here = min(end, passed + count) - max(first, passed)
+        if here > 0:
+            found.append(Item(name=name, count=here if count > 1 else 0))
+        passed += count
+    return tuple(found)
+
+
+def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator, ...]:
+    """Operators of blocks first .. end - 1 of the chain."""
+    names = {item.name for item in items_between(problem, first, end)}
+    model = problem.model
+    return tuple(
+        o for run in model.runs if run.name in names for o in model.blocks[run.block].operators
+    )
+
+
+def capacities(cluster: Cluster) -> tuple[int, ...]:
+    """Bytes of each device."""
+    return tuple(
+        g.kind.accelerator.memory_bytes
+        for g in cluster.groups
+        for _ in range(g.count * g.kind.num_devices)
+    )
+
+
+def stage_of_blocks(
+    problem: Problem, *, first: int, end: int, tree: Split | None, base: int
+) -> Stage:
+    """Blocks first .. end - 1 of the chain under one tree that begins at device `base`."""
+    operators = operators_between(problem, first, end)
+    return Stage(
+        items=items_between(problem, first, end),
+        base=base,
+        placements=tree_placements(tree, operators),
+    )
+
+
+def price_stage(
+    problem: Problem,
+    stage: Stage,
+    *,
+    first: int,
+    end: int,
+    microbatches: int,
+    working: tuple[int, ...],
+    shards: tuple[Shards, ...] = (),
+) -> StageOption | Illegal:
+    """Price of one stage with blocks first to end - 1, for any other stages on other devices.
+
+    Args:
+        microbatches: that the global batch is cut into.
+        working: devices of all stages, by number.
+    """
+    plan, chunk = _around(
+        problem, stage, first=first, end=end, microbatches=microbatches, shards=shards
+    )
+    path = f"lane {LANE} / stage {chunk}"
+    violations = verify(
+        plan,
+        model=problem.model,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
+    broken = next(
+        (
+            v
+            for v in violations
+            if not v.path.startswith(f"lane {LANE} / stage") or f"{v.path} ".startswith(f"{path} ")
+        ),
+        None,
+    )
+    if broken is not None:
+        return Illegal(rule=broken.rule)
+    try:
+        # One family a device: which devices are alike depends on the stages around.
+        parts = replace(plan_stages(plan, model=problem.model, unfolded=True)[0][chunk], chunk=0)
+        islands = plan_units(problem)[0]
+        holdings = plan_holdings(
+            ((parts,),), model=problem.model, length=problem.job.sequence_length, islands=islands
+        )
+        found = _option(
+            problem, plan, stage, parts, holdings, microbatches=microbatches, working=working
+        )
+        if not _has_islands(problem) or (apart := without_fused_overlap(problem)) is problem:
+            return found
+        plain = _option(
+            apart, plan, stage, parts, holdings, microbatches=microbatches, working=working
+        )
+    except StrategyError as error:
+        return Illegal(rule=error.rule or "lower")
+    leaves = with_overlap_of(problem, (parts,)) is not problem
+    return replace(
+        plain if leaves else found,
+        plain=plain,
+        leaves=leaves,
+        alike=(leaves, found.alike, plain.alike),
+    )
+
+
+def together(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
+    """Stages with the changes that they make to each other in one plan."""
+    if not any(option.leaves for option in options):
+        return options
+    return tuple(option.plain or option for option in options)
+
+
+def _has_islands(problem: Problem) -> bool:
+    """True if the devices lie in more than one island."""
+    return len(distinct(plan_units(problem)[0].of(np.arange(problem.cluster.num_devices)))) > 1
+
+
+def _option(
+    problem: Problem,
+    plan: Plan,
+    stage: Stage,
+    parts: StageParts,
+    holdings: Holdings,
+    *,
+    microbatches: int,
+    working: tuple[int, ...],
+) -> StageOption:
+    """Price of a stage of a legal plan."""
+    # A stage's costs depend on the others by whether there are any (a pipeline's communicator), by
+    # who sums the norm and who shares cards.
+    problem = working_problem(problem, working)
+    shape = Shape(
+        devices=DeviceList.of(working), sets=1 if len(parts.devices) == len(working) else 2
+    )
+    families = tuple(
+        family_costs(problem, plan, parts, index, holdings=holdings, shape=shape)
+        for index in range(len(parts.families))
+    )
+    costs = StageCosts.of(
+        problem,
+        plan,
+        ((parts,),),
+        {(0, 0, i): cost for i, cost in enumerate(families)},
+        sharings_of_stage(parts, holdings),
+    )
+    numbers = range(len(families))
+    steps = [costs.step(0, 0, i) for i in numbers]
+    update = [
+        float(s.optimizer_s[0]) - float(s.update_s[0]) + float(s.update_s[0] + s.after_s[0])
+        for s in steps
+    ]
+    pieces = costs.pieces[0, 0]
+    reduced = picoseconds(np.array([float(s.reduce_s[0]) for s in steps]))
+    return StageOption(
+        stage=stage,
+        parts=parts,
+        families=families,
+        holdings=holdings,
+        forward=picoseconds(np.array([costs.seconds(0, 0, i, 0, TaskKind.F) for i in numbers])),
+        backward=picoseconds(np.array([costs.seconds(0, 0, i, 0, TaskKind.B) for i in numbers])),
+        reduced=reduced - reduced * (pieces - 1) // pieces,
+        update=int(picoseconds(np.array(update)).max()),
+        own_update=int(picoseconds(np.array([float(s.update_s[0]) for s in steps])).max()),
+        room=_room(problem, plan, costs, parts, microbatches=microbatches),
+        alike=_alike(problem, parts, families, holdings),
+    )
+
+
+def _around(
+    problem: Problem,
+    stage: Stage,
+    *,
+    first: int,
+    end: int,
+    microbatches: int,
+    shards: tuple[Shards, ...],
+) -> tuple[Plan, int]:
+    """A plan with this stage and all other blocks on its first device; and the stage's number."""
+    blocks = chain_blocks(problem)
+    before = (
+        ()
+        if not first
+        else (stage_of_blocks(problem, first=0, end=first, tree=None, base=stage.base),)
+    )
+    after = (
+        ()
+        if end == blocks
+        else (stage_of_blocks(problem, first=end, end=blocks, tree=None, base=stage.base),)
+    )
+    lane = Lane(
+        name=LANE,
+        samples=problem.job.global_batch,
+        microbatches=microbatches,
+        stages=(*before, stage, *after),
+    )
+    order = NamedOrder(schedule=TABLE_SEARCH, lanes=(LANE,))
+    return Plan(
+        devices=problem.cluster.num_devices, lanes=(lane,), orders=(order,), shards=shards
+    ), len(before)
+
+
+def _room(
+    problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *, microbatches: int
+) -> int:
+    """Most microbatches in flight with which no device of the stage exceeds its memory and no
+    node its host memory; 0 = not even one fits.
+    """
+    capacity = capacities(problem.cluster)
+    alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
+    rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
+    classes = device_classes(((parts,),), rows)
+    shape = TaskShape(
+        tied={},
+        pieces={},
+        coupled={},
+        holders={},
+        gathers=False,
+        blocking=False,
+        reduces_last=False,
+    )
+    program = lower_plan(
+        alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape
+    )
+    for flying in range(microbatches, 0, -1):
+        flown = replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying))
+        memory = plan_memory(problem, flown, costs)
+        hosts = host_memory(problem, flown, costs)
+        if all(
+            m.reserved <= capacity[c.devices[0]] for m, c in zip(memory, classes, strict=True)
+        ) and not any(h.lacking for h in hosts):
+            return flying
+    return 0
+
+
+def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
+    """(kind, microbatch) of a row: `flying` forwards, then backwards and forwards in turns, then
+    the other backwards.
+    """
+    row = [(F, k) for k in range(flying)]
+    for k in range(microbatches):
+        row.append((B, k))
+        if k + flying < microbatches:
+            row.append((F, k + flying))
+    return row
+
+
+def flight_rows(devices: tuple[DeviceList, ...], microbatches: int, *, flying: int) -> ActionRows:
+    """One row of `flights` of every stage (given its devices)."""
+    row = flights(microbatches, flying)
+    turn = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
+    kind, microbatch = (
+        np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True)
+    )
+    zero = np.zeros(len(kind), dtype=np.int32)
+    return ActionRows(
+        devices=tuple(devices[stage] for stage in turn),
+        row_start=(np.arange(len(devices) + 1) * len(row)).astype(np.int32),
+        kind=kind.astype(np.int8),
+        lane=zero,
+        chunk=np.repeat(np.array(turn), len(row)).astype(np.int32),
+        microbatch=microbatch.astype(np.int32),
+        slice=zero,
+    )
+
+
+def _alike(
+    problem: Problem, parts: StageParts, families: tuple[FamilyCosts, ...], holdings: Holdings
+) -> object:
+    """Key of a stage in all plans: the costs of its families, the groups of its reductions, and
+    the places of its input and output.
+    """
+    width, length = problem.model.hidden, problem.job.sequence_length
+    ends = (
+        border_layout(parts.segments[0], width=width, length=length, out=False),
+        border_layout(parts.segments[-1], width=width, length=length, out=True),
+    )
+    return (
+        parts.base,
+        parts.families,
+        ends,
+        _exact(families),
+        tuple(sorted(holdings.items(), key=lambda item: item[0])),
+    )
+
+
+def _exact(value: object) -> object:
+    """A value of dataclasses, tuples and arrays as a hashable key, bit by bit."""
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype.str, value.tobytes()
+    if isinstance(value, tuple):
+        return tuple(_exact(one) for one in value)
+    if is_dataclass(value):
+        return tuple(_exact(getattr(value, field.name)) for field in fields(value))
+    return value

@@ -1,0 +1,145 @@
+"""Split trees of small stages: all of a given depth, cut dims and weights, up to the exchange of
+equal devices.
+
+A labelled tree names its leaves by the class of devices they are of; `split_on` puts it on devices.
+One tree rules a whole stage: for operators of a class that lack the dim of a cut, the cut is a copy
+(heads are cut in attention and its core, hidden rows and columns outside the core).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise, product
+
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.operator import Operator
+from shardwright.model.ir.tensor_dims import Dim
+from shardwright.strategy.plan.split_tree import Split
+from shardwright.strategy.plan.stages import Placement, Selector
+from shardwright.strategy.verify.stage_rules import has_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A cut of `dim` into parts of these weights; a child is a Node, or the label of one device."""
+
+    dim: Dim
+    weights: tuple[int, ...]
+    children: tuple[Node | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeSpace:
+    """Depths, dims and weights of the trees of a space.
+
+    Args:
+        dims: that a cut may be of.
+        weights: of the first of two parts, the second one's being 1.
+        depth: most cuts one below the other.
+    """
+
+    dims: tuple[Dim, ...] = (Dim.BATCH, Dim.HEADS, Dim.HIDDEN)
+    weights: tuple[int, ...] = (1, 2, 3)
+    depth: int = 2
+
+
+def labelled_trees(
+    counts: tuple[int, ...], space: TreeSpace, *, depth: int | None = None
+) -> Iterator[Node | int]:
+    """Every tree with `counts[label]` leaves of each label.
+
+    Two parts: any weights of the space, any two trees (both orders of unequal ones: the first takes
+    the larger share, or what rounding leaves). Three parts or more are equal: of one tree each, or
+    single devices in the order of their labels.
+
+    Args:
+        depth: cuts that are left; None = the space's.
+    """
+    left = space.depth if depth is None else depth
+    total = sum(counts)
+    if total == 1:
+        yield counts.index(1)
+    if total < 2 or not left:
+        return
+    for dim in space.dims:
+        for first in product(*(range(n + 1) for n in counts)):
+            second = tuple(n - k for n, k in zip(counts, first, strict=True))
+            if not 0 < sum(first) < total:
+                continue
+            for one, two in product(
+                labelled_trees(first, space, depth=left - 1),
+                labelled_trees(second, space, depth=left - 1),
+            ):
+                for weight in space.weights:
+                    yield Node(dim=dim, weights=(weight, 1), children=(one, two))
+        for parts in range(3, total + 1):
+            if all(n % parts == 0 for n in counts):
+                for child in labelled_trees(
+                    tuple(n // parts for n in counts), space, depth=left - 1
+                ):
+                    yield Node(dim=dim, weights=(1,) * parts, children=(child,) * parts)
+            elif parts == total:
+                yield Node(
+                    dim=dim,
+                    weights=(1,) * parts,
+                    children=tuple(label for label, n in enumerate(counts) for _ in range(n)),
+                )
+
+
+def split_on(tree: Node | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
+    """The tree as a split of these devices (by label, in rising order); offsets count from the
+    lowest device.
+    """
+    left = [iter(sorted(some)) for some in devices]
+    return _split(tree, left)[0]
+
+
+def _split(tree: Node | int, left: list[Iterator[int]]) -> tuple[Split | None, int]:
+    """(the split, its lowest device)."""
+    if isinstance(tree, int):
+        return None, next(left[tree])
+    below = [_split(child, left) for child in tree.children]
+    base = min(device for _, device in below)
+    offsets = tuple(device - base for _, device in below)
+    strides = {b - a for a, b in pairwise(offsets)}
+    alike = len(set(tree.weights)) == 1 and all(
+        child == tree.children[0] for child in tree.children
+    )
+    if (
+        alike
+        and len(strides) == 1
+        and offsets[0] == 0
+        and all(split == below[0][0] for split, _ in below)
+    ):
+        return Split(
+            dim=tree.dim, parts=len(below), step=strides.pop(), children=(below[0][0],)
+        ), base
+    return Split(
+        dim=tree.dim, parts=tree.weights, step=offsets, children=tuple(split for split, _ in below)
+    ), base
+
+
+def tree_placements(tree: Split | None, operators: tuple[Operator, ...]) -> tuple[Placement, ...]:
+    """`tree` for every class of these operators, cuts of dims that a class lacks being copies."""
+    classes: dict[str, set[Dim]] = {}
+    for operator in operators:
+        held = classes.setdefault(operator.klass.value, set())
+        held |= {dim for dim in Dim if has_dim(operator, dim)}
+    by_tree: dict[Split | None, list[str]] = {}
+    for name, dims in classes.items():
+        by_tree.setdefault(_copied(tree, dims), []).append(name)
+    first, *others = by_tree.items()
+    # the first one is for all classes, so that the stream at a stage's border has a place where no
+    # operator of its class runs
+    rest = (
+        Placement(select=Selector(classes=tuple(names)), split=split) for split, names in others
+    )
+    return Placement(select=Selector(), split=first[0]), *rest
+
+
+def _copied(tree: Split | None, dims: set[Dim]) -> Split | None:
+    if tree is None:
+        return None
+    dim = tree.dim if tree.dim in dims else Dim.REPLICATE
+    return replace(tree, dim=dim, children=tuple(_copied(child, dims) for child in tree.children))

@@ -1,0 +1,235 @@
+"""The error of a space in which nothing can run: the tightest constraint, the missing amount,
+and the smallest changes with which something would run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from shardwright.errors import InfeasibleError, StrategyError
+from shardwright.hardware.changed_cluster import effective_memory, limit_devices
+from shardwright.program.problem import Problem, under
+from shardwright.program.rule_violations import facts_of
+from shardwright.progress import Progress
+from shardwright.search.grid.bounds.bounded_space import Crossed, least_offloaded, smallest
+from shardwright.search.grid.feasible_changes import (
+    ChangedRequest,
+    InfeasibleRequest,
+    changed_to,
+    fits,
+    lean,
+    series_of,
+    unpinned_changes,
+)
+from shardwright.search.grid.members.declared_space import Space, parts_of
+from shardwright.search.grid.members.member_arrays import enumerate_members
+from shardwright.simulator.plan_simulation import footprint_of_grid
+from shardwright.simulator.prediction import host_lack
+from shardwright.strategy.grid.grid import Grid, Recompute
+from shardwright.strategy.grid.grid_rules import GridFacts, violations
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.units import format_bytes
+
+NEAR: Final = 24
+"""Numbers of devices below the given one that are tried."""
+MOST_UNPINNED: Final = 2
+"""Pins that are named where nothing is legal."""
+MOST_RAW: Final = 4000
+LONGEST_S: Final = 30.0
+"""Seconds after which no further change is tried."""
+
+
+def nothing_fits(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    crossed: tuple[Crossed, ...],
+    *,
+    capacity: int,
+    hints: bool = True,
+    progress: Progress | None = None,
+) -> InfeasibleError:
+    """The error of a space without a member that fits in `capacity` bytes a device and in the host
+    memory of its nodes.
+
+    Args:
+        hints: also changes that were tried and fit, as `trials.series_of` lists them; without them
+            the error costs no search.
+    """
+    parts = [
+        (under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity))
+        for part in crossed
+    ]
+    found = [
+        least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None
+    ]
+    # Where options are searched, changes are tried with the first value of each.
+    first = parts_of(problem, space)[0]
+    problem = under(problem, first.chosen)
+    if not found:
+        return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))
+    grid, stage = min(found, key=lambda least: least[1].reserved)
+    if stage.reserved <= capacity:
+        # The smallest strategy fits its devices, and would have been found if it fitted its nodes.
+        itself = grid, max(footprint_of_grid(problem, grid)[1], key=lambda one: one.lacking)
+        offloads = [least_offloaded(own, part, most=capacity) for own, part in parts]
+        grid, host = min([itself, *filter(None, offloads)], key=lambda one: one[1].lacking)
+        message = (
+            f"the strategy that lacks least of it ({print_grid(grid)}) does not fit"
+            f" {host_lack((host,))}"
+        )
+        message, needed = (
+            f"nothing fits: host memory is too small: {message}",
+            f"{format_bytes(host.need)} of host memory a node",
+        )
+    else:
+        need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
+        name, most = max(stage.items, key=lambda item: item[1])
+        message = (
+            f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage"
+            f" {stage.rank} ({format_bytes(most)} of it {name}), {more} more than the"
+            f" {format_bytes(capacity)} of a device that plans may fill"
+        )
+        needed = f"{need} a device"
+    roomy = (
+        ["--headroom 0"] if capacity < stage.reserved <= effective_memory(problem.cluster) else []
+    )
+    asked = InfeasibleRequest(
+        problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity
+    )
+    fitting, complete = _fitting(asked, progress) if hints else ([], True)
+    hint = f"what would fit: {'; or '.join([*roomy, *fitting, needed])}"
+    return InfeasibleError(
+        message,
+        hint=hint if complete else f"{hint} (not all changes were tried in {LONGEST_S:g} s)",
+    )
+
+
+def _fitting(asked: InfeasibleRequest, progress: Progress | None) -> tuple[list[str], bool]:
+    """Texts of the changes with which something fits, the least effort first; and True if all
+    were tried within `LONGEST_S`.
+    """
+    series, begun, found = series_of(asked), time.monotonic(), list[str]()
+    for number, one in enumerate(series):
+        fitting: list[str] = []
+        for change in one.changes:
+            if len(fitting) == one.most or time.monotonic() - begun > LONGEST_S:
+                break
+            if progress is not None:
+                progress(f"look for what would fit: {one.about}", number, len(series))
+            if fits(change, asked.capacity):
+                fitting.append(change.text)
+        found += one.hint_texts(fitting)
+    return found, time.monotonic() - begun <= LONGEST_S
+
+
+def _is_legal(change: ChangedRequest) -> bool:
+    return (
+        enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members
+        > 0
+    )
+
+
+def _nothing_legal(
+    problem: Problem, space: Space, facts: GridFacts, enumerated: int
+) -> InfeasibleError:
+    """The error of a space without a legal member: the rule that the nearest one breaks, and
+    changes that make some member legal.
+    """
+    unpinned = (change for _, change in unpinned_changes(problem, space, facts))
+    hints = [change.text for change in itertools.islice(filter(_is_legal, unpinned), MOST_UNPINNED)]
+    for series in (_fewer_devices(problem, space, facts), _whole_batches(problem, space, facts)):
+        hints += [change.text for change in itertools.islice(filter(_is_legal, series), 1)]
+    return InfeasibleError(
+        f"no legal strategy in the space: {_nearest(problem, space, facts, enumerated)}",
+        hint=(
+            f"what would be legal: {'; or '.join(hints)}"
+            if hints
+            else "pin less, or choose another number of devices or another batch"
+        ),
+    )
+
+
+def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
+    devices = problem.cluster.num_devices
+    tried: set[int] = {devices}
+    near = range(devices - 1, max(devices - 1 - NEAR, 0), -1)
+    halves = (2**power for power in range(devices.bit_length() - 1, -1, -1))
+    for number in (*near, *halves):
+        cluster = limit_devices(problem.cluster, num_devices=number)
+        if cluster.num_devices not in tried:
+            tried.add(cluster.num_devices)
+            changed = replace(problem, cluster=cluster)
+            yield changed_to(f"--max-devices {cluster.num_devices}", problem, space, facts, changed)
+
+
+def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
+    """The next batches that are divisible by more of the devices."""
+    batch, devices = problem.job.global_batch, problem.cluster.num_devices
+    steps = [devices // part for part in range(min(devices, NEAR), 0, -1) if devices % part == 0]
+    larger = sorted({-(-batch // step) * step for step in steps} - {batch})
+    for number in larger:
+        changed = replace(problem, job=replace(problem.job, global_batch=number))
+        yield changed_to(f"--global-batch {number}", problem, space, facts, changed)
+
+
+def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:
+    """The rule broken by the raw member that breaks the fewest rules."""
+    best: tuple[int, str] | None = None
+    for grid in itertools.islice(_raw(lean(space)), MOST_RAW):
+        broken = [f"{v.message} [{v.rule}]" for v in violations(grid, facts=facts)]
+        if grid.pp > 1 and grid.zero > problem.runtime.zero_with_pipeline:
+            broken.append(
+                f"{problem.runtime.name} has no zero{grid.zero} with pp above 1 [runtime.zero]"
+            )
+        if broken and (best is None or len(broken) < best[0]):
+            best = len(broken), broken[0]
+    if best is None:
+        axes = ", ".join(
+            f"{axis} {{{','.join(map(str, space.of(axis)))}}}" for axis in ("tp", "cp", "pp")
+        )
+        only = f" and dp {{{','.join(map(str, space.dp))}}}" if space.dp else ""
+        return f"no tp x cp x pp of {axes}{only} makes {space.devices} devices"
+    return f"each of the {enumerated} members breaks a rule; the nearest, {best[1]}"
+
+
+def _raw(space: Space) -> Iterator[Grid]:
+    """Raw members of the space, one for each combination of the choices that some rule joins."""
+    axes = (
+        "tp",
+        "cp",
+        "pp",
+        "ep",
+        "etp",
+        "sp",
+        "ulysses",
+        "vpp",
+        "schedule",
+        "zero",
+        "recompute_layers",
+    )
+    for values in itertools.product(*(space.of(axis) for axis in axes)):
+        member: dict[str, Any] = dict(zip(axes, values, strict=True))
+        dp, rest = divmod(space.devices, member["tp"] * member["cp"] * member["pp"])
+        if rest or (space.dp and dp not in space.dp):
+            continue
+        try:
+            yield Grid(
+                **member | {"sp": bool(member["sp"])},
+                dp=dp,
+                microbatch=int(space.of("mbs")[0]),
+                recompute=(
+                    Recompute.FULL
+                    if member["recompute_layers"]
+                    else Recompute(str(space.of("recompute")[0]))
+                ),
+                first=space.first,
+                last=space.last,
+                order=space.orders[0],
+            )
+        except StrategyError:
+            continue

@@ -1,0 +1,1 @@
+"""Members of a grid space as arrays: axes, meshes, memory choices, counts."""

@@ -1,0 +1,301 @@
+"""Verification of an answer: enumerate, bound and simulate a random part and all members that
+could still be faster.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.errors import DataError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
+from shardwright.search.certificate import Certificate
+from shardwright.search.grid.bounds.bounded_space import Bounded, Crossed, bound_space, crossed
+from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
+from shardwright.search.grid.find_best_grid import certify, problem_text
+from shardwright.search.grid.members.declared_space import Space
+from shardwright.search.grid.members.member_arrays import member_grid
+from shardwright.search.grid.search_by_mesh import Searched, search
+from shardwright.search.search_answer import Answer
+from shardwright.search.search_limit import Limit
+from shardwright.search.search_request import SEARCH_MEMORY
+from shardwright.search.universal_bound import universal_bound
+from shardwright.simulator.plan_simulation import simulate_grid
+from shardwright.simulator.prediction import host_lack
+from shardwright.strategy.grid.grid_rules import GridFacts, canonical, violations
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.units import format_bytes
+
+SHARE = 0.01
+MOST = 400
+SIMULATED = 20
+"""Of the sample, those that are simulated though their B1 is above the best."""
+DRIFT = 1e-8
+"""What a plan file may differ by: its numbers have nine digits."""
+CROSSED = 3
+"""Of the meshes that no search crossed."""
+REPLAYED = ("infeasible", "bounded_b0", "bounded_b1", "simulated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recheck:
+    """Counts of what was verified, and the largest |S - claimed| / claimed of the answer.
+
+    Args:
+        leaves: of the plan's file that were made again, 0 where there is no file.
+    """
+
+    strategies: int
+    sampled: int
+    contenders: int
+    drift: float
+    leaves: int = 0
+
+
+def recheck(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    answer: Answer,
+    *,
+    capacity: int,
+    generator: random.Random,
+    repeated: Searched | None = None,
+    memory: int = SEARCH_MEMORY,
+    progress: Progress | None = None,
+) -> Recheck:
+    """Verify `answer`'s certificate.
+
+    Every count is made again. A random 1 % of the feasible members (at most MOST) and every member
+    whose bound is below the claimed one are checked against S: B0 <= B1 <= S, and none that fits
+    beats the claimed lower bound.
+
+    Args:
+        repeated: the same search, where it was repeated and compared with the claim already.
+        memory: as of `search`.
+
+    Raises:
+        DataError: a count, a bound or the claim does not hold; says which.
+    """
+    claim = answer.certificate
+    _same_question(claim, problem, space)
+    drift = _holds(problem, facts, answer, capacity)
+    searched = repeated or _replayed(problem, space, facts, answer, capacity, memory)
+    _counted(claim, certify(problem, space, searched))
+    parts = (*searched.crossed, *_left(problem, space, facts, searched, claim, capacity, generator))
+    start = np.cumsum([0, *(part.feasible for part in parts)]).tolist()
+    sample = generator.sample(
+        range(start[-1]), min(MOST, start[-1], max(round(SHARE * start[-1]), 1))
+    )
+    simulated, contenders = set(sample[:SIMULATED]), 0
+    for number, (part, first, end) in enumerate(zip(parts, start, start[1:], strict=False)):
+        if progress is not None:
+            progress("check", number, len(parts))
+        bounded = part.bounded(problem, facts, capacity=capacity)
+        feasible = np.flatnonzero(np.isfinite(bounded.seconds))
+        could_win = feasible[bounded.seconds[feasible] < claim.lower_bound_s * (1 - 1e-9)].tolist()
+        chosen = {
+            int(feasible[place - first]): place in simulated
+            for place in sample
+            if first <= place < end
+        }
+        for place in dict.fromkeys([*could_win, *chosen]):
+            _member(problem, bounded, place, claim, capacity, always=chosen.get(place, False))
+        contenders += len(could_win)
+    return Recheck(
+        strategies=claim.strategies, sampled=len(sample), contenders=contenders, drift=drift
+    )
+
+
+def _left(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    searched: Searched,
+    claim: Certificate,
+    capacity: int,
+    generator: random.Random,
+) -> tuple[Crossed, ...]:
+    """Some of the meshes that were never crossed, whose bounds must be between the claimed one
+    and those of their members.
+    """
+    found: list[Crossed] = []
+    for meshes, seconds, part in searched.left:
+        if float(seconds.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
+            raise DataError(
+                "a mesh that no member was looked at could be faster than the plan's bound",
+                hint="plan again",
+            )
+        for row in generator.sample(range(len(meshes)), min(CROSSED, len(meshes))):
+            one = meshes.take(np.array([row]))
+            bounded = bound_space(
+                under(problem, part.chosen), part, facts, capacity=capacity, meshes=one
+            )
+            found.append(crossed(part, one, bounded, keep=True))
+            least = float(bounded.seconds.min(initial=float("inf")))
+            _ordered(
+                grid_text=f"mesh {row}",
+                lower=float(seconds[row]),
+                upper=least,
+                names="the mesh's bound and B0",
+            )
+    return tuple(found)
+
+
+def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:
+    if claim.digest != space.digest(problem_text(problem)) or claim.space != space.text():
+        raise DataError(
+            "the plan's certificate is for another problem or space",
+            hint="was the file edited, or made by another version?",
+        )
+    gap = (claim.best_s - claim.lower_bound_s) / claim.best_s if claim.best_s > 0 else -1.0
+    if not (
+        0.0 <= gap < 1.0 and abs(claim.gap - gap) <= DRIFT and claim.optimal == (claim.gap == 0.0)
+    ):
+        raise DataError(
+            f"best {claim.best_s:.6g} s and lower bound {claim.lower_bound_s:.6g} s do not make a"
+            f" gap of {claim.gap:.6g}, {'optimal' if claim.optimal else 'not optimal'}",
+            hint="plan again",
+        )
+    universal = 1.0 - universal_bound(problem, space.devices) / claim.best_s
+    if abs(claim.universal_gap - universal) > 1e-6:
+        raise DataError(
+            f"the universal gap is {universal:.6g}, the certificate says {claim.universal_gap:.6g}",
+            hint="plan again",
+        )
+
+
+def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
+    """Check that every strategy of the answer is legal, fits and takes the claimed time; returns
+    the largest deviation.
+    """
+    claims = [
+        (answer.grid, answer.certificate.best_s),
+        *((a.grid, a.step_time_s) for a in answer.alternatives),
+    ]
+    drift = 0.0
+    for grid, seconds in claims:
+        broken = violations(grid, facts=facts, general=True)
+        if broken:
+            raise DataError(f"the plan's strategy is not legal: {broken[0].message}")
+        done = simulate_grid(problem, grid)
+        need = done.need
+        if need > capacity:
+            raise DataError(
+                f"{print_grid(grid)} needs {format_bytes(need)}, more than the"
+                f" {format_bytes(capacity)} of a device"
+            )
+        if not done.fits_hosts:
+            raise DataError(
+                f"{print_grid(grid)} does not fit {host_lack(done.host_memory)}", hint="plan again"
+            )
+        drift = max(drift, abs(done.step_time_s - seconds) / seconds if seconds > 0 else 1.0)
+        if drift > DRIFT:
+            raise DataError(
+                f"{print_grid(grid)} takes {done.step_time_s:.6g} s, the plan says {seconds:.6g} s",
+                hint="plan again",
+            )
+    return drift
+
+
+def _counted(claim: Certificate, again: Certificate) -> None:
+    """Check the counts that need no refinement, and their sum."""
+    found = (again.enumerated, again.illegal, again.duplicates)
+    if found != (claim.enumerated, claim.illegal, claim.duplicates):
+        raise DataError(
+            f"enumerated, illegal, duplicates are {found}, the certificate says otherwise",
+            hint="plan again",
+        )
+    parts, least = (
+        (claim.infeasible, claim.bounded_b0, claim.bounded_b1, claim.simulated),
+        dict(again.infeasible_by_reason)["memory bound"],
+    )
+    left = claim.enumerated - claim.illegal - claim.duplicates
+    if sum(parts) != left or min(parts) < 0 or claim.infeasible < least:
+        raise DataError(
+            f"infeasible, bounded and simulated members {parts} do not make {left}",
+            hint="plan again",
+        )
+
+
+def _replayed(
+    problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int
+) -> Searched:
+    """Search again and check that one that was not stopped ranks the same strategies and counts
+    the same members.
+    """
+    ranked = 1 + len(answer.alternatives)
+    claims = [
+        canonical(grid, facts=facts)
+        for grid in (answer.grid, *(a.grid for a in answer.alternatives))
+    ]
+    # A search that ranked fewer than it was asked for went through all members, and counted those
+    # too large on its way.
+    for top in (ranked, ranked + 1):
+        limit = Limit(stop_at=answer.certificate.stopped_at)
+        searched = search(
+            problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory
+        )
+        again = certify(problem, space, searched)
+        same = [canonical(s.grid, facts=facts) for s in searched.outcome.ranked[:ranked]] == claims
+        counted = all(
+            getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED
+        )
+        if not answer.certificate.optimal or (same and counted):
+            return searched
+    if not same:
+        raise DataError(
+            "the best strategies of the space begin with"
+            f" {print_grid(searched.outcome.ranked[0].grid)}",
+            hint="plan again",
+        )
+    counts = ", ".join(f"{name} {getattr(again, name)}" for name in REPLAYED)
+    raise DataError(
+        f"the search counts {counts}; the certificate says otherwise", hint="plan again"
+    )
+
+
+def _member(
+    problem: Problem,
+    bounded: Bounded,
+    place: int,
+    claim: Certificate,
+    capacity: int,
+    *,
+    always: bool,
+) -> None:
+    """Check that the bounds of one member are in order and that it does not beat the claim;
+    simulated only if its path does, or `always`.
+    """
+    grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
+    problem = under(problem, grid.options)
+    costs = step_costs(problem, grid, priced)
+    path = member_path(problem, bounded.prepared, place, grid, costs)
+    _ordered(
+        grid_text=print_grid(grid),
+        lower=float(bounded.seconds[place]),
+        upper=path,
+        names="B0 and B1",
+    )
+    if path >= claim.lower_bound_s and not always:
+        return
+    done = simulate_grid(problem, grid)
+    _ordered(grid_text=print_grid(grid), lower=path, upper=done.step_time_s, names="B1 and S")
+    if done.fits_in(capacity) and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
+        raise DataError(
+            f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound"
+            f" {claim.lower_bound_s:.6g} s",
+            hint="plan again",
+        )
+
+
+def _ordered(*, grid_text: str, lower: float, upper: float, names: str) -> None:
+    if lower > upper * (1 + 1e-9):
+        raise DataError(
+            f"{grid_text}: {names} are out of order ({lower:.9g} > {upper:.9g})",
+            hint="this is a bug: please report it",
+        )

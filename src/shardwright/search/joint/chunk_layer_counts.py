@@ -1,0 +1,391 @@
+"""Spreads of a chain's layers over several chunks a rank (shapes), and a lower bound of each."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import plain
+from shardwright.cost.bounds.longest_path import picoseconds, walk
+from shardwright.cost.bounds.rank_memory_bound import in_flight as in_flight_rows
+from shardwright.cost.step.grid_seconds import MAX_PIECES
+from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
+from shardwright.lazy_dataclass import dataclass
+from shardwright.schedules.action_table import ActionTable, B, F
+from shardwright.schedules.schedule_registry import schedule_table
+from shardwright.search.joint.label_options import (
+    BACKWARD,
+    BORDER,
+    COPIED,
+    END_BYTES,
+    ENDS_BACKWARD,
+    ENDS_FORWARD,
+    ENDS_SAVED,
+    ENDS_STATIC,
+    FORWARD,
+    FULL,
+    GATHER,
+    HOST_FULL,
+    LOGITS,
+    LOGITS_BLOCKS,
+    OUTSIDE,
+    REDUCE,
+    SAVED,
+    SAVED_FULL,
+    SCALES,
+    SLOWER,
+    STATIC,
+    UPDATE,
+    WEIGHT,
+    Pipeline,
+    Splits,
+    in_flight,
+)
+
+
+@lru_cache(maxsize=1024)
+def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
+    """(shapes, ranks x chunks) layers of each chunk in every spread of the joint space.
+
+    The first and the last chunk have any number up to twice the mean, the others are equal up to
+    one, the larger ones before the smaller ones or behind them. Or each rank spreads its layers
+    equally, where the first and the last rank have any number and the others are equal (Megatron's
+    first and last pipeline stage).
+    """
+    number = ranks * chunks
+    most = 2 * -(-layers // number)
+    found: dict[tuple[int, ...], None] = {}
+    for first in range(most + 1):
+        for last in range(most + 1):
+            rest = layers - first - last
+            if rest >= number - 2:
+                size, more = divmod(rest, number - 2)
+                large, small = (size + 1,) * more, (size,) * (number - 2 - more)
+                found[(first, *large, *small, last)] = None
+                found[(first, *small, *large, last)] = None
+            rest = layers - chunks * (first + last)
+            if first and last and ranks > 2 and rest > 0 and rest % (chunks * (ranks - 2)) == 0:
+                found[(first, *(rest // (chunks * (ranks - 2)),) * (ranks - 2), last) * chunks] = (
+                    None
+                )
+    return np.array(list(found), dtype=np.int64).reshape(-1, number)
+
+
+def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArray:
+    """(shapes,) lower bound in seconds of each shape without recompute: the longest of each rank's
+    head, work and tail, its work beside its collectives, and its work from its first backward on;
+    then its update.
+
+    Args:
+        splits: of one split, with every position as it is (not the cheapest of all).
+    """
+    p, v, m = pipe.ranks, pipe.chunks, float(pipe.microbatches)
+    stops = np.cumsum(shapes, axis=1)
+    starts = stops - shapes
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    ends = sums[ENDS_FORWARD] + sums[ENDS_BACKWARD]
+    layers = sums[FORWARD] + sums[BACKWARD] - ends
+    time = layers[stops] - layers[starts] + 2.0 * fixed[SCALES]
+    # The embedding and the head are in the first and last chunk also when those have no layer.
+    time[:, 0] += ends[1]
+    time[:, -1] += ends[-1] - ends[-2]
+    rank_time = time.reshape(len(shapes), v, p).sum(axis=1)
+    rank_layers = shapes.reshape(len(shapes), v, p).sum(axis=1)
+    rank_update = np.diff(sums[UPDATE]).min() * rank_layers
+    head = np.concatenate([np.zeros((len(shapes), 1)), np.cumsum(time[:, : p - 1], axis=1)], axis=1)
+    rank = np.arange(p)
+    sends = np.zeros(p)
+    if pipe.blocking:
+        passes = np.where(rank < p - 1, v, v - 1) + np.where(rank > 0, v, v - 1)
+        sends = np.maximum(m * passes - 1.0, 0.0) * fixed[BORDER]
+    through = head + 2.0 * rank * fixed[BORDER] + m * rank_time + sends
+    slowed = (
+        m * rank_time
+        + sends
+        + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * rank_layers
+    )
+    forward, backward = (
+        _each(sums, FORWARD, ENDS_FORWARD, starts, stops),
+        _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops),
+    )
+    drained = _drained(forward + fixed[SCALES], backward + fixed[SCALES], pipe)
+    result: FloatArray = (np.maximum(np.maximum(through, slowed), drained) + rank_update).max(
+        axis=1
+    )
+    return result
+
+
+def any_order_bounds(
+    splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray
+) -> FloatArray:
+    """(shapes,) lower bound in seconds of each shape over all static orders; inf where one
+    microbatch does not fit.
+
+    Every rank does all its work after the way out to its first chunk; and all but its weight
+    gradients before the way home from there. Before its first backward it does no more forwards
+    than fit. And what it keeps of m microbatches, times how long at least, from F to I of a chunk,
+    fills no more than its room times the time there is (`search.orders.bounds`).
+
+    Args:
+        splits: as of `spread_bounds`.
+        owners: (chunks,) rank of each chunk.
+    """
+    p, m = pipe.ranks, float(pipe.microbatches)
+    stops = np.cumsum(shapes, axis=1)
+    starts = stops - shapes
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    forward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES]
+    backward = _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
+    weight = sums[WEIGHT][stops] - sums[WEIGHT][starts]
+    # Weight gradients of the ends belong to the first and the last chunk also where those have no
+    # layer: then none are counted as I.
+    weight[:, 0], weight[:, -1] = backward[:, 0], backward[:, -1]
+    inputs = backward - weight
+    moves = np.concatenate(([0.0], (np.diff(owners) != 0) * fixed[BORDER]))
+    out = np.cumsum(forward, axis=1) - forward + np.cumsum(moves)
+    home = np.cumsum(inputs, axis=1) - inputs + np.cumsum(moves)
+    # Row c of `of` says whose chunk c is; the first of a rank's chunks has the shortest way out and
+    # home.
+    of = (owners[:, None] == np.arange(p)).astype(np.float64)
+    first = of.argmax(axis=0)
+    passes = ((moves > 0) + np.append(moves[1:] > 0, [False]).astype(np.int64)) @ of
+    sends = np.maximum(m * passes - 1.0, 0.0) * fixed[BORDER] if pipe.blocking else np.zeros(p)
+    work, chain = (m * ((forward + rest) @ of) + sends for rest in (backward, inputs))
+    layers, head, tail = shapes @ of, out[:, first], home[:, first]
+    slowed = work + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * layers
+    room = _room(splits, pipe, shapes, owners)
+    saved = (sums[SAVED] - sums[ENDS_SAVED])[stops] - (sums[SAVED] - sums[ENDS_SAVED])[starts]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.where(saved > 0, forward / saved, np.inf)
+    fastest = np.stack([rate[:, owners == rank].max(axis=1) for rank in range(p)], axis=1)
+    # From the first F of all to the first I of a rank's deepest chunk.
+    deepest = p * pipe.chunks - 1 - of[::-1].argmax(axis=0)
+    returns = (forward.sum(axis=1) + moves.sum())[:, None] + (
+        inputs.sum(axis=1, keepdims=True) - np.cumsum(inputs, axis=1)
+    )[:, deepest]
+    full = np.minimum(np.where(np.isinf(fastest), np.inf, fastest * room), m * (forward @ of))
+    trip = np.cumsum((forward + inputs)[:, ::-1], axis=1)[:, ::-1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        kept = np.where(room > 0, m * ((saved * trip) @ of) / room, 0.0)
+    remembered = np.maximum(returns + work - full, head + kept)
+    ends = np.maximum(np.maximum(head + work, head + chain + tail), np.maximum(slowed, remembered))
+    result: FloatArray = (ends + np.diff(sums[UPDATE]).min() * layers).max(axis=1)
+    return np.where((room < (saved @ of) * (1 - 1e-9)).any(axis=1), np.inf, result)
+
+
+def _room(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
+    """(shapes, ranks) upper bound of the bytes for activations without recompute, as
+    `label_program` has it for one chunk.
+    """
+    stops = np.cumsum(shapes, axis=1)
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    first, last = owners[0], owners[-1]
+    of = (owners[:, None] == np.arange(pipe.ranks)).astype(np.float64)
+    layers = sums[STATIC] - sums[ENDS_STATIC]
+    static = (layers[stops] - layers[stops - shapes]) @ of + pipe.workspace
+    static[:, first] += sums[ENDS_STATIC, 1]
+    static[:, last] += (
+        sums[ENDS_STATIC, -1] - sums[ENDS_STATIC, -2] + (fixed[COPIED] if first != last else 0.0)
+    )
+    rank = np.arange(pipe.ranks)
+    logits, blocks = fixed[LOGITS] * (rank == last), fixed[LOGITS_BLOCKS] * (rank == last)
+    end = fixed[END_BYTES] * ((rank == first) | (rank == last))
+    temporary = np.maximum(end, -logits)
+    most = (pipe.capacity - fixed[OUTSIDE]) / (1.0 - 1e-9)
+    result: FloatArray = (
+        np.minimum(most / pipe.reserve, most + temporary + logits - blocks - end)
+        - static
+        - logits
+        - temporary
+    )
+    return result
+
+
+def _each(sums: FloatArray, row: int, ends: int, starts: IntArray, stops: IntArray) -> FloatArray:
+    """(shapes, chunks) seconds of one pass of each chunk."""
+    layers = sums[row] - sums[ends]
+    result: FloatArray = layers[stops] - layers[starts]
+    result[:, 0] += sums[ends, 1]
+    result[:, -1] += sums[ends, -1] - sums[ends, -2]
+    return result
+
+
+def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> FloatArray:
+    """(shapes, ranks) lower bound in seconds from each rank's work after it begins its first
+    backward, that of its last chunk.
+
+    Until then one microbatch has been forward through all chunks and back through those behind; the
+    rank has done its warm-up, in rounds of p microbatches a chunk. Behind its last backward come
+    those of the chunks before its first.
+    """
+    p, v, m = pipe.ranks, pipe.chunks, pipe.microbatches
+    shapes = len(forward)
+    behind = backward.sum(axis=1, keepdims=True) - np.cumsum(backward, axis=1)
+    before = np.cumsum(backward, axis=1) - backward
+    own_forward, own_backward = forward.reshape(shapes, v, p), backward.reshape(shapes, v, p)
+    done = np.zeros((v, p))
+    for rank in range(p):
+        warm = np.arange(int(in_flight(p, v, rank, m)))
+        done[:, rank] = np.bincount(warm // p % v, minlength=v)
+    left = m * own_backward.sum(axis=1) + ((m - done)[None] * own_forward).sum(axis=1)
+    result: FloatArray = forward.sum(axis=1)[:, None] + behind[:, -p:] + left + before[:, :p]
+    return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ShapeTimes:
+    """Durations of each shape without recompute for the longest path (B1), in picoseconds: (shapes,
+    kinds, chunks) and (shapes, chunks).
+
+    Collectives and the update of the ends are left out: those of the layers, each as the cheapest,
+    bound them.
+    """
+
+    shapes: IntArray
+    durations: IntArray
+    border: IntArray
+    gather: IntArray
+    reduce: IntArray
+    pieces: IntArray
+    update_s: FloatArray
+    full: FloatArray
+    slower: float
+
+
+def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: bool) -> ShapeTimes:
+    """Durations of `shapes` for the longest path through their order.
+
+    Args:
+        splits: as of `spread_bounds`.
+        pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
+    """
+    stops = np.cumsum(shapes, axis=1)
+    starts = stops - shapes
+    sums, fixed = splits.sums[0], splits.fixed[0]
+    durations = np.zeros((len(shapes), 5, shapes.shape[1]), dtype=np.int64)
+    durations[:, F] = picoseconds(_each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES])
+    durations[:, B] = picoseconds(
+        _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
+    )
+    rank_layers = shapes.reshape(len(shapes), pipe.chunks, pipe.ranks).sum(axis=1)
+    return ShapeTimes(
+        shapes=shapes,
+        durations=durations,
+        border=np.full(shapes.shape[1], int(fixed[BORDER] / 1e-12), dtype=np.int64),
+        gather=picoseconds(np.diff(sums[GATHER]).min() * shapes * float(pipe.gathers_first)),
+        reduce=picoseconds(np.diff(sums[REDUCE]).min() * shapes),
+        pieces=np.clip(shapes, 1, MAX_PIECES) if pieces else np.ones_like(shapes),
+        update_s=np.diff(sums[UPDATE]).min() * rank_layers.max(axis=1),
+        full=sums[FULL],
+        slower=float(fixed[SLOWER]),
+    )
+
+
+def layer_count_path(
+    times: ShapeTimes, pipe: Pipeline, table: ActionTable, row: int, redone: IntArray | None = None
+) -> float:
+    """Lower bound of the step of one shape in seconds: the longest path (B1) through its order.
+
+    Args:
+        table: the order.
+        redone: (chunks,) layers recomputed in full.
+    """
+    durations = times.durations[row]
+    if redone is not None:
+        starts = np.cumsum(times.shapes[row]) - times.shapes[row]
+        durations = durations.copy()
+        durations[B] += picoseconds(times.full[starts + redone] - times.full[starts])
+    ready = walk(
+        table.row_start,
+        table.kind,
+        table.chunk,
+        table.microbatch,
+        table.num_microbatches,
+        durations,
+        times.border,
+        times.border,
+        times.gather[row],
+        times.reduce[row],
+        np.zeros_like(times.reduce[row]),
+        times.pieces[row],
+        pipe.blocking,
+        pipe.reduces_last,
+        times.slower,
+        np.zeros((2, times.shapes.shape[1])),
+    )
+    return float(int(ready.max())) * 1e-12 + float(times.update_s[row])
+
+
+@lru_cache(maxsize=256)
+def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, ...]:
+    """For each rank of interleaved 1F1B, (rows, chunks) microbatches of each chunk in memory at
+    once, without rows that another one exceeds everywhere.
+    """
+    table = schedule_table(
+        "interleaved-1f1b", num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches
+    )
+    result = []
+    for rank in range(ranks):
+        rows = in_flight_rows(table, rank)
+        beaten = [(np.all(rows >= row, axis=1) & np.any(rows > row, axis=1)).any() for row in rows]
+        result.append(rows[~np.array(beaten)])
+    return tuple(result)
+
+
+def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
+    """(chunks,) fewest first layers of each chunk to recompute in full, the same number on all
+    chunks of a rank, so that every rank fits in device memory; None if no number is enough, or if
+    some node then lacks host memory.
+
+    By lower bounds of each rank's bytes on a device and in host memory, as `label_program` has them
+    for one chunk. More recompute keeps more in host memory, so the fewest have the least there.
+    """
+    p, v = pipe.ranks, pipe.chunks
+    sums, fixed, again = splits.sums[0], splits.fixed[0], splits.again[0]
+    held = held_rows(p, v, pipe.microbatches)
+    stops = np.cumsum(shape)
+    starts = stops - shape
+    saved, full = sums[SAVED] - sums[ENDS_SAVED], sums[SAVED_FULL]
+    static = (sums[STATIC] - sums[ENDS_STATIC])[stops] - (sums[STATIC] - sums[ENDS_STATIC])[starts]
+    stored = saved[stops] - saved[starts]
+    redone = np.zeros_like(shape)
+    for rank in range(p):
+        mine = slice(rank, None, p)
+        last = rank == p - 1
+        fix = (
+            float(static[mine].sum())
+            + pipe.workspace
+            + (sums[ENDS_STATIC, 1] if rank == 0 else 0.0)
+        )
+        fix += float(sums[ENDS_STATIC, -1] - sums[ENDS_STATIC, -2] + fixed[COPIED]) if last else 0.0
+        logits, blocks = (float(fixed[LOGITS]), float(fixed[LOGITS_BLOCKS])) if last else (0.0, 0.0)
+        end = float(fixed[END_BYTES]) if last or rank == 0 else 0.0
+        for first in range(int(shape[mine].max()) + 1):
+            x = np.minimum(first, shape[mine])
+            at = starts[mine]
+            kept = (
+                stored[mine]
+                - (saved[at + x] - saved[at])
+                + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
+            )
+            made = float(again[1].min()) if first else 0.0
+            temporary = plain(temporary_bytes)(made, end, logits)
+            allocated = fix + float((held[rank] @ kept).max()) + logits + temporary
+            need = (
+                plain(reserved_bytes)(
+                    allocated, temporary, logits, blocks + made + end, pipe.reserve
+                )
+                * (1.0 - 1e-9)
+                + fixed[OUTSIDE]
+            )
+            if need <= pipe.capacity:
+                redone[mine] = x
+                break
+        else:
+            return None
+    parked = sums[HOST_FULL][starts + redone] - sums[HOST_FULL][starts]
+    host = np.array([(held[rank] @ parked[rank::p]).max() for rank in range(p)])
+    of_node = host.reshape(-1, pipe.sharing).sum(axis=1)
+    return None if (of_node > pipe.host_room * (1.0 + 1e-12)).any() else redone

@@ -1,0 +1,329 @@
+"""The joint search: cut, splits, memory choices, microbatches and order together, best first over
+pipelines, certified.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import field
+from math import comb, inf
+
+from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
+from shardwright.runtime.runtime_options import ordered
+from shardwright.search.certificate import Certificate, JointPart, assert_sound
+from shardwright.search.grid.bounds.bound_arrays import facts_of
+from shardwright.search.grid.find_best_grid import find, problem_text
+from shardwright.search.grid.members.declared_space import Space, parts_of
+from shardwright.search.grid.search_by_mesh import fastest_first
+from shardwright.search.joint.chunk_layer_counts import layer_counts
+from shardwright.search.joint.named_order_pipelines import search_named
+from shardwright.search.joint.pipeline_shapes import (
+    JointSpace,
+    PipelineShape,
+    joint_space,
+    shaped_space,
+)
+from shardwright.search.joint.score_member import Scored
+from shardwright.search.joint.search_progress import OPEN_LIMIT, Footing, Search
+from shardwright.search.joint.searched_order_pipelines import (
+    CHUNKS,
+    any_order_pipelines,
+    search_orders,
+)
+from shardwright.search.joint.solve_pipeline import load_label_kernels
+from shardwright.search.joint.write_plan import general_plan
+from shardwright.search.parallel.engine_protocol import Engine
+from shardwright.search.parallel.serial_engine import Serial
+from shardwright.search.search_answer import Answer, GeneralAnswer
+from shardwright.search.search_limit import Limit, Stops, limit_of, out_of_time
+from shardwright.search.search_request import SEARCH_MEMORY
+from shardwright.search.universal_bound import universal_bound
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.grid.grid_rules import GridFacts
+from shardwright.strategy.plan.plan import Plan
+
+NAMED_ORDERS, FOUND_ORDERS = "named", "found"
+LATER = 0.25
+"""Share of the order searches that each part of the options has behind the first, under whose
+options the best grid is the fastest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointDetail:
+    """The best plan of a joint search in its own terms.
+
+    Args:
+        best: with the costs of its stages; None where a grid stays the best plan.
+        grid: the answer of the search of the grid space, None if none of it fits.
+    """
+
+    best: Scored | None
+    grid: Answer | None
+
+
+@dataclass(slots=True)
+class _Found:
+    """Results of the pipelines of all parts of the options so far.
+
+    Args:
+        best_s: seconds of the best plan, grids included.
+        complete: no time limit cut in.
+        lower_s: no member of a pipeline ends before.
+        infeasible, scored, simulated: members; see `_certified`.
+        sizes: members of each pipeline.
+    """
+
+    best_s: float
+    complete: bool
+    best: Scored | None = None
+    lower_s: float = inf
+    infeasible: int = 0
+    scored: int = 0
+    simulated: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JointSearch:
+    """The question of one joint search, shared by all its parts; see `find_joint`."""
+
+    problem: Problem
+    facts: GridFacts
+    capacity: int
+    joint: JointSpace
+    effort: float
+    tolerance: float
+    limit: Limit
+    engine: Engine
+    progress: Progress | None
+
+
+def find_joint(
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: int,
+    orders: str = NAMED_ORDERS,
+    effort: float = 1.0,
+    tolerance: float = 0.0,
+    time_limit_s: float = inf,
+    stops: Stops | None = None,
+    memory: int = SEARCH_MEMORY,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> GeneralAnswer[JointDetail]:
+    """The best plan of the joint space over `space`, certified; the grid space is searched first
+    and is part of it.
+
+    Args:
+        capacity: bytes of a device.
+        orders: "named" for 1F1B and interleaved 1F1B, "found" for any static order of one chunk a
+            rank too.
+        effort: of the order searches (`search.orders.find.find_order`).
+        tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is
+            unseen.
+        time_limit_s: past it the best so far stands with its proven gap.
+        stops: of an earlier search, to repeat it.
+        memory: bytes for the members of the grid space.
+        engine: where pipelines are looked at, one after another without; the answer is the same.
+
+    Raises:
+        OutOfTimeError: the limit cut in, and there is no plan yet. InfeasibleError: nothing fits.
+    """
+    load_label_kernels()
+    begun = time.monotonic()
+    limit = limit_of(time_limit_s, stop_at=stops.search if stops else None)
+    grid: Answer | None = None
+    refusal: InfeasibleError | None = None
+    try:
+        grid = find(
+            problem,
+            space,
+            facts,
+            capacity=capacity,
+            top=1,
+            time_limit_s=time_limit_s / 2,
+            stop_at=stops.grids[0] if stops else None,
+            memory=memory,
+            progress=progress,
+        )
+    except InfeasibleError as error:
+        refusal = error
+    waited = grid is not None and grid.waited and not limit.left_s
+    # Devices that the best grid leaves idle are idle in every pipeline.
+    devices = grid.grid.devices if grid else space.devices
+    joint = joint_space(space, devices=devices, any_order=orders == FOUND_ORDERS)
+    question = _JointSearch(
+        problem=problem,
+        facts=facts,
+        capacity=capacity,
+        joint=joint,
+        effort=effort,
+        tolerance=tolerance,
+        limit=limit,
+        engine=engine or Serial(),
+        progress=progress,
+    )
+    results = _search_pipelines(question, grid)
+    if results.best is None and grid is None:
+        assert refusal is not None
+        raise out_of_time() if limit.stopped_at else refusal
+    return GeneralAnswer(
+        strategy=_strategy(problem, results.best, grid),
+        certificate=_certified(question, grid, results, devices=space.devices),
+        detail=JointDetail(best=results.best, grid=grid),
+        search_time_s=time.monotonic() - begun,
+        waited=waited,
+    )
+
+
+def _strategy(problem: Problem, best: Scored | None, grid: Answer | None) -> Grid | Plan:
+    """The best plan, or the best grid where no plan is faster."""
+    if best is not None:
+        return general_plan(problem, best.plan)
+    assert grid is not None
+    return grid.grid
+
+
+def _search_pipelines(question: _JointSearch, grid: Answer | None) -> _Found:
+    """Search the pipelines under each value of the options, those first under which the best grid
+    is fastest.
+    """
+    problem, joint = question.problem, question.joint
+    results = _Found(
+        best_s=grid.certificate.best_s if grid else OPEN_LIMIT,
+        complete=grid is None or grid.certificate.optimal,
+    )
+    parts: list[Space] = list(parts_of(problem, joint.base)) if joint.base.of("pp") else []
+    if grid is not None:
+        parts = fastest_first(problem, parts, grid.grid)
+    for part in parts:
+        under_options = under(problem, ordered((*part.chosen, *part.modules[0])))
+        with_stages, first = joint.of(part, zero_stages=under_options.runtime.zero_stages), parts[0]
+        shaped = shaped_space(
+            under_options, with_stages, question.facts, behind=None if part is first else first
+        )
+        if shaped is not None:
+            footing = Footing(
+                problem=under_options,
+                shaped=shaped,
+                facts=facts_of(
+                    under_options, devices=joint.base.devices, capacity=question.capacity
+                ),
+                capacity=question.capacity,
+                tolerance=question.tolerance,
+                effort=question.effort,
+            )
+            _search_part(question, footing, results, share=1.0 if part is first else LATER)
+    return results
+
+
+def _search_part(
+    question: _JointSearch, footing: Footing, results: _Found, *, share: float
+) -> None:
+    """Search the pipelines under one value of each option against the best plan so far, and add the
+    results to `found`.
+
+    Args:
+        share: of the order searches.
+    """
+    joint, shaped, layers, limit = (
+        question.joint,
+        footing.shaped,
+        question.facts.layers,
+        question.limit,
+    )
+    chunks = [count for count in CHUNKS if count in joint.grids.of("vpp")]
+    any_order = (
+        any_order_pipelines(shaped, layers, chunks_per_rank=chunks) if joint.any_order else ()
+    )
+    results.sizes += [
+        _num_members(pipeline, layers) for pipeline in (*shaped.pipelines, *any_order)
+    ]
+    if limit.stopped_at and share < 1.0:
+        # Nobody looks at these pipelines: the bound of any plan whatever is theirs.
+        lower_s = universal_bound(footing.problem, joint.base.devices)
+        results.complete, results.lower_s = False, min(results.lower_s, lower_s)
+        return
+    search = Search(
+        footing=footing,
+        best_s=results.best_s,
+        limit=limit,
+        engine=question.engine,
+        progress=question.progress,
+    )
+    results.complete &= search_named(search)
+    if any_order:
+        results.complete &= search_orders(search, any_order, share=share)
+    results.lower_s = min(results.lower_s, search.lower_s)
+    results.infeasible += search.infeasible
+    results.scored += search.scored
+    results.simulated += search.simulated
+    if search.best is not None:
+        results.best, results.best_s = search.best, search.best_s
+
+
+def _certified(
+    question: _JointSearch, grid: Answer | None, results: _Found, *, devices: int
+) -> Certificate:
+    """The certificate of a joint search: the fate of every member, and a lower bound of all.
+
+    Infeasible: no option of a pipeline's ranks fits in memory, or the exact peak does not.
+    bounded_b1: their longest path is not below the best. bounded_b0: the others that were not
+    simulated, as their own bound or that of their pipeline is not below the best, or is the
+    certificate's. A member with any order has its best one: orders are not counted.
+
+    Args:
+        devices: of the cluster.
+    """
+    problem, joint, step = question.problem, question.joint, results.best_s
+    grid_lower = grid.certificate.lower_bound_s if grid else inf
+    # A plan of the space is a grid or a member of some pipeline.
+    lower = min(results.lower_s, grid_lower, step)
+    universal = 1.0 - universal_bound(problem, devices) / step
+    assert_sound(best_s=step, lower_bound_s=lower, universal_gap=universal)
+    members = sum(results.sizes)
+    return Certificate(
+        space=joint.text(),
+        digest=joint.digest(problem_text(problem)),
+        enumerated=members,
+        illegal=0,
+        duplicates=0,
+        infeasible=results.infeasible,
+        bounded_b0=members - results.infeasible - results.scored - results.simulated,
+        bounded_b1=results.scored,
+        simulated=results.simulated,
+        best_s=step,
+        lower_bound_s=lower,
+        gap=max(step - lower, 0.0) / step,
+        optimal=lower >= step,
+        universal_gap=universal,
+        stopped_at=question.limit.stopped_at,
+        joint=JointPart(
+            pipelines=len(results.sizes),
+            complete=results.complete,
+            tolerance=question.tolerance,
+            grids=grid.certificate.strategies if grid else 0,
+            grid_lower_s=grid_lower if grid else None,
+            grid_stopped_at=grid.certificate.stopped_at if grid else 0,
+            fixed=joint.fixed,
+        ),
+    )
+
+
+def _num_members(pipeline: PipelineShape, layers: int) -> int:
+    """Number of members of a pipeline: cuts x splits of each rank x selective recompute or none of
+    the layers that are not recomputed in full.
+
+    How many layers a rank recomputes in full is not counted: the fewest that fit stand for the
+    others, which are slower.
+    """
+    if pipeline.chunks == 1:
+        return comb(layers - 1, pipeline.ranks - 1) * int(
+            (2 * len(pipeline.outers)) ** pipeline.ranks
+        )
+    return len(layer_counts(layers, pipeline.ranks, pipeline.chunks))

@@ -1,0 +1,177 @@
+"""Search for the recompute of each rank of a joint plan together with its order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.cost.step.grid_bytes import again_bytes
+from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.errors import InfeasibleError
+from shardwright.program.problem import Problem
+from shardwright.search.joint.action_order import (
+    SECOND,
+    Ordered,
+    in_order,
+    order_problem,
+    rank_room,
+)
+from shardwright.search.joint.joint_member import (
+    ChunkChoice,
+    JointPlan,
+    compose,
+    layout_of_plan,
+    with_made_again,
+)
+from shardwright.search.joint.layer_chain import chain_of
+from shardwright.search.joint.pipeline_shapes import ShapedSpace
+from shardwright.search.orders.find_order_and_memory import order_with_memory
+from shardwright.search.orders.memory_option import MemoryOption
+
+MOST_OPTIONS = 16
+"""Options of one chunk that a search chooses from."""
+
+
+def recomputed_in_order(
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
+) -> Ordered | None:
+    """`plan` with the recompute of each rank and the order found together; None where nothing fits,
+    or where everything fits without recompute.
+
+    A rank recomputes any number of its first layers in full and any number of the next ones
+    selectively. Which of these it takes decides how many microbatches are in flight, so order and
+    recompute are one search (`search.orders.with_memory`), which begins from what the plan says.
+
+    Args:
+        plan: one chunk a rank.
+        effort: as in `search.orders.with_memory.order_with_memory`.
+    """
+    if plan.chunks_per_rank > 1:
+        return None
+    bare = replace(
+        plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks), table=None
+    )
+    costs = compose(problem, shaped, bare)
+    room = rank_room(problem, costs, capacity=capacity)
+    if (room >= plan.microbatches * costs.saved_bytes).all():
+        return None
+    choices = [
+        _choices(problem, shaped, bare, costs, rank, capacity=capacity)
+        for rank in range(plan.ranks)
+    ]
+    for rank, chunk in enumerate(plan.chunks):
+        if chunk not in choices[rank]:
+            choices[rank] |= options_of_rank(
+                problem, shaped, bare, costs, rank, [chunk], capacity=capacity
+            )
+    options = [tuple(each.values()) for each in choices]
+    begun_with = [list(each).index(chunk) for each, chunk in zip(choices, plan.chunks, strict=True)]
+    try:
+        # What is kept is the options' to say.
+        order_question = order_problem(
+            problem,
+            bare,
+            replace(costs, saved_bytes=np.zeros_like(costs.saved_bytes)),
+            capacity=capacity,
+        )
+        found = order_with_memory(order_question, options, starts=[begun_with], effort=effort)
+    except InfeasibleError:
+        return None
+    chosen = tuple(list(each)[place] for each, place in zip(choices, found.choice, strict=True))
+    return in_order(
+        problem, shaped, replace(bare, chunks=chosen), found.order.table, capacity=capacity
+    )
+
+
+def _choices(
+    problem: Problem,
+    shaped: ShapedSpace,
+    plan: JointPlan,
+    costs: StepCosts,
+    rank: int,
+    *,
+    capacity: int,
+) -> dict[ChunkChoice, MemoryOption]:
+    """Recompute choices of a rank of which none beats another in both time and memory, at most
+    `MOST_OPTIONS`, evenly selected.
+    """
+    layers = plan.chunks[rank].layers
+    choices = [
+        ChunkChoice(layers=layers, redone=x, selective=y)
+        for x in range(layers + 1)
+        for y in range(layers - x + 1)
+    ]
+    priced = options_of_rank(problem, shaped, plan, costs, rank, choices, capacity=capacity)
+    useful: list[ChunkChoice] = []
+    least_bytes = 2**62
+    for chunk, option in sorted(
+        priced.items(), key=lambda item: (item[1].extra, item[1].held + item[1].working)
+    ):
+        if option.held + option.working < least_bytes:
+            useful.append(chunk)
+            least_bytes = option.held + option.working
+    places = np.unique(np.linspace(0, len(useful) - 1, MOST_OPTIONS).round().astype(int)).tolist()
+    return {useful[place]: priced[useful[place]] for place in places}
+
+
+def options_of_rank(
+    problem: Problem,
+    shaped: ShapedSpace,
+    plan: JointPlan,
+    costs: StepCosts,
+    rank: int,
+    chunks: list[ChunkChoice],
+    *,
+    capacity: int,
+) -> dict[ChunkChoice, MemoryOption]:
+    """Each of `chunks` as a memory option of the rank in an order search: nanoseconds and bytes.
+
+    Recompute restores what weight gradients read, so a chunk that recomputes has whole backwards.
+
+    Args:
+        plan: without recompute.
+        costs: its step.
+    """
+    chain, layout = chain_of(problem.model), layout_of_plan(problem, plan)
+    begin = sum(chunk.layers for chunk in plan.chunks[:rank])
+    positions = slice(begin, begin + plan.chunks[rank].layers)
+    row = int(shaped.prepared.layer_row[plan.outers[rank]])
+    seconds = shaped.prepared.layers.seconds[:, 3:5, :, row].sum(axis=2)
+    held = shaped.prepared.layers.saved_bytes[:, :, row]
+    counts = dict.fromkeys((1, 2), chain.redone[positions])
+    # Sums over positions of what mode 1 (selective) and 2 (full) take and save, and what each
+    # position makes again.
+    longer = {
+        mode: np.concatenate(([0.0], np.cumsum(each @ seconds[:, mode - 1])))
+        for mode, each in counts.items()
+    }
+    saved = {
+        mode: np.concatenate(([0], np.cumsum(each @ (held[:, mode] - held[:, 0]))))
+        for mode, each in counts.items()
+    }
+    remade = {
+        mode: np.where((each > 0) & layout.layer, again_bytes(held, mode), 0).max(axis=1)
+        for mode, each in counts.items()
+    }
+    rooms: dict[int, int] = {}
+
+    def room(again: int) -> int:
+        if again not in rooms:
+            step = with_made_again(shaped, plan, layout, costs, np.full(plan.ranks, again))
+            rooms[again] = int(rank_room(problem, step, capacity=capacity)[rank])
+        return rooms[again]
+
+    options: dict[ChunkChoice, MemoryOption] = {}
+    for chunk in chunks:
+        a, b = chunk.redone, chunk.redone + chunk.selective
+        kept = int(costs.saved_bytes[rank] + saved[2][a] + saved[1][b] - saved[1][a])
+        again = max(int(remade[2][:a].max(initial=0)), int(remade[1][a:b].max(initial=0)))
+        options[chunk] = MemoryOption(
+            extra=round((longer[2][a] + longer[1][b] - longer[1][a]) * SECOND),
+            held=kept,
+            stash=0 if b else kept,
+            working=max(room(0) - room(again), 0),
+            whole=b > 0,
+        )
+    return options

@@ -1,0 +1,134 @@
+"""Random changes of the memory options of ranks and of their scheduling policies, together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.search.orders.find_order import policies
+from shardwright.search.orders.list_scheduling import list_schedule, reserves
+from shardwright.search.orders.memory_knapsack import Choice, Offers, Runs, choice_of
+from shardwright.search.orders.memory_option import Options, applied
+from shardwright.search.orders.order_problem import OrderProblem, flat
+
+REACH = 4
+"""How many combinations of a rank a change moves at most."""
+DEEPEST = 3
+"""How many forwards a change lets in more or less at most."""
+
+
+class _Climb:
+    """Places on every rank's ladder of combinations and a policy, with the list schedule that
+    they make.
+    """
+
+    def __init__(self, problem: OrderProblem, offers: Sequence[Offers], choice: Choice) -> None:
+        self.problem, self.offers = problem, offers
+        self.ladders = [_ladder(mine) for mine in offers]
+        self.runs = Runs(problem, np.zeros(0, np.int64), np.zeros(problem.ranks + 1, np.int64))
+        self.local = flat(problem)[2]
+        wanted = np.array(choice)
+        self.places = np.array(
+            [
+                int(np.abs(mine.places[ladder] - wanted[mine.chunks]).sum(axis=1).argmin())
+                for mine, ladder in zip(offers, self.ladders, strict=True)
+            ]
+        )
+
+    def numbers(self, places: IntArray) -> list[int]:
+        """The combination of each rank."""
+        return [
+            int(ladder[place]) for ladder, place in zip(self.ladders, places.tolist(), strict=True)
+        ]
+
+    def schedule(self, places: IntArray, policy: IntArray) -> tuple[int, IntArray, IntArray]:
+        """See `list_schedule`."""
+        limit = self.problem.limit.copy()
+        for rank, (mine, number) in enumerate(zip(self.offers, self.numbers(places), strict=True)):
+            self.runs.set(mine, number)
+            limit[rank] -= mine.working[number]
+        table = self.runs.table
+        made: tuple[int, IntArray, IntArray] = list_schedule(
+            table, limit, self.local, reserves(table, self.local), self.problem.microbatches, policy
+        )
+        return made
+
+    def changed(
+        self, places: IntArray, policy: IntArray, random: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """Places and policy after a random change: a few neighbouring ranks move along their
+        ladders, or a rank's policy changes, or both.
+        """
+        places, policy = places.copy(), policy.copy()
+        ranks = self.problem.ranks
+        what = int(random.integers(3))
+        if what != 1:
+            first = int(random.integers(ranks))
+            last = first + (1 if random.random() < 0.5 else int(random.integers(1, ranks + 1)))
+            step = int(random.integers(1, REACH + 1)) * (1 if random.random() < 0.5 else -1)
+            for rank in range(first, min(last, ranks)):
+                places[rank] = min(max(places[rank] + step, 0), len(self.ladders[rank]) - 1)
+        if what != 0:
+            rank, row = int(random.integers(ranks)), int(random.integers(3))
+            if row == 0:
+                policy[0, rank] = 3 * int(random.integers(8))
+            elif row == 1:
+                policy[1, rank] = 1 - policy[1, rank]
+            else:
+                flight = min(int(policy[2, rank]), self.problem.microbatches)
+                policy[2, rank] = max(1, flight + int(random.integers(-DEEPEST, DEEPEST + 1)))
+        return places, policy
+
+
+def climb_choices(
+    problem: OrderProblem,
+    options: Options,
+    offers: Sequence[Offers],
+    choice: Choice,
+    *,
+    goal: int,
+    tries: int,
+    random: np.random.Generator,
+) -> tuple[Choice, IntArray, IntArray] | None:
+    """The choice and list schedule reached from `choice` by small random changes that do not
+    lengthen the order.
+
+    Args:
+        goal: makespan to stop at.
+        tries: changes at most.
+
+    Returns:
+        Choice, codes, row_start; None where no policy schedules the choice.
+    """
+    climb = _Climb(problem, offers, choice)
+    places = climb.places
+    made = [
+        (climb.schedule(places, policy)[0], policy)
+        for policy in policies(applied(problem, options, choice))
+    ]
+    made = [(makespan, policy) for makespan, policy in made if makespan >= 0]
+    if not made:
+        return None
+    best, policy = min(made, key=lambda pair: pair[0])
+    for _ in range(tries):
+        if best <= goal:
+            break
+        other = climb.changed(places, policy, random)
+        makespan = climb.schedule(*other)[0]
+        if 0 <= makespan <= best:
+            best, (places, policy) = makespan, other
+    _, codes, row_start = climb.schedule(places, policy)
+    return choice_of(problem, offers, climb.numbers(places)), codes, row_start
+
+
+def _ladder(offers: Offers) -> IntArray:
+    """Numbers of a rank's combinations from the cheapest to the smallest, without those that
+    keep no less than a cheaper one.
+    """
+    time, kept = offers.extra.sum(axis=1), offers.held.sum(axis=1)
+    order = np.lexsort((kept, time))
+    before = np.concatenate(([np.iinfo(np.int64).max], np.minimum.accumulate(kept[order])[:-1]))
+    ladder: IntArray = order[kept[order] < before]
+    return ladder

@@ -1,0 +1,134 @@
+"""Lower bounds of the makespan of any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
+from shardwright.search.orders.order_problem import OrderProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderBounds:
+    """Lower bounds of the makespan, in the problem's unit of time.
+
+    Args:
+        classical: max over ranks of head + work + tail, and the critical path of one microbatch;
+            holds for any memory.
+        memory: with what a rank can do before its first gradient comes back, or after its last
+            forward, under its memory limit.
+    """
+
+    classical: int
+    memory: int
+
+    @property
+    def best(self) -> int:
+        """The larger of the two bounds."""
+        return max(self.classical, self.memory)
+
+
+def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -> OrderBounds:
+    """Lower bounds of the makespan of any order.
+
+    With h the time before F of a chunk can start, t the time from F's start of a chunk to the start
+    of its I when nothing waits, e the time that must follow the end of a chunk's I, and m
+    microbatches, for every rank:
+
+    classical: min h + sum m (F + I + W); min h + sum m (F + I) + min e; and h + t + I + e of every
+    chunk. memory: before the first I can start, at min (h + t), the rank does at most the forwards
+    whose activations fit; the rest of its work follows. After its last F the rank has at most the
+    backwards of what fits, while the chain of that microbatch still has to come back. Both waits
+    add up where not all forwards fit before the first I. And kept amounts times how long they are
+    kept at least, held (t + I) + stash W, fill no more than the limit times the time there is.
+
+    Args:
+        ranks: only what these ranks do is looked at, and one microbatch's critical path; None for
+            all.
+    """
+    head, back, end = _chains(problem)
+    m = problem.microbatches
+    owner = problem.owner.reshape(-1)
+    forward, inputs, weight, held, stash = (
+        array.reshape(-1)
+        for array in (problem.forward, problem.input, problem.weight, problem.held, problem.stash)
+    )
+    classical = int((head + back + inputs + end).max())
+    memory = classical
+    for rank in range(problem.ranks) if ranks is None else ranks:
+        limit = int(problem.limit[rank])
+        mine = np.flatnonzero(owner == rank)
+        early, tail = int(head[mine].min()), int(end[mine].min())
+        chain_work, work = (
+            int(m * (forward + inputs)[mine].sum()),
+            int(m * (forward + inputs + weight)[mine].sum()),
+        )
+        classical = max(classical, early + work, early + chain_work + tail)
+        returns = int((head + back)[mine].min())
+        filled = min(_most(forward[mine], held[mine], limit, m), returns - early)
+        memory = max(memory, returns + work - filled, returns + chain_work - filled + tail)
+        left = _most(inputs[mine], held[mine], limit, m) + _most(
+            weight[mine], stash[mine], limit, m
+        )
+        after = int((back - forward + inputs + end)[mine].min())
+        memory = max(memory, early + work - left + after)
+        if m * int(held[mine].sum()) > limit:
+            # Some forward comes after the first I, so what is lost before the one and after the
+            # other is lost apart.
+            memory = max(memory, returns + work - filled + max(after - left, 0))
+        volume = m * sum(
+            h * t + s * w
+            for h, t, s, w in zip(
+                *(a[mine].tolist() for a in (held, back + inputs, stash, weight)), strict=True
+            )
+        )
+        memory = max(memory, early + -(-volume // limit) if limit else 0)
+    return OrderBounds(classical=classical, memory=max(classical, memory))
+
+
+def _chains(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
+    """Times of each chunk if nothing waits: before its F, from its F's start to its I's start,
+    and from its I's end to the end.
+    """
+    head, back, end = (np.zeros_like(problem.forward) for _ in range(3))
+    for c in range(1, problem.chunks):
+        head[:, c] = head[:, c - 1] + problem.forward[:, c - 1] + problem.send_forward[:, c - 1]
+    back[:, -1] = problem.forward[:, -1]
+    for c in range(problem.chunks - 2, -1, -1):
+        down, up = (
+            problem.forward[:, c] + problem.send_forward[:, c],
+            problem.input[:, c + 1] + problem.send_backward[:, c + 1],
+        )
+        back[:, c] = down + back[:, c + 1] + up
+    end[:, 0] = problem.weight[:, 0]
+    for c in range(1, problem.chunks):
+        end[:, c] = np.maximum(
+            problem.weight[:, c],
+            problem.send_backward[:, c] + problem.input[:, c - 1] + end[:, c - 1],
+        )
+    return head.reshape(-1), back.reshape(-1), end.reshape(-1)
+
+
+def trip(problem: OrderProblem) -> IntArray:
+    """(lanes * chunks,) time from the start of a chunk's F to the end of its I if nothing waits."""
+    return _chains(problem)[1] + problem.input.reshape(-1)
+
+
+def _most(time: IntArray, size: IntArray, limit: int, microbatches: int) -> int:
+    """Upper bound of the time of actions (`microbatches` of each chunk, fractions allowed) whose
+    sizes together fit in `limit`.
+    """
+    total, room = 0, limit
+    for one, takes in sorted(
+        zip(time.tolist(), size.tolist(), strict=True),
+        key=lambda pair: pair[0] / pair[1] if pair[1] else float("inf"),
+    )[::-1]:
+        count = microbatches if takes == 0 else min(microbatches, room // takes)
+        total += one * count
+        room -= takes * count
+        if count < microbatches:
+            return int(total + -(-one * room // takes))
+    return int(total)

@@ -1,0 +1,85 @@
+"""Engines by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final
+
+from shardwright.compiled import cores
+from shardwright.errors import UsageError, nearest
+from shardwright.lazy_dataclass import dataclass
+from shardwright.registry import load_target
+from shardwright.search.parallel.engine_protocol import LEAST_S, Engine
+
+SERIAL: Final = "serial"
+PROCESSES: Final = "processes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkersSource:
+    """The class of an engine's workers as ``module:attribute``, and the package they need ("" =
+    none), which is an extra of that name.
+    """
+
+    workers: str
+    package: str = ""
+
+
+ENGINES: Final = {
+    PROCESSES: WorkersSource(workers="shardwright.search.parallel.process_workers:ProcessWorkers"),
+    "ray": WorkersSource(
+        workers="shardwright.search.parallel.ray_workers:RayWorkers", package="ray"
+    ),
+}
+"""The engines that have workers."""
+
+
+@contextmanager
+def engine_of(
+    name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST_S
+) -> Iterator[Engine]:
+    """The engine of a name; its workers end with the block.
+
+    Args:
+        workers: processes at most; 0 = as many as there are cores.
+        least_s: seconds of work below which one process is enough.
+
+    Raises:
+        UsageError: as `require_engine`.
+    """
+    require_engine(name)
+    # A search of grids imports neither.
+    if name == SERIAL:
+        engine: Engine = import_module("shardwright.search.parallel.serial_engine").Serial()
+    else:
+        start = load_target(ENGINES[name].workers)
+        engine = import_module("shardwright.search.parallel.worker_pool").Pooled(
+            workers=workers or cores(), start=start, least_s=least_s
+        )
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def require_engine(name: str) -> None:
+    """Raise an error before any work if an engine cannot be used.
+
+    Raises:
+        UsageError: there is none of that name, or what it needs is not installed.
+    """
+    if name == SERIAL:
+        return
+    if name not in ENGINES:
+        raise UsageError(
+            f"there is no engine {name[:40]!r}", hint=nearest(name, [SERIAL, *ENGINES])
+        )
+    package = ENGINES[name].package
+    if package and find_spec(package) is None:
+        raise UsageError(
+            f"the engine {name} needs the package {package}",
+            hint=f"pip install 'shardwright[{package}]', or another --engine",
+        )

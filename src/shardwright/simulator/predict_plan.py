@@ -1,0 +1,327 @@
+"""Predict the time and memory of a plan for a problem, the parts of its step, and the sources of
+the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.measured_kernels import attention_is_tabled
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.network.plan_groups import group_problem, kind_of
+from shardwright.cost.step.dollars_and_joules import Spending, spending_of
+from shardwright.cost.step.model_flops import model_flops
+from shardwright.cost.step.price_sources import priced_seconds, shares
+from shardwright.hardware.accelerator import Evidence, Origin
+from shardwright.hardware.device_topology import counts_by_group
+from shardwright.model.ir.model_graph import Model
+from shardwright.program.identity_keys import Same
+from shardwright.program.problem import Problem, under
+from shardwright.program.stages.stage_segments import working_devices
+from shardwright.simulator.cluster_description import cluster_sources, host_sources
+from shardwright.simulator.device_kind_times import kind_names, kind_times
+from shardwright.simulator.egress_dollars import egress_usd
+from shardwright.simulator.plan_simulation import (
+    SimulatedPlan,
+    peak_flops,
+    plan_of_grid,
+    simulate_plan,
+)
+from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
+from shardwright.simulator.step_breakdown import breakdown, critical_class
+from shardwright.simulator.step_time_interval import doubts, interval
+from shardwright.strategy.grid.grid import Grid
+from shardwright.strategy.plan.plan import Plan
+from shardwright.units import format_bytes, format_seconds
+
+
+def predict_plan(
+    problem: Problem, plan: Plan, result: SimulatedPlan | None = None, *, with_sources: bool = True
+) -> Prediction:
+    """Prediction of one legal plan: step time, memory, parts of the step, and sources of the
+    numbers.
+
+    Its `stages` are the device classes of the Program, each with its number of devices. The worst
+    device is the one that has the largest share of its memory filled: if that one fits, all do.
+    Model FLOPs are over the sum of the peaks of all devices that are in a stage; the others are
+    idle. The interval is that of the critical class's kind.
+
+    Args:
+        result: the answer of `simulate_plan` for `plan`, if it is known already.
+        with_sources: also the sources of its numbers, which is a fifth of the work.
+
+    Raises:
+        StrategyError: as `simulate_plan`.
+    """
+    problem = under(problem, plan.options)
+    simulated = result or simulate_plan(problem, plan)
+    step, classes = simulated.step_time_s, simulated.program.classes
+    kinds = [_node_group_of(problem, c.devices.first) for c in classes]
+    capacity = [kind_memory(problem, kind) for kind in kinds]
+    fullest = max(
+        range(len(classes)), key=lambda k: (simulated.memory[k].reserved / capacity[k], -k)
+    )
+    parts = breakdown(simulated)
+    critical = group_problem(problem, kinds[critical_class(simulated)])
+    reasons = doubts(
+        critical,
+        parts=parts,
+        step_s=step,
+        full=simulated.memory[fullest].reserved / capacity[fullest],
+    )
+    working = working_devices(Same(simulated.program.stages))
+    peak = peak_flops(problem, working)
+    causal, full = model_flops(problem)
+    return Prediction(
+        model=model_counts(problem.model),
+        cluster=problem.cluster.described(),
+        step_time_s=step,
+        interval_s=interval(step, reasons),
+        devices=len(working),
+        idle_devices=problem.cluster.num_devices - len(working),
+        doubts=reasons,
+        tokens_per_s=problem.job.tokens_per_step / step,
+        tokens_per_s_per_device=problem.job.tokens_per_step / step / len(working),
+        mfu_causal=causal / step / peak,
+        mfu_full=full / step / peak,
+        allocated_bytes=simulated.memory[fullest].allocated,
+        reserved_bytes=simulated.memory[fullest].reserved,
+        capacity_bytes=capacity[fullest],
+        full_bytes=_full_bytes(problem, plan) if with_sources else 0,
+        fits=simulated.memory[fullest].reserved <= capacity[fullest] and simulated.fits_hosts,
+        stages=_stages(problem, simulated.memory, kinds),
+        breakdown_s=parts,
+        kinds=() if problem.cluster.is_uniform else kind_times(problem.cluster, simulated),
+        sources=_sources(problem, plan, simulated) if with_sources else (),
+        spending=step_spending(problem, simulated),
+        host_memory=simulated.host_memory,
+    )
+
+
+def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
+    """Dollars and joules of a step of a simulated plan."""
+    working = working_devices(Same(simulated.program.stages))
+    egress, tokens = egress_usd(problem, simulated), problem.job.tokens_per_step
+    return spending_of(
+        problem.cluster, working, seconds=simulated.step_time_s, tokens=tokens, egress_usd=egress
+    )
+
+
+def _full_bytes(problem: Problem, plan: Plan) -> int:
+    """Bytes that the fullest device would hold under the same plan if all parameters were trained;
+    0 where they are.
+    """
+    if problem.model.base is None:
+        return 0
+    return max(
+        memory.reserved
+        for memory in simulate_plan(replace(problem, model=problem.model.base), plan).memory
+    )
+
+
+def model_counts(model: Model) -> Counted:
+    """Parameter counts of a model, which its reader can compare with published ones."""
+    return Counted(
+        name=model.name,
+        parameters=model.num_parameters,
+        active=model.num_active_parameters,
+        trainable=model.num_trainable_parameters,
+        unread=model.unread,
+    )
+
+
+def _stages(
+    problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]
+) -> tuple[StageMemory, ...]:
+    """Memory of each class with the capacity and kind of its own devices, where devices differ."""
+    if problem.cluster.is_uniform:
+        return tuple(replace(class_memory, capacity=0) for class_memory in memory)
+    names = kind_names(problem.cluster)
+    return tuple(
+        replace(class_memory, capacity=kind_memory(problem, k), kind=names[k])
+        for class_memory, k in zip(memory, kinds, strict=True)
+    )
+
+
+def kind_memory(problem: Problem, kind: int) -> int:
+    """Bytes that a device of a node group has for the program."""
+    return problem.cluster.groups[kind].kind.accelerator.memory_bytes
+
+
+def _node_group_of(problem: Problem, device: int) -> int:
+    return 0 if problem.cluster.is_uniform else kind_of(problem.cluster, device)
+
+
+def predict(
+    problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True
+) -> Prediction:
+    """Prediction of one legal grid: of the plan that it stands for."""
+    return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
+
+
+def _sources(problem: Problem, plan: Plan, simulated: SimulatedPlan) -> tuple[Source, ...]:
+    """Sources of every kind of node that the plan uses, each once; then those of its kernels'
+    seconds.
+    """
+    used = [
+        group
+        for group, count in enumerate(
+            counts_by_group(problem.cluster, working_devices(Same(simulated.program.stages)))
+        )
+        if count
+    ]
+    node_sources = dict.fromkeys(
+        _with_accelerator(problem, kind, s)
+        for kind in used
+        for s in problem_sources(group_problem(problem, kind))
+    )
+    vendors = dict.fromkeys(problem.cluster.groups[kind].kind.accelerator.vendor for kind in used)
+    hosts = host_sources(problem.cluster, used) if simulated.host_memory else ()
+    return (
+        *cluster_sources(problem.cluster),
+        *hosts,
+        *_shared_library(tuple(vendors)),
+        *_quantised_checkpoint(problem),
+        *node_sources,
+        *_kernel_sources(problem, simulated),
+    )
+
+
+def _quantised_checkpoint(problem: Problem) -> tuple[Source, ...]:
+    """The assumption that a model whose checkpoint is quantised is trained with weights in the
+    job's own format.
+    """
+    stored = problem.model.stored
+    if stored is None:
+        return ()
+    return (
+        Source(
+            quantity=(
+                f"weights in {problem.job.activation.value}, though the checkpoint stores"
+                f" {stored.text()}"
+            ),
+            value=f"{problem.job.activation.value} in training",
+            origin=Origin(
+                evidence=Evidence.ASSUMED,
+                reference="quantization_config of the model's configuration",
+            ),
+        ),
+    )
+
+
+_ACROSS_VENDORS: Final = Origin(
+    evidence=Evidence.ASSUMED,
+    reference=(
+        "FlagCX 0.5 joins NCCL and RCCL (https://github.com/FlagOpen/FlagCX, README); its rates are"
+        " not published"
+    ),
+)
+
+
+def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
+    """The assumption of one collective library for groups over devices of several vendors, whose
+    own libraries do not span two.
+    """
+    if len(vendors) < 2:
+        return ()
+    quantity = f"one collective library over {' and '.join(vendors)}"
+    return (Source(quantity=quantity, value="priced as the runtime's own", origin=_ACROSS_VENDORS),)
+
+
+def _with_accelerator(problem: Problem, kind: int, source: Source) -> Source:
+    """A source with the name of its accelerator, where devices are of several kinds."""
+    accelerators = {group.kind.accelerator.name for group in problem.cluster.groups}
+    if len(accelerators) == 1:
+        return source
+    return replace(
+        source, quantity=f"{problem.cluster.groups[kind].kind.accelerator.name} {source.quantity}"
+    )
+
+
+def _kernel_sources(problem: Problem, simulated: SimulatedPlan) -> tuple[Source, ...]:
+    """One source a family of kernels: the share of its seconds that each table, fit or assumption
+    gave; the origin is the largest share's.
+    """
+    return tuple(
+        Source(
+            quantity=f"{share.family} time",
+            value=", ".join(
+                f"{part:.0%} {origin.evidence.value} ({origin.reference})"
+                for part, origin in share.parts
+            ),
+            origin=share.parts[0][1],
+        )
+        for share in shares(priced_seconds(problem, simulated.program.stages))
+    )
+
+
+def problem_sources(problem: Problem) -> tuple[Source, ...]:
+    """Rates and sizes of the (first kind of) node that every prediction rests on, with the source
+    of each.
+    """
+    node, machine = problem.cluster.node, problem_machine(problem)
+    device = node.accelerator
+    gemm = machine.gemm
+    return (
+        Source(
+            quantity=f"peak {machine.compute.value}",
+            value=f"{machine.peak / 1e12:.4g} TFLOP/s",
+            origin=device.origin,
+        ),
+        Source(quantity="memory", value=format_bytes(device.memory_bytes), origin=device.origin),
+        Source(
+            quantity="memory bandwidth",
+            value=f"{device.memory_bandwidth / 1e12:.4g} TB/s",
+            origin=device.origin,
+        ),
+        Source(
+            quantity=f"GEMM rates {gemm.dtype.value}",
+            value=(
+                f"ec {gemm.compute_efficiency} em {gemm.memory_efficiency} q {gemm.exponent} x"
+                f" {gemm.sustained}"
+            ),
+            origin=gemm.origin,
+        ),
+        *_attention_curve(machine),
+        Source(
+            quantity="scale-up link",
+            value=_link_text(node.scale_up.achieved, node.scale_up.latency_s),
+            origin=node.scale_up.origin,
+        ),
+        *(
+            Source(
+                quantity=f"{tier.name} of a node",
+                value=(
+                    f"{tier.num_devices} devices,"
+                    f" {_link_text(tier.link.achieved, tier.link.latency_s)} a unit below"
+                ),
+                origin=tier.link.origin,
+            )
+            for tier in node.node_tiers
+        ),
+        Source(
+            quantity="network card",
+            value=_link_text(node.nic.achieved, node.nic.latency_s),
+            origin=node.nic.origin,
+        ),
+    )
+
+
+def _attention_curve(machine: Machine) -> tuple[Source, ...]:
+    """The curve of the attention kernel's generation, where no measured table replaces it."""
+    if attention_is_tabled(machine.accelerator, machine.attention):
+        return ()
+    curve = ", ".join(f"{length}: {share}" for length, share in machine.attention.forward)
+    return (
+        Source(
+            quantity=f"attention {machine.attention.generation}",
+            value=curve,
+            origin=machine.attention.origin,
+        ),
+    )
+
+
+def _link_text(bandwidth: float, latency: float) -> str:
+    return f"{bandwidth / 1e9:.4g} GB/s, {format_seconds(latency)}"

@@ -1,0 +1,572 @@
+"""Rules of a legal grid for a model, a batch and a number of devices; and the representative of
+grids that mean the same.
+
+A rule is one predicate on whole numbers or on columns of numbers: it refuses a grid, and the search
+judges its members by it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache, lru_cache, reduce
+from types import FunctionType, MappingProxyType, SimpleNamespace
+from typing import Any, Final, TypeAlias, cast
+
+from shardwright.errors import StrategyError, nearest
+from shardwright.lazy_dataclass import dataclass
+from shardwright.strategy.grid.chunk_layers import chunk_layers
+from shardwright.strategy.grid.expert_mesh import fold
+from shardwright.strategy.grid.grid import AXES, FIELD_RULES, Grid
+from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES, WAVE, grid_schedule
+from shardwright.strategy.rule_violations import Rule, Violation, raise_first
+
+SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType(
+    {"gpipe": False, "1f1b": False, "interleaved-1f1b": True}
+)
+"""Schedules that grids are searched and lowered with directly -> they need several chunks a device
+(vpp > 1)."""
+
+
+LoneStages: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridFacts:
+    """Counts that the rules of a grid compare with.
+
+    Args:
+        devices: devices of the cluster; a plan may leave some idle.
+        global_batch: samples a step.
+        seq_len: tokens a sample.
+        layers: blocks between embedding and head.
+        vocab: rows of the embedding.
+        heads, kv_heads: heads of attention (the greatest common divisor if layers differ; 0 = no
+            attention).
+        ffn: width of the dense and shared feed-forward (greatest common divisor; 0 = none).
+        experts: experts of a layer (greatest common divisor; 0 = dense model).
+        expert_ffn: width of one expert.
+        scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
+        causal: no position reads a later one or another sequence.
+        teacher: layers of a teacher beside the model (0 = none).
+        fills_pipeline, ties_experts, equal_stages, equal_between: fields of `Runtime`.
+        lone_stages: (ZeRO stage, equivalent stage) of the stages that have an effect where one
+            device
+            holds all parameters, because some states are kept in host memory (`facts.lone_stages`).
+    """
+
+    devices: int
+    global_batch: int
+    seq_len: int
+    layers: int
+    vocab: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    ffn: int = 0
+    experts: int = 0
+    expert_ffn: int = 0
+    scan_heads: int = 0
+    causal: bool = True
+    teacher: int = 0
+    fills_pipeline: bool = False
+    ties_experts: bool = False
+    equal_stages: bool = False
+    equal_between: bool = False
+    lone_stages: LoneStages = ()
+
+
+MAX_STAGE: Final = 3
+"""The ZeRO stage that shards everything."""
+HOST_SHARDS: Final = ("param_offload", "on")
+"""The option under which ZeRO-3's shards wait in host memory: there ZeRO-3 means something on one
+device too."""
+
+
+_COMMON: Final = (
+    *FIELD_RULES,
+    Rule(
+        rule="grid.devices",
+        holds=lambda g, f: g.tp * g.cp * g.dp * g.pp <= f.devices,
+        message=lambda g, f: (
+            f"tp x cp x dp x pp = {g.tp} x {g.cp} x {g.dp} x {g.pp} = {g.devices}, more than the"
+            f" {f.devices} devices"
+        ),
+        hint="ep folds over tp x cp x dp and does not count",
+    ),
+    Rule(
+        rule="grid.batch",
+        holds=lambda g, f: f.global_batch % (g.dp * g.microbatch) == 0,
+        message=lambda g, f: (
+            f"global batch {f.global_batch} does not divide by dp x mbs = {g.dp} x {g.microbatch}"
+        ),
+        hint="every replica takes a whole number of microbatches",
+    ),
+    Rule(
+        rule="grid.heads",
+        holds=lambda g, f: (
+            (f.heads % (g.tp * g.ulysses) == 0)
+            & ((f.kv_heads % (g.tp * g.ulysses) == 0) | (g.tp * g.ulysses % (f.kv_heads or 1) == 0))
+        ),
+        message=lambda g, f: (
+            f"{f.heads} heads ({f.kv_heads} of keys) do not divide over tp x ulysses = {g.tp} x"
+            f" {g.ulysses}"
+        ),
+        hint="tp x ulysses divides the heads, and the key heads divide it or are divided by it",
+    ),
+    Rule(
+        rule="grid.heads",
+        holds=lambda g, f: f.scan_heads % g.tp == 0,
+        message=lambda g, f: f"{f.scan_heads} recurrence heads do not divide by tp {g.tp}",
+        hint="tp divides the heads",
+    ),
+    Rule(
+        rule="grid.ffn",
+        holds=lambda g, f: f.ffn % g.tp == 0,
+        message=lambda g, f: f"feed-forward width {f.ffn} does not divide by tp {g.tp}",
+        hint="tp divides it",
+    ),
+    Rule(
+        rule="grid.sequence",
+        # A ring has cp / ulysses parts: the length divides by twice as many where `length x
+        # ulysses` does by 2 cp.
+        holds=lambda g, f: (
+            (f.seq_len % (g.cp * (1 + g.sp * (g.tp - 1))) == 0)
+            & ((g.cp == g.ulysses) | (f.seq_len * g.ulysses % (2 * g.cp) == 0))
+        ),
+        message=lambda g, f: (
+            f"{f.seq_len} tokens do not divide by {g.cp} x {g.tp if g.sp else 1} (cp x tp with sp)"
+            f" and 2 x ring {g.ring}"
+        ),
+        hint=(
+            "causal ring parts are dealt in pairs, so twice the ring degree must divide the length"
+        ),
+    ),
+    Rule(
+        rule="grid.sp",
+        holds=lambda g, f: (g.sp == 0) | (g.tp > 1),
+        message=lambda g, f: "sp without tp",
+        hint="sequence parallelism splits the stream over the tp group: drop sp",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: (g.ep * g.etp == 1) | (f.experts > 0),
+        message=lambda g, f: f"ep {g.ep} etp {g.etp} on a model without experts",
+        hint="drop ep and etp",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: (f.experts % g.ep == 0) & (f.expert_ffn % g.etp == 0),
+        message=lambda g, f: (
+            f"{f.experts} experts of width {f.expert_ffn} do not divide by ep {g.ep} and etp"
+            f" {g.etp}"
+        ),
+        hint="ep divides the experts, etp their width",
+        after="grid.experts",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: g.tp * g.cp * g.dp % (g.ep * g.etp) == 0,
+        message=lambda g, f: (
+            f"edp = tp x cp x dp / (ep x etp) = {g.tp} x {g.cp} x {g.dp} / ({g.ep} x {g.etp}) ="
+            f" {g.tp * g.cp * g.dp / (g.ep * g.etp):.4g}"
+        ),
+        hint="edp must be whole: ep x etp divides the devices of a pipeline stage",
+        after="grid.experts",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: g.folds,
+        message=lambda g, f: (
+            f"edp {g.edp} x ep {g.ep} x etp {g.etp} does not line up with tp, cp, dp in order"
+            f" {'-'.join(g.order)}"
+        ),
+        hint="going outwards, the products of both meshes must divide one another",
+        after="grid.experts",
+    ),
+    Rule(
+        rule="grid.experts",
+        holds=lambda g, f: (g.ep * g.etp == 1) | (g.tp == 1) | (g.sp == 1),
+        message=lambda g, f: f"{'ep' if g.ep > 1 else 'etp'} with tp needs sp",
+        hint=(
+            "else each member of a tp group has every token, and experts are cut like the MLP by"
+            " tp: add sp"
+        ),
+    ),
+    Rule(
+        rule="grid.layers",
+        holds=lambda g, f: g.largest >= 0,
+        message=lambda g, f: g.chunks.message.removesuffix(" [grid.layers]"),
+        hint=lambda g: g.chunks.hint,
+    ),
+    Rule(
+        rule="runtime.layers",
+        holds=lambda g, f: (
+            (g.unlike <= 1 - f.equal_stages) | (not (f.equal_stages | f.equal_between))
+        ),
+        message=lambda g, f: (
+            f"chunks of {', '.join(map(str, g.chunks))[:60]} layers, which the runtime has no"
+            " argument for"
+        ),
+        hint=lambda g: (
+            "layers that divide by pp x vpp, first= and last=, or a runtime with a layout:"
+            " megatron-core-0.12"
+        ),
+        after="grid.layers",
+    ),
+    Rule(
+        rule="runtime.experts",
+        holds=lambda g, f: (not f.ties_experts) | (f.experts == 0) | (g.etp == g.tp),
+        message=lambda g, f: (
+            f"etp {g.etp} with tp {g.tp}: the runtime cuts experts as it cuts layers"
+        ),
+        hint="etp as tp",
+        after="grid.experts",
+    ),
+    Rule(
+        rule="grid.teacher",
+        holds=lambda g, f: (f.teacher == 0) | ((g.vpp == 1) & (g.pp <= f.teacher + 2)),
+        message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with a teacher of {f.teacher} layers",
+        hint=(
+            "every stage runs a part of the teacher too, in one chunk: vpp 1, and pp at most its"
+            " layers + 2"
+        ),
+    ),
+    Rule(
+        rule="grid.recompute",
+        holds=lambda g, f: g.recompute_layers <= g.largest + (g.largest < 0) * (f.layers + 1),
+        message=lambda g, f: (
+            f"recompute=full:{g.recompute_layers}, but the largest chunk has"
+            f" {f.layers if g.largest < 0 else g.largest} layers"
+        ),
+        hint="recompute=full recomputes them all",
+    ),
+    Rule(
+        rule="grid.host",
+        holds=lambda g, f: g.host <= g.largest + (g.largest < 0) * (f.layers + 1),
+        message=lambda g, f: (
+            f"host={g.host}, but the largest chunk has {f.layers if g.largest < 0 else g.largest}"
+            " layers"
+        ),
+        hint="at most the layers of a chunk",
+    ),
+    Rule(
+        rule="grid.slices",
+        holds=lambda g, f: g.slices <= f.seq_len,
+        message=lambda g, f: f"{g.slices} slices of {f.seq_len} tokens",
+        hint="a slice is a token or more",
+    ),
+    Rule(
+        rule="grid.slices",
+        holds=lambda g, f: (g.slices == 1) | f.causal,
+        message=lambda g, f: (
+            f"{g.slices} slices of a model whose positions read later ones or another sequence"
+        ),
+        hint="token slices are for causal models: drop the slices",
+    ),
+)
+_SEARCHED: Final = (
+    Rule(
+        rule="grid.schedule",
+        holds=lambda g, f: g.searched,
+        message=lambda g, f: f"unknown schedule {g.schedule!r}",
+        hint=lambda g: nearest(g.schedule, SCHEDULES),
+    ),
+    Rule(
+        rule="grid.slices",
+        holds=lambda g, f: g.slices == 1,
+        message=lambda g, f: f"slices with schedule {g.schedule}",
+        hint="terapipe and seq-1f1b order slices",
+        after="grid.schedule",
+    ),
+    Rule(
+        rule="grid.vpp",
+        holds=lambda g, f: ((g.vpp > 1) == g.interleaved) & ((g.vpp == 1) | (g.pp > 1)),
+        message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with schedule {g.schedule}",
+        hint=(
+            "several chunks a device need pp above 1 and an interleaved schedule, and the other way"
+            " round"
+        ),
+        after="grid.schedule",
+    ),
+    Rule(
+        rule="grid.interleave",
+        holds=lambda g, f: (
+            (g.interleaved == 0) | (f.global_batch // (g.dp * g.microbatch) % g.pp == 0)
+        ),
+        message=lambda g, f: (
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not divide by pp"
+            f" {g.pp}"
+        ),
+        hint="the interleaved schedule runs microbatches in rounds of pp",
+        after="grid.batch",
+    ),
+    Rule(
+        rule="runtime.microbatches",
+        holds=lambda g, f: (
+            (not f.fills_pipeline)
+            | (g.is_1f1b == 0)
+            | (f.global_batch // (g.dp * g.microbatch) >= g.pp)
+            | (f.global_batch // (g.dp * g.microbatch) == 1)
+        ),
+        message=lambda g, f: (
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica are fewer than pp"
+            f" {g.pp}, which the runtime's 1F1B refuses"
+        ),
+        hint="a smaller mbs, a lower pp, or schedule=gpipe",
+        after="grid.batch",
+    ),
+)
+_GENERAL: Final = (
+    Rule(
+        rule="grid.schedule",
+        holds=lambda g, f: g.known,
+        message=lambda g, f: f"unknown schedule {g.schedule!r}",
+        hint=lambda g: nearest(g.schedule, GRID_SCHEDULES),
+    ),
+    Rule(
+        rule="grid.layers",
+        holds=lambda g, f: (g.wave == 0) | (g.first + g.last == 0),
+        message=lambda g, f: (
+            f"first {g.first} last {g.last} with schedule {g.schedule}, whose first rank has the"
+            " last chunk"
+        ),
+        hint="layers= names every chunk's",
+    ),
+    Rule(
+        rule="grid.lanes",
+        holds=lambda g, f: f.global_batch // (g.dp * g.microbatch) % g.lanes == 0,
+        message=lambda g, f: (
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not halve over"
+            f" the two lanes of {g.schedule}"
+        ),
+        hint="each lane takes as many",
+    ),
+)
+_MEMORY: Final = (
+    Rule(
+        rule="grid.zero",
+        holds=lambda g, f: (
+            (g.zero == 0) | (g.dp * g.cp % (g.shard + (g.shard == 0)) == 0) | (g.shard == 0)
+        ),
+        message=lambda g, f: (
+            f"shard {g.shard} does not divide dp x cp = {g.dp} x {g.cp} = {g.dp * g.cp}"
+        ),
+        hint="a sharding group is a whole part of the replicas",
+    ),
+)
+RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_SEARCHED, *_MEMORY)
+"""What a grid whose schedule is one of SCHEDULES keeps; the search and the refusal of one grid read
+this list."""
+GENERAL_RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_GENERAL, *_MEMORY)
+"""What a grid keeps whose schedule only general plans are lowered with."""
+
+
+def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
+    """Number of the model's `layers` on each chunk; or the error that says why no chunks are
+    possible.
+    """
+    try:
+        return chunk_layers(
+            layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
+        )
+    except StrategyError as error:
+        return error
+
+
+def largest_chunk(grid: Grid, *, layers: int) -> int:
+    """Layers of the grid's largest chunk; -1 where no chunks are possible."""
+    chunks = chunks_of(grid, layers=layers)
+    return -1 if isinstance(chunks, StrategyError) else max(chunks)
+
+
+def unlike_stages(grid: Grid, *, layers: int) -> int:
+    """Class of difference between a grid's stages in layers: 0, 1 or 2, see `unlike_chunks`; 0 also
+    where no chunks are possible.
+    """
+    chunks = chunks_of(grid, layers=layers)
+    return 0 if isinstance(chunks, StrategyError) else unlike_chunks(chunks, ranks=grid.pp)
+
+
+def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
+    """Class of difference between stages in layers, of chunks dealt round `ranks` ranks.
+
+    0 = all equal; 1 = only the first or the last stage differs from those between, or all are equal
+    if embedding and head count as a layer each; 2 = otherwise.
+    """
+    if len(set(chunks)) <= 1:
+        return 0
+    stages = [set(chunks[rank::ranks]) for rank in range(ranks)]
+    even = all(len(stage) == 1 for stage in stages) and len(set.union(*stages[1:-1], set())) <= 1
+    counted = (chunks[0] + 1, *chunks[1:-1], chunks[-1] + 1)
+    return 1 if even or len(set(counted)) == 1 else 2
+
+
+def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
+    """Values that rules read of one grid: its fields, and those that columns cannot compute from
+    fields.
+    """
+    layout = grid_schedule(grid.schedule)
+    return SimpleNamespace(
+        **{name: getattr(grid, name) for name in (*Grid.__slots__, "devices", "ring", "edp")},
+        largest=largest_chunk(grid, layers=facts.layers),
+        unlike=unlike_stages(grid, layers=facts.layers),
+        chunks=chunks_of(grid, layers=facts.layers),
+        folds=grid.ep == grid.etp == 1 or fold(grid) is not None,
+        searched=grid.schedule in SCHEDULES,
+        interleaved=SCHEDULES.get(grid.schedule, False),
+        is_1f1b=grid.schedule == "1f1b",
+        known=grid.schedule in GRID_SCHEDULES,
+        wave=layout.placement == WAVE,
+        lanes=layout.lanes,
+    )
+
+
+@cache
+def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[Rule, ...]:
+    """Rules that read no other columns than `known`, and some that are not `judged`."""
+    facts = frozenset(field.name for field in fields(GridFacts))
+    reads = [
+        (rule, frozenset(cast(FunctionType, rule.holds).__code__.co_names) - facts)
+        for rule in RULES
+    ]
+    return tuple(rule for rule, names in reads if names <= known and not names <= judged)
+
+
+def legal_rows(
+    columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[str] = ()
+) -> Any:
+    """(rows,) True where a row of `columns` keeps every rule that reads these columns alone, except
+    rules that read only `judged` ones; a plain True = all rows do.
+    """
+    row = SimpleNamespace(**columns)
+    return reduce(
+        operator.and_,
+        (rule.holds(row, facts) for rule in _readable(frozenset(columns), frozenset(judged))),
+        True,
+    )
+
+
+def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[Violation, ...]:
+    """Every rule that `grid` breaks under these `facts`; none = it is a legal plan.
+
+    Args:
+        general: schedules that only general plans are lowered with are legal too; the rules of the
+            schedules are in `schedules.grid_order.order_violations`.
+    """
+    row = _row(grid, facts)
+    broken_rules: list[Violation] = []
+    for rule in GENERAL_RULES if general and not row.searched else RULES:
+        if not rule.holds(row, facts) and all(rule.after != broken.rule for broken in broken_rules):
+            hint = rule.hint if isinstance(rule.hint, str) else rule.hint(row)
+            broken_rules.append(
+                Violation(rule=rule.rule, message=rule.message(row, facts), hint=hint)
+            )
+    return tuple(broken_rules)
+
+
+def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> None:
+    """Raise the first rule that `grid` breaks; see `violations`.
+
+    Raises:
+        StrategyError: with the rule's id.
+    """
+    raise_first(violations(grid, facts=facts, general=general))
+
+
+def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
+    """The representative of all grids that lower to the same plan for a model with these `facts`
+    (idempotent).
+
+    Switches without effect are off: sp without tp, gather without a ring, shards with one holder
+    (unless states are kept in host memory under them: see `lone_stage`), experts' degrees on a
+    dense model, first and last that only repeat the rule, full:N that covers every chunk, gpipe
+    with one microbatch, and the places of axes in `order` that change no group.
+    """
+    if not facts.experts:
+        grid = replace(grid, ep=1, etp=1)
+    holders = grid.dp * grid.cp
+    zero, shard = grid.zero, grid.shard
+    single_holder = holders == 1 and not (facts.experts and grid.edp > 1)
+    if single_holder or shard == 1:
+        zero = lone_stage(grid, facts=facts) if holders == 1 else 0
+    if not zero or shard == holders:
+        shard = 0
+    microbatches = facts.global_batch // (grid.dp * grid.microbatch)
+    grid = _by_rule(grid, layers=facts.layers)
+    first, last = _redundant(grid, layers=facts.layers)
+    largest = largest_chunk(grid, layers=facts.layers)
+    return replace(
+        grid,
+        sp=grid.sp and grid.tp > 1,
+        gather=grid.gather and grid.ring > 1,
+        zero=zero,
+        shard=shard,
+        recompute_layers=(
+            0
+            if grid.recompute_layers >= (facts.layers if largest < 0 else largest)
+            else grid.recompute_layers
+        ),
+        schedule="1f1b" if grid.schedule == "gpipe" and microbatches <= 1 else grid.schedule,
+        first=first,
+        last=last,
+        order=_plain_order(grid),
+    )
+
+
+def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
+    """ZeRO stage equivalent to the grid's where one device holds all parameters: a stage that keeps
+    states in host memory, or 0.
+    """
+    if grid.zero == MAX_STAGE and HOST_SHARDS in grid.options:
+        return MAX_STAGE
+    return dict(facts.lone_stages).get(grid.zero, 0)
+
+
+def _by_rule(grid: Grid, *, layers: int) -> Grid:
+    """`grid` with first and last, or nothing, in place of a list of layers that these give too."""
+    if not grid.layers:
+        return grid
+    plain = replace(grid, layers=())
+    if chunks_of(plain, layers=layers) == grid.layers:
+        return plain
+    if grid_schedule(grid.schedule).placement != WAVE:
+        ends = [sum(grid.layers[rank :: grid.pp]) for rank in (0, grid.pp - 1)]
+        if any(end % grid.vpp for end in ends):
+            return grid
+        plain = replace(plain, first=ends[0], last=ends[1])
+    return plain if chunks_of(plain, layers=layers) == grid.layers else grid
+
+
+def _redundant(grid: Grid, *, layers: int) -> tuple[int, int]:
+    """(first, last) of the grid, 0 where a number only repeats the rule for the others."""
+    chunks = chunks_of(grid, layers=layers)
+    if grid.layers or isinstance(chunks, StrategyError):
+        return grid.first, grid.last
+    first_rank, last_rank = chunks[0] * grid.vpp, chunks[grid.pp - 1] * grid.vpp
+    for first, last in ((0, 0), (first_rank, 0), (0, last_rank)):
+        if chunks_of(replace(grid, first=first, last=last), layers=layers) == chunks:
+            return first, last
+    return first_rank, last_rank
+
+
+def _plain_order(grid: Grid) -> tuple[str, ...]:
+    """The first order of axes, counting up from the default, that gives the same groups."""
+    sizes = {"tp": grid.tp, "cp": grid.cp, "dp": grid.dp, "pp": grid.pp}
+    expert = {"tp": grid.etp, "ep": grid.ep, "dp": grid.edp} if grid.ep * grid.etp > 1 else {}
+    dense_order = tuple(axis for axis in grid.order if sizes.get(axis, 1) > 1)
+    expert_order = tuple(axis for axis in grid.order if expert.get(axis, 1) > 1)
+    return _first_order(dense_order, expert_order)
+
+
+@lru_cache(maxsize=4096)
+def _first_order(dense: tuple[str, ...], expert: tuple[str, ...]) -> tuple[str, ...]:
+    """The first permutation of the axes that keeps the axes of both meshes in these orders."""
+    for order in itertools.permutations(AXES):
+        if (
+            tuple(a for a in order if a in dense) == dense
+            and tuple(a for a in order if a in expert) == expert
+        ):
+            return order
+    raise AssertionError("an order exists: the grid's own")

@@ -1,0 +1,258 @@
+"""Printer of the general plan notation (docs/notation.md has the grammar; `parser` reads it)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, TypeAlias
+
+from shardwright.errors import StrategyError
+from shardwright.model.ir.model_graph import Model
+from shardwright.strategy.grid.plan_to_grid import grid_of
+from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.order import Action, Entry, NamedOrder, Table
+from shardwright.strategy.plan.plan import ALL, Cadence, Plan, Shards, ShardUnit
+from shardwright.strategy.plan.stages import Item, Keep, Placement, Selector, Stage
+from shardwright.strategy.text.base_notation import print_bases
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.strategy.text.split_notation import print_split
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", re.ASCII)
+Pattern: TypeAlias = tuple[tuple[Keep, bool], ...]
+DOTTED: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}", re.ASCII)
+
+
+def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) -> str:
+    """A plan as text that parses to an equal plan.
+
+    Args:
+        name: the plan's name in the first line.
+        model: given one, a plan that equals a grid's plan for this model is printed as the grid's
+            line.
+
+    Raises:
+        StrategyError: a name in the plan cannot be written (spaces, say).
+    """
+    lines = [f"plan {_name(name)} devices {plan.devices}"]
+    grid = grid_of(plan, model=model) if model is not None else None
+    if grid is not None:
+        lines.append(f"grid samples {sum(lane.samples for lane in plan.lanes)} {print_grid(grid)}")
+    else:
+        lines += (
+            ["options " + " ".join(f"{name}={value}" for name, value in plan.options)]
+            if plan.options
+            else []
+        )
+        lines += [_shards(rule) for rule in plan.shards]
+        for lane in plan.lanes:
+            lines += _lane(lane)
+        for order in plan.orders:
+            lines += _order(order, lanes=tuple(lane.name for lane in plan.lanes))
+    return "\n".join(lines) + "\n"
+
+
+def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
+    """`name` unchanged; StrategyError if the notation cannot write it."""
+    if not pattern.fullmatch(name):
+        raise StrategyError(
+            f"the name {name[:60]!r} cannot be written",
+            hint="letters, digits, '_' and '-'",
+            rule="notation.name",
+        )
+    return name
+
+
+def _names(names: Sequence[str]) -> str:
+    if "all" in names:
+        raise StrategyError(
+            "a class cannot be named all", hint="no class means all", rule="notation.name"
+        )
+    return ",".join(_name(name, pattern=DOTTED) for name in names) or "all"
+
+
+def _shards(rule: Shards) -> str:
+    degrees = "/".join(
+        "all" if d == ALL else str(d) for d in (rule.optimizer, rule.gradient, rule.parameter)
+    )
+    words = [f"zero {_names(rule.parameters)}: {degrees}"]
+    if rule.lanes:
+        words.append("lanes=" + ",".join(map(_name, rule.lanes)))
+    if rule.gather is not Cadence.STEP:
+        words.append(f"gather={rule.gather.value}")
+    if rule.reduce is not Cadence.STEP:
+        words.append(f"reduce={rule.reduce.value}")
+    if rule.unit is not ShardUnit.FLAT:
+        words.append(f"unit={rule.unit.value}")
+    if rule.host:
+        words.append("host=" + ",".join(f"{state.value}:{percent}" for state, percent in rule.host))
+    if rule.by_memory:
+        words.append("by-memory")
+    return " ".join(words)
+
+
+def _lane(lane: Lane) -> list[str]:
+    slices = f" slices {':'.join(map(str, lane.slices))}" if lane.slices else ""
+    role = f" role {lane.role.value}" if lane.role is not Role.TRAIN else ""
+    lines = [f"lane {_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"]
+    for stages, pattern in _runs(lane.stages):
+        every = f" every {stages[0].every}" if stages[0].every != 1 else ""
+        lines.append(
+            f"  stages {_chunks(stages)} on {print_bases([s.base for s in stages])}{every}"
+        )
+        lines += [f"    {_placement(p)}" for p in stages[0].placements]
+        lines += [f"    {_keep(keep, is_open=is_open)}" for keep, is_open in pattern]
+    return lines
+
+
+def num_blocks(items: Sequence[Item]) -> int:
+    """Number of blocks of a chunk that block ranges count (blocks given by name are not
+    counted).
+    """
+    return sum(item.count for item in items)
+
+
+def keeps_of_chunk(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
+    """Activation policy of a chunk of `blocks` blocks under the keep lines that several stages
+    share.
+
+    An open range ends at the chunk's last block and is dropped where it would be empty.
+    """
+    return tuple(
+        replace(keep, blocks=(keep.blocks[0], blocks - 1)) if is_open else keep
+        for keep, is_open in pattern
+        if not is_open or keep.blocks[0] < blocks
+    )
+
+
+def _patterns(stage: Stage) -> list[Pattern]:
+    """Keep lines that write a stage's activation policy: ranges that reach the last block open, or
+    all closed.
+    """
+    last_block = num_blocks(stage.items) - 1
+    open_ranges = tuple(
+        (keep, keep.blocks[1] == last_block and 0 <= keep.blocks[0] <= last_block)
+        for keep in stage.keeps
+    )
+    closed_ranges = tuple((keep, False) for keep in stage.keeps)
+    return [open_ranges] if open_ranges == closed_ranges else [open_ranges, closed_ranges]
+
+
+def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
+    """Groups of neighbouring stages that share split trees and keep lines, with the lines."""
+    runs: list[tuple[list[Stage], list[Pattern]]] = []
+    for stage in stages:
+        fitting = _shared_patterns(*runs[-1], stage) if runs else []
+        if fitting:
+            runs[-1][0].append(stage)
+            runs[-1] = (runs[-1][0], fitting)
+        else:
+            runs.append(([stage], _patterns(stage)))
+    return [(members, patterns[0]) for members, patterns in runs]
+
+
+def _shared_patterns(
+    members: Sequence[Stage], patterns: list[Pattern], stage: Stage
+) -> list[Pattern]:
+    """Keep lines that hold for all of `members` and for `stage`; none if the stages cannot share
+    lines.
+    """
+    if members[0].placements != stage.placements or members[0].every != stage.every:
+        return []
+    shared = [
+        p for p in patterns if keeps_of_chunk(p, blocks=num_blocks(stage.items)) == stage.keeps
+    ]
+    if shared or any(patterns):
+        return shared
+    # so far nobody kept anything: chunks without blocks may take over the lines of the first that
+    # has some
+    return [
+        p
+        for p in _patterns(stage)
+        if all(keeps_of_chunk(p, blocks=num_blocks(m.items)) == m.keeps for m in members)
+    ]
+
+
+def _chunks(stages: Sequence[Stage]) -> str:
+    texts = ["+".join(_item(item) for item in stage.items) for stage in stages]
+    if not all(texts):
+        raise StrategyError(
+            "a stage without items cannot be written", rule="notation.items", hint="drop the stage"
+        )
+    groups = [(text, sum(1 for _ in group)) for text, group in groupby(texts)]
+    return ", ".join(text if count == 1 else f"{text}*{count}" for text, count in groups)
+
+
+def _item(item: Item) -> str:
+    if not item.name:
+        return str(item.count)
+    return _name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
+
+
+def _select(select: Selector) -> str:
+    blocks = f"[{select.blocks[0]}-{select.blocks[1]}]" if select.blocks else ""
+    return _names(select.classes) + blocks
+
+
+def _placement(placement: Placement) -> str:
+    offset = f" +{placement.offset}" if placement.offset else ""
+    exchange = f" via {placement.exchange.value}" if placement.exchange else ""
+    return f"{_select(placement.select)} = {print_split(placement.split)}{offset}{exchange}"
+
+
+def _keep(keep: Keep, *, is_open: bool) -> str:
+    last_block = "" if is_open else str(keep.blocks[1])
+    unit = f"/{keep.unit}" if keep.unit != 1 else ""
+    percent = f" {keep.percent}%" if keep.percent != 100 else ""
+    return (
+        f"{keep.how.value} {keep.blocks[0]}-{last_block}{unit}{percent}: {_names(keep.operators)}"
+    )
+
+
+def _order(order: NamedOrder | Table, *, lanes: tuple[str, ...]) -> list[str]:
+    lane_list = f"({', '.join(_name(lane) for lane in order.lanes)})"
+    if isinstance(order, NamedOrder):
+        if order.schedule == "table":
+            raise StrategyError(
+                "a schedule cannot be named table",
+                rule="notation.name",
+                hint="that word begins a table of actions",
+            )
+        words = [
+            f"order {_name(order.schedule)}{lane_list}",
+            *(f"{_name(k)}={_value(v)}" for k, v in order.parameters),
+        ]
+        return [" ".join(words)]
+    lines = [f"order table{lane_list}"]
+    for device, entries in order.rows:
+        lines.append(
+            f"  {device}: " + " ".join(_entry(entry, lanes=order.lanes) for entry in entries)
+        )
+    return lines
+
+
+def _value(value: int | str) -> str:
+    if isinstance(value, str):
+        return _name(value, pattern=DOTTED)
+    if not 0 <= value < 10**18:
+        raise StrategyError(
+            f"parameter {value} cannot be written", hint="a count", rule="notation.number"
+        )
+    return str(value)
+
+
+def _entry(entry: Entry, *, lanes: tuple[str, ...]) -> str:
+    if isinstance(entry, tuple):
+        return f"({_action(entry[0], lanes=lanes)}|{_action(entry[1], lanes=lanes)})"
+    return _action(entry, lanes=lanes)
+
+
+def _action(action: Action, *, lanes: tuple[str, ...]) -> str:
+    if not 0 <= action.lane < len(lanes):
+        raise StrategyError(
+            f"action of lane {action.lane}, but the table has {len(lanes)}", rule="order.lanes"
+        )
+    lane_prefix = f"{lanes[action.lane]}/" if len(lanes) > 1 else ""
+    slice_suffix = f".{action.slice}" if action.slice else ""
+    return f"{lane_prefix}{action.chunk}{action.kind.value}{action.microbatch}{slice_suffix}"

@@ -1,0 +1,213 @@
+"""Blocks and operators of a model that each stage of a lane runs, and the rule that each is run
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from shardwright.errors import nearest
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.model_graph import Model, Run
+from shardwright.model.ir.operator import Operator
+from shardwright.strategy.grid.model_counts import layer_runs
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.stages import Item
+from shardwright.strategy.rule_violations import Violation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Blocks `first` .. `first + count` of run `run`, as one item of a stage.
+
+    Args:
+        run: index into `Model.runs`.
+        operator: name of the only operator that is run; empty = the whole blocks.
+        counted: the blocks count in the stage's block ranges (blocks given by name alone do not,
+            nor a teacher's).
+    """
+
+    run: int
+    first: int
+    count: int
+    operator: str = ""
+    counted: bool = False
+
+
+StagePieces: TypeAlias = tuple[tuple[Piece, ...], ...]
+"""Pieces of every stage of a lane."""
+
+
+def operators_of(piece: Piece, *, model: Model) -> tuple[Operator, ...]:
+    """Operators of one of a piece's blocks."""
+    operators = model.blocks[model.runs[piece.run].block].operators
+    return tuple(o for o in operators if o.name == piece.operator) if piece.operator else operators
+
+
+@dataclass(slots=True)
+class _Taken:
+    """Number of blocks of each run that earlier items took."""
+
+    model: Model
+    blocks: list[int]
+    layers: list[int]
+
+    def next(self, run: int, count: int, *, counted: bool) -> Piece | None:
+        """The next `count` blocks of a run; None if fewer are left."""
+        first = self.blocks[run]
+        if first + count > self.model.runs[run].count:
+            return None
+        self.blocks[run] += count
+        return Piece(run=run, first=first, count=count, counted=counted)
+
+    def layer(self, count: int) -> list[Piece] | None:
+        """The next `count` layers, from as many runs as needed; None if fewer are left."""
+        pieces: list[Piece] = []
+        for run in self.layers:
+            num_taken = min(count, self.model.runs[run].count - self.blocks[run])
+            piece = self.next(run, num_taken, counted=True) if num_taken else None
+            if piece:
+                pieces.append(piece)
+                count -= num_taken
+        return pieces if count == 0 else None
+
+
+def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
+    """(run, operator) of a run's name, or of a run's and an operator's name with a dot between."""
+    for i, run in enumerate(runs):
+        if name == run.name:
+            return i, ""
+    for i, run in enumerate(runs):
+        if name.startswith(f"{run.name}."):
+            return i, name[len(run.name) + 1 :]
+    return None
+
+
+def stage_pieces(lane: Lane, *, model: Model) -> tuple[StagePieces, tuple[Violation, ...]]:
+    """(pieces of every stage, violations of ``stage.item`` and ``stage.coverage``)."""
+    named = {run.name for run in layer_runs(model)}
+    taken = _Taken(
+        model=model,
+        blocks=[0] * len(model.runs),
+        layers=[i for i, run in enumerate(model.runs) if run.name in named],
+    )
+    stages: list[tuple[Piece, ...]] = []
+    broken: list[Violation] = []
+    for chunk, stage in enumerate(lane.stages):
+        pieces: list[Piece] = []
+        for item in stage.items:
+            item_pieces = _resolve(item, taken, path=f"lane {lane.name} / stage {chunk}")
+            if isinstance(item_pieces, Violation):
+                broken.append(item_pieces)
+            else:
+                pieces += item_pieces
+        stages.append(tuple(pieces))
+    return tuple(stages), tuple(broken)
+
+
+def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation:
+    """The blocks or the operator that an item of a stage means; or the rule that the item
+    breaks.
+    """
+    runs = taken.model.runs
+    if not item.name:
+        layers = taken.layer(item.count)
+        if layers is None:
+            return Violation(
+                rule="stage.coverage",
+                message=f"{item.count} more layers than the model has left",
+                path=path,
+            )
+        return layers
+    run_and_operator = _find(item.name, runs)
+    if run_and_operator is None:
+        hint = nearest(item.name, [run.name for run in runs])
+        return Violation(
+            rule="stage.item", message=f"the model has no block {item.name!r}", hint=hint, path=path
+        )
+    run, operator = run_and_operator
+    if operator:
+        names = [o.name for o in taken.model.blocks[runs[run].block].operators]
+        if operator not in names or runs[run].count != 1 or item.count:
+            hint = (
+                nearest(operator, names)
+                if runs[run].count == 1
+                else "only a block that does not repeat can be cut between operators"
+            )
+            return Violation(
+                rule="stage.item",
+                message=f"no operator {item.name!r} can stand alone",
+                hint=hint,
+                path=path,
+            )
+        return [Piece(run=run, first=0, count=1, operator=operator)]
+    if not item.count and runs[run].count > 1:
+        hint = f"write {item.name}:{runs[run].count}, or a count alone"
+        return Violation(
+            rule="stage.item",
+            message=f"{item.name!r} is {runs[run].count} blocks",
+            hint=hint,
+            path=path,
+        )
+    counted = bool(item.count) and taken.model.blocks[runs[run].block].is_layer
+    piece = taken.next(run, item.count or 1, counted=counted)
+    if piece is None:
+        return Violation(
+            rule="stage.coverage",
+            message=f"{item.name!r} has no {item.count or 1} more blocks",
+            path=path,
+        )
+    return [piece]
+
+
+def coverage(lane: Lane, pieces: StagePieces, *, model: Model) -> Iterator[Violation]:
+    """Violations of two rules: every block of the model is run exactly once (``stage.coverage``),
+    none before its inputs (``stage.topology``).
+    """
+    blocks_of_run: dict[int, int] = {}
+    operators_of_run: dict[int, list[str]] = {}
+    first_place: dict[int, int] = {}
+    last_place: dict[int, int] = {}
+    for place, piece in enumerate(p for chunk in pieces for p in chunk):
+        first_place.setdefault(piece.run, place)
+        last_place[piece.run] = place
+        if piece.operator:
+            operators_of_run.setdefault(piece.run, []).append(piece.operator)
+        else:
+            blocks_of_run[piece.run] = blocks_of_run.get(piece.run, 0) + piece.count
+    path = f"lane {lane.name}"
+    for i, run in enumerate(model.runs):
+        expected = [] if i in blocks_of_run else [o.name for o in model.blocks[run.block].operators]
+        if blocks_of_run.get(i, 0) != (
+            0 if i in operators_of_run and i not in blocks_of_run else run.count
+        ) or sorted(operators_of_run.get(i, [])) != sorted(
+            expected if i in operators_of_run else []
+        ):
+            covered = f"{blocks_of_run.get(i, 0)} of {run.count} blocks" + (
+                f" and operators {', '.join(operators_of_run[i])}" if i in operators_of_run else ""
+            )
+            yield Violation(
+                rule="stage.coverage",
+                message=f"{run.name}: {covered} are in the stages",
+                hint="every block, or every operator of a cut block, exactly once in each lane",
+                path=path,
+            )
+        elif i in operators_of_run and operators_of_run[i] != expected:
+            yield Violation(
+                rule="stage.topology",
+                message=f"{run.name}: operators in order {', '.join(operators_of_run[i])}",
+                hint=", ".join(expected),
+                path=path,
+            )
+    position = {run.name: i for i, run in enumerate(model.runs)}
+    for i, run in enumerate(model.runs):
+        for name in run.inputs:
+            j = position[name]
+            if i in first_place and j in last_place and last_place[j] > first_place[i]:
+                yield Violation(
+                    rule="stage.topology",
+                    message=f"{run.name} comes before {name}, which it reads",
+                    hint="stages are numbered from input to output",
+                    path=path,
+                )

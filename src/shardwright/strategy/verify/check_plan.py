@@ -1,0 +1,173 @@
+"""Check of a plan's structural rules: conditions that must hold before a plan can be lowered. Each
+violation has a rule id, a path and a hint.
+
+Not here, because the check needs the lowered plan: deadlock, coverage of gradients, whether shard
+degrees divide each sync group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.model.ir.model_graph import Model
+from shardwright.model.ir.operator import Operator
+from shardwright.strategy.plan.lane import Lane, Role
+from shardwright.strategy.plan.part_sizes import proportional_parts
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Placement
+from shardwright.strategy.plan.tree_shape import depth
+from shardwright.strategy.rule_violations import Violation, raise_first
+from shardwright.strategy.text.split_notation import MAX_DEPTH
+from shardwright.strategy.verify.block_coverage import (
+    StagePieces,
+    coverage,
+    operators_of,
+    stage_pieces,
+)
+from shardwright.strategy.verify.order_rules import order_rules
+from shardwright.strategy.verify.part_rules import part_rules
+from shardwright.strategy.verify.stage_rules import placement_rules, stage_rules
+from shardwright.strategy.verify.zero_rules import shard_violations
+
+
+def verify(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
+) -> tuple[Violation, ...]:
+    """Violations of structural rules by `plan`, for `model` and `global_batch` samples a step; none
+    = it can be lowered.
+
+    Args:
+        seq_len: text tokens of a sample; None = not known, and slices and parts of the sequence are
+            not checked for tokens.
+    """
+    return tuple(_verify(plan, model=model, global_batch=global_batch, seq_len=seq_len))
+
+
+def require_valid(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
+) -> None:
+    """Raise the first violation of `verify`.
+
+    Raises:
+        StrategyError: with the rule's id and path.
+    """
+    raise_first(_verify(plan, model=model, global_batch=global_batch, seq_len=seq_len))
+
+
+def _verify(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
+) -> Iterator[Violation]:
+    trees = [
+        p.split
+        for lane in plan.lanes
+        for s in {id(s.placements): s for s in lane.stages}.values()
+        for p in s.placements
+    ]
+    if any(depth(tree) > MAX_DEPTH for tree in trees):
+        yield Violation(
+            rule="split.depth",
+            message=f"a tree deeper than {MAX_DEPTH}",
+            hint="join neighbouring cuts of one dim",
+        )
+        return
+    yield from _lanes(plan, model=model, global_batch=global_batch, seq_len=seq_len)
+    pieces: dict[str, StagePieces] = {}
+    shared: dict[tuple[Placement, ...], tuple[str, dict[str, Operator]]] = {}
+    checked: set[object] = set()
+    for lane in plan.lanes:
+        pieces[lane.name], broken = stage_pieces(lane, model=model)
+        yield from broken
+        if not broken:
+            yield from coverage(lane, pieces[lane.name], model=model)
+        for chunk, (stage, parts) in enumerate(zip(lane.stages, pieces[lane.name], strict=True)):
+            path = f"lane {lane.name} / stage {chunk}"
+            if path in {violation.path for violation in broken}:
+                continue
+            yield from stage_rules(
+                stage, parts, lane=lane, model=model, devices=plan.devices, path=path
+            )
+            stage_key = (
+                lane.name,
+                id(stage.placements),
+                stage.every,
+                tuple((piece.run, piece.operator) for piece in parts),
+            )
+            if stage_key not in checked:
+                empty_parts = tuple(
+                    part_rules(stage, parts, lane=lane, model=model, seq_len=seq_len, path=path)
+                )
+                checked |= {stage_key} if not empty_parts else set()
+                yield from empty_parts
+            _, operators = shared.setdefault(stage.placements, (path, {}))
+            for piece in parts:
+                for operator in operators_of(piece, model=model):
+                    operators[f"{model.runs[piece.run].block}/{operator.name}"] = operator
+    for placements, (path, operators) in shared.items():
+        yield from placement_rules(placements, tuple(operators.values()), model=model, path=path)
+    yield from shard_violations(plan, model=model)
+    yield from order_rules(plan, pieces=pieces, model=model)
+
+
+def _lanes(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
+) -> Iterator[Violation]:
+    if not plan.lanes:
+        yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
+        return
+    names = [lane.name for lane in plan.lanes]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Violation(
+            rule="lane.name",
+            message=f"two lanes are named {name}",
+            hint="one name each",
+            path=f"lane {name}",
+        )
+    trained = [lane for lane in plan.lanes if lane.role is Role.TRAIN]
+    for lane in trained:
+        yield from _cuts(lane)
+    for lane in plan.lanes:
+        yield from _slices(lane, model=model, seq_len=seq_len)
+    total = sum(lane.samples for lane in trained)
+    if trained and total != global_batch:
+        yield Violation(
+            rule="lane.samples",
+            message=f"the lanes take {total} samples, the global batch is {global_batch}",
+            hint="samples of all lanes add up to the global batch",
+        )
+
+
+def _cuts(lane: Lane) -> Iterator[Violation]:
+    if lane.microbatches < 1 or lane.samples < 1 or lane.samples % lane.microbatches:
+        yield Violation(
+            rule="lane.samples",
+            message=f"{lane.samples} samples in {lane.microbatches} microbatches",
+            hint="equal microbatches of whole samples",
+            path=f"lane {lane.name}",
+        )
+
+
+def _slices(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violation]:
+    """Violations of a lane's token slices: each has tokens and reads no later slice."""
+    path = f"lane {lane.name}"
+    if any(weight < 1 for weight in lane.slices):
+        yield Violation(
+            rule="lane.slices", message="a slice without tokens", hint="positive weights", path=path
+        )
+    elif lane.slices and seq_len is not None and min(proportional_parts(seq_len, lane.slices)) < 1:
+        yield Violation(
+            rule="lane.slices",
+            message=f"{seq_len} tokens give a slice none",
+            hint="fewer slices, or weights nearer each other",
+            path=path,
+        )
+    run = next((run for run in model.runs if not model.blocks[run.block].is_causal), None)
+    if len(lane.slices) > 1 and run is not None:
+        yield Violation(
+            rule="lane.strict",
+            message=(
+                f"{len(lane.slices)} slices, but {run.name} reads positions behind its own or"
+                " another sequence"
+            ),
+            hint="token slices are for causal models: drop the slices",
+            path=path,
+        )
