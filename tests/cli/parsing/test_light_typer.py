@@ -18,7 +18,7 @@ from shardwright.errors import UsageError
 from tests.tiers import examples
 
 VERBS = {
-    name: import_module(f"shardwright.cli.{name}")
+    name: import_module(f"shardwright.cli.verbs.{name}")
     for name in ("plan", "simulate", "serve_simulate", "why", "validate")
 }
 FUNCTIONS: dict[str, light_typer.Verb] = {

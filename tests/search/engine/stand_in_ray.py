@@ -1,5 +1,5 @@
-"""What `search.parallel.ray_workers` uses of Ray, over worker processes of this machine: tests hold its
-protocol where Ray is not installed.
+"""Stand-in for the part of Ray that `search.parallel.ray_workers` uses, over worker processes of
+this machine: tests hold its protocol where Ray is not installed.
 
 An object is pickled once when it is put, and made anew in the worker; a task's error comes back
 wrapped; a worker that dies is an error of Ray's own.
