@@ -27,10 +27,10 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
 @pytest.mark.parametrize(
     ("words", "most", "needs"),
     [
-        (("catalog", "schedules", "--json"), 135, ("rich",)),
-        (("plan", *JOB, "--quiet"), 351, ()),
-        (("plan", *JOB), 388, ("rich",)),
-        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 367, ("pydantic", "rich")),
+        (("catalog", "schedules", "--json"), 116, ("rich",)),
+        (("plan", *JOB, "--quiet"), 322, ()),
+        (("plan", *JOB), 358, ("rich",)),
+        (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 334, ("pydantic", "rich")),
         (
             (
                 "serve-simulate",
@@ -43,7 +43,7 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
                 "--concurrency",
                 "2",
             ),
-            284,
+            250,
             ("rich",),
         ),
     ],

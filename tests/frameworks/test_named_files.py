@@ -184,3 +184,9 @@ def test_a_variable_that_the_script_does_not_say_is_asked_for_by_its_name() -> N
         with pytest.raises(DataError) as raised:
             read(("run.sh", f"torchrun {MEGATRON} --tensor-model-parallel-size ${{{name}}}"))
         assert raised.value.hint == f"--set {name}=VALUE gives {what} a value"
+
+
+def test_the_hint_shortens_a_long_variable() -> None:
+    with pytest.raises(DataError) as raised:
+        read(("run.sh", f"torchrun {MEGATRON} --tensor-model-parallel-size ${{{'A' * 150}}}"))
+    assert raised.value.hint == f"--set {'A' * 40}=VALUE gives a variable of a script a value"

@@ -118,7 +118,12 @@ def test_time_rescales() -> None:
             collective_wait_s=k * constants.collective_wait_s,
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("shardwright.cost.kernels.machine_rates.OPERATOR_S", k * OPERATOR_S)
+            for module in (
+                "gradients.reduction_seconds",
+                "kernels.launch_overhead",
+                "tables.sharding_overhead",
+            ):
+                patch.setattr(f"shardwright.cost.{module}.OPERATOR_S", k * OPERATOR_S)
             again = simulate_grid(
                 replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid
             ).step_time_s

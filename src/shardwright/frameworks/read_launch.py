@@ -234,7 +234,7 @@ def _require_settings(
     waits = [word for one in documents for word in one.positional if "$" in word]
     where = f" but those of {', '.join(waits)[:80]}, which the script does not say" if waits else ""
     hint = (
-        f"--set {waits[0].strip('${}')}=VALUE"
+        f"--set {waits[0].strip('${}')[:40]}=VALUE"
         if waits
         else "the script that starts the training, with its settings"
     )

@@ -1,0 +1,4 @@
+"""Simulation of a deployment under traffic.
+
+Seconds of kernels are in cost.inference, engines in runtime.engines.
+"""

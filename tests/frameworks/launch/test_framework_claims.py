@@ -180,6 +180,11 @@ def test_a_launch_that_says_nothing_is_refused_with_the_variables_that_would() -
     assert error.hint == "--set MEGATRON_PARAMS=VALUE"
 
 
+def test_the_hint_shortens_a_long_variable() -> None:
+    error = refused(("run.sh", f"srun pretrain_gpt.py ${{{'A' * 150}}}\n"))
+    assert error.hint == f"--set {'A' * 40}=VALUE"
+
+
 def test_sequence_parallelism_of_megatron_deepspeed_trades_heads() -> None:
     words = f"{MEGATRON} --deepspeed --zero-stage 1 --ds-sequence-parallel-size 4"
     grid = launch_of_files([(ARGUMENTS, words)], model=load_model("llama-2-7b"), devices=16).grid

@@ -38,7 +38,7 @@ def require_value(name: str, value: str) -> str:
         what = "an argument that the script is called with" if number else "a variable of a script"
         raise DataError(
             f"--{name} {value[:60]}: the script does not say what that is",
-            hint=f"--set {variable[1] if variable else 'NAME'}=VALUE gives {what} a value",
+            hint=f"--set {variable[1][:40] if variable else 'NAME'}=VALUE gives {what} a value",
         )
     return value
 

@@ -1,0 +1,1 @@
+"""Accelerators, nodes, instances, clusters and prices by name, each number with its source."""

@@ -1,0 +1,1 @@
+"""Serving engines by version, as facts that the serving simulation reads: one file an engine."""

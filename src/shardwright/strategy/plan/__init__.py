@@ -1,0 +1,1 @@
+"""General plans: lanes, stages, split trees, orders and memory choices."""

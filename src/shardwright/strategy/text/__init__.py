@@ -1,0 +1,1 @@
+"""The notation of grids and plans, read and printed."""

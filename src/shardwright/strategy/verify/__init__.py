@@ -1,0 +1,1 @@
+"""Structural rules that a general plan must keep before it can be lowered."""
