@@ -55,7 +55,8 @@ FRESH = """
 import sys
 
 from shardwright import compiled
-from shardwright.cli import main, verbs
+from shardwright.cli import main
+from shardwright.registry import Registry
 
 @compiled.compiled
 def doubled(number):
@@ -65,7 +66,7 @@ def verb(words):
     print([doubled(21), doubled(2.5)])
     return 0
 
-verbs.Verb.load = lambda self: verb
+Registry.load = lambda self, name: verb
 sys.exit(main.run(["plan", *sys.argv[1:]]))
 """
 
@@ -162,7 +163,7 @@ def test_a_plan_uses_few_kernels_each_compiled_for_one_signature_before_the_sear
 ANEW = """
 from collections import Counter
 import numba.core.event
-from shardwright.search.grid import kernels
+from shardwright.search.grid.bounds import load_kernels as kernels
 from shardwright.compiled import load
 
 class Compiled(numba.core.event.Listener):

@@ -85,7 +85,7 @@ def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
 
         return computed
 
-    for name in ("met", "met_back"):
+    for name in ("attend_to_keys", "attend_to_keys_backward"):
         patch.setattr(ring_attention, name, told(name))
     begin: Callable[[list[dist.P2POp]], list[dist.Work]] = dist.batch_isend_irecv
 

@@ -69,7 +69,7 @@ def test_all_answers_are_as_recorded() -> None:
 
 
 def test_the_lock_has_400_commands_of_all_verbs_with_their_answers() -> None:
-    from shardwright.cli.verbs import VERBS
+    from shardwright.cli.verb_table import VERBS
 
     assert len(LINES) == 400
     assert {line.words.split()[0] for line in LINES} >= set(VERBS)

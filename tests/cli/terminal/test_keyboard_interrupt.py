@@ -69,7 +69,8 @@ def test_the_second_ends_it_at_once(
 ENDED = """
 import sys
 from shardwright import __main__
-from shardwright.cli import interrupt, main
+from shardwright.cli import main
+from shardwright.cli.terminal import keyboard_interrupt as interrupt
 
 def run(words, **given):
     try:

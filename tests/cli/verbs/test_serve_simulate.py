@@ -141,7 +141,7 @@ def test_an_estimate_in_the_mean_is_near_the_simulation(capsys: pytest.CaptureFi
         (["llama-3.2-1b", "h100-sxm:4+a100-sxm-80gb:4", *SMALL[2:]], 4, "devices of one kind"),
         (["bert-large", "h100-sxm:8", *SMALL[2:]], 3, "no decoder of text alone"),
         ([*SMALL, "--expert-skew", "2"], 2, "for a model without experts"),
-        ([*SMALL, "--acceptance", "0.8"], 2, "the deployment makes none"),
+        ([*SMALL, "--acceptance", "0.8"], 2, "the deployment has none"),
         (
             [*SMALL[:2], "--deployment", "prefill tp1 decode tp1", *SMALL[4:], "--estimate"],
             5,

@@ -119,7 +119,7 @@ def price_tree(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberCounts:
+class PartitionCounts:
     """Numbers of members of a partition: all, illegal ones, duplicates, and orders of a shape that
     do not deadlock.
     """
@@ -130,13 +130,13 @@ class MemberCounts:
     live: int
 
 
-def member_counts(choices: tuple[StageChoices, ...], microbatches: int) -> MemberCounts:
+def member_counts(choices: tuple[StageChoices, ...], microbatches: int) -> PartitionCounts:
     """The members of the partition whose stages have these choices, under all orders."""
     orders = num_orders(len(choices), microbatches)
     live = len(pipeline_orders(len(choices), microbatches)[0])
     trees, legal = prod(c.trees for c in choices), prod(c.legal for c in choices)
     unlike = prod(len(c.options) for c in choices)
-    return MemberCounts(
+    return PartitionCounts(
         enumerated=trees * orders,
         illegal=(trees - legal) * orders + unlike * (orders - live),
         duplicates=(legal - unlike) * orders,
