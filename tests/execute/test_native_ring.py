@@ -90,6 +90,6 @@ def test_what_is_kept_is_a_ranks_own(ranks: list[Any], variant: str) -> None:
 def test_the_next_keys_are_on_their_way_while_these_are_met(ranks: list[Any], variant: str) -> None:
     forward = ["passed", "attend_to_keys"] * (RANKS - 1) + ["attend_to_keys"]
     # Keys, then the gradients of those before: each behind what it is a sum of.
-    backward = ["passed", "attend_to_keys_backward"] * (RANKS - 1) + ["passed"]
+    backward = ["passed", "attend_to_keys_backward"] * RANKS + ["passed"]
     for found in ranks:
         assert found[variant].events == forward + backward
