@@ -1,4 +1,4 @@
-"""Whether a strategy is legal for a problem, the runtime's own rules included."""
+"""Checks that raise the first rule a strategy breaks, the runtime's own rules included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan file says, whichever verb wrote it."""
+"""The answer in a plan file, for files of all verbs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan can be given as: a plan file, the general notation, or a grid's text."""
+"""Plans from the command line: a plan file, the general notation, or a grid's text."""
 
 from __future__ import annotations
 

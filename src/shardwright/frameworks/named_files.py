@@ -90,7 +90,8 @@ def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[
 
 
 def _missing(document: Document, named: NamedFile, name: str, documents: Sequence[Document]) -> str:
-    """What is not known without a file, as a note, where something else says what it holds.
+    """A note on the settings that a missing file leaves unknown, where another file says what it
+    holds.
 
     Raises:
         DataError: nothing does.

@@ -44,7 +44,8 @@ CONFIGURATION_SUFFIXES: Final = frozenset(_KINDS)
 def documents_of(
     text: str, name: str, given: Mapping[str, str], sources: Sources | None = None
 ) -> Iterator[Document]:
-    """What a file says: of a script its commands with settings, and each file that it writes.
+    """The documents in a file: of a script, its commands with settings and each file that it
+    writes.
 
     Args:
         name: of the file; its ending says what it is.

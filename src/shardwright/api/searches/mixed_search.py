@@ -44,7 +44,7 @@ from shardwright.search.search_limit import Stops
 from shardwright.search.search_request import Request
 
 NAME = "mixed"
-"""What a mixed plan is called in its notation."""
+"""Name of a mixed plan in its notation."""
 
 
 def plan_mixed(

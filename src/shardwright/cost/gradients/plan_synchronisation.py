@@ -165,8 +165,8 @@ def cuts_of(
 def frozen_cuts_of(
     holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
-    """All elements of a device without a gradient, by the number of devices that share one copy of
-    them.
+    """Elements of a device's frozen parameters, by the number of devices that share one copy of
+    them (ZeRO-3).
     """
     elements_by_degree: Counter[int] = Counter()
     for h in chain.from_iterable(holdings):

@@ -170,7 +170,7 @@ def send_away(run: BlockRun, state: LayerState) -> None:
 
 
 def bring_back(state: LayerState) -> None:
-    """All that waits on the host is where it was."""
+    """Copy the offloaded tensors of a layer back to the device."""
     for away, where in state.away:
         _put(state, where, brought(away))
     state.away.clear()

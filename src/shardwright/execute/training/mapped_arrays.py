@@ -23,7 +23,7 @@ UNREADABLE: Final = (
     RecursionError,
     EOFError,
 )
-"""What numpy raises of a damaged file: it reads the header as Python."""
+"""Errors that numpy raises for a damaged file: it reads the header as Python."""
 
 
 def mapped(path: Path, *, what: str, hint: str) -> np.ndarray:

@@ -30,7 +30,7 @@ from shardwright.model.router_balancing import choice_biases
 
 SHARD_BYTES = 5_000_000_000
 WORDS = {dtype: word for word, dtype in FLOATS.items()}
-"""What a header calls each dtype."""
+"""Name of each dtype in a safetensors header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

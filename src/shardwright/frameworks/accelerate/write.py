@@ -41,7 +41,7 @@ INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that Accelerate cannot express, each with the reason."""
     yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
     yield from of_the_program(given)
     yield from unlike_nodes(given)

@@ -40,7 +40,7 @@ DEEPSPEED_FILES: Final = MappingProxyType(
         "zero3_bf16_cpuoffload_params.json": {_STAGE: "3", _PARAMETERS: "cpu", **_ON},
     }
 )
-"""What the framework's own files of DeepSpeed set (deepspeed_configs), by their names."""
+"""The settings in the framework's own DeepSpeed files (deepspeed_configs), by file name."""
 _PLUGINS: Final = ("CutCrossEntropyPlugin", "LigerPlugin")
 """Plugins of kernels alone."""
 _RINGS: Final = {

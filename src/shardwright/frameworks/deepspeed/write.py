@@ -44,7 +44,7 @@ PRESETS: Final[Mapping[str, str]] = {
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that DeepSpeed cannot express, each with the reason."""
     yield from of_the_job(given, Dtype.BF16, Dtype.FP16)
     yield from of_the_program(given)
     yield from grid_shortfalls(given.grid)
@@ -68,7 +68,7 @@ DEEPSPEED: Final = Exporter(
 
 
 def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
-    """What its configuration cannot say of a strategy, experts apart."""
+    """The parts of a grid that DeepSpeed's configuration cannot express, apart from experts."""
     if grid.pp > 1:
         yield Shortfall(
             what=f"pp {grid.pp}: its pipelines are programs (PipelineModule), not configuration",
@@ -183,7 +183,7 @@ def _options(given: Given) -> Iterator[Pair]:
 
 
 def _program(given: Given) -> Iterator[str]:
-    """What the training program does, which no configuration says."""
+    """Instructions for the training program, which no setting of the configuration expresses."""
     grid, model = given.grid, given.problem.model
     yield (
         f"builds {model.name}, reads samples of {given.problem.job.sequence_length} tokens, and"

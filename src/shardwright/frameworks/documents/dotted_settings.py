@@ -29,7 +29,7 @@ def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
 
 
 def settings_of_python(text: str, name: str) -> Arguments:
-    """What a Python file gives by name: ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` as
+    """The named settings in a Python file: ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` as
     ``model.tp``, ``Parallelism(tp=8)`` as ``parallelism.tp``.
 
     Raises:
@@ -199,8 +199,8 @@ def named_value(node: ast.expr) -> str | None:
 
 
 def _named(node: ast.expr) -> str | None:
-    """What is called, or the name: of ``FullAC.Config()`` that is ``FullAC.Config``; ``none`` of
-    nothing.
+    """The dotted name of an expression or of the function that it calls: ``FullAC.Config`` for
+    ``FullAC.Config()``; ``none`` for None.
     """
     if isinstance(node, ast.Constant) and node.value is None:
         return "none"

@@ -37,7 +37,7 @@ _START: Final = re.compile(r"^kind:\s*[\"']?(\w+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """What a container of a manifest starts.
+    """A container of a manifest: its start command and environment.
 
     Args:
         script: as shell text; empty = what its image says.

@@ -1,5 +1,5 @@
-"""What one function of a Python file sets: the recipes and registries of frameworks whose launches
-are Python.
+"""The settings that one function of a Python file makes: recipes and registries of frameworks
+whose launches are Python.
 
 Followed are assignments, calls of the file's own functions with their arguments, and conditions on
 what is known; nothing is run.
@@ -54,7 +54,7 @@ Values = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """What a call made that is not followed, by the name that stands for it."""
+    """The result of a call that is not followed, known only by name."""
 
     text: str
     begins: bool = False
@@ -62,7 +62,7 @@ class _Named:
 
 @dataclass(slots=True)
 class _State:
-    """What is known while a file is followed. imported: name -> module that it is from."""
+    """The state of following a file. imported: name -> the module that it is from."""
 
     functions: Mapping[str, Function]
     constants: Values
@@ -74,8 +74,8 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """What a function sets, by dotted names in lower case with dashes, and what was not followed;
-    `function`: its name.
+    """The settings that a function makes, by dotted names in lower case with dashes, and the calls
+    that were not followed; `function`: its name.
     """
 
     settings: Mapping[str, str]
@@ -137,7 +137,7 @@ def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Follo
 
 
 def _makes(node: Function) -> bool:
-    """Whether a function sets anything and returns it."""
+    """True if a function sets attributes or passes keywords, and returns a value."""
     returns = any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
     sets = any(
         (
@@ -222,7 +222,7 @@ def _imports(tree: ast.Module) -> dict[str, str]:
 
 
 def _call(state: _State, function: Function, arguments: Values, depth: int) -> None:
-    """What a function of the file sets with these arguments."""
+    """Follow a function of the file with these arguments and add its settings to the state."""
     if depth > MAX_DEPTH:
         raise DataError(
             f"functions that call each other more than {MAX_DEPTH} deep",
@@ -360,7 +360,7 @@ def _text(value: object) -> str:
 
 
 def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
-    """What calls inside an expression set, the outer ones last."""
+    """Add the settings of all calls inside an expression to the state, the outermost last."""
     state.steps += 1
     if state.steps > MAX_STEPS:
         raise DataError(
@@ -418,7 +418,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _class_of(node: ast.Call, called: Sequence[str]) -> str:
-    """What a call makes: of ``run.Config(Strategy, ...)`` that is ``Strategy``."""
+    """The class that a call makes: ``Strategy`` for ``run.Config(Strategy, ...)``."""
     if not called:
         return ""
     if called in _WRAPPERS and node.args:
@@ -427,7 +427,7 @@ def _class_of(node: ast.Call, called: Sequence[str]) -> str:
 
 
 def _is_base(called: Sequence[str]) -> bool:
-    """Whether what is called is a recipe, by its name."""
+    """True if the called name is that of a recipe."""
     return (
         bool(called)
         and called[-1].endswith(_BASES)

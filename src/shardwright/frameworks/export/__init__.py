@@ -1,4 +1,5 @@
-"""What every writer shares: the plan to export, what a target cannot say, start scripts, placement.
+"""Parts that all writers share: the plan to export, shortfalls of a target, start scripts,
+placement.
 
 What readers share is in `launch`.
 """

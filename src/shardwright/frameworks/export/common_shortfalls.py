@@ -1,5 +1,5 @@
-"""What many targets cannot say, each said once: optimizers, number formats, frozen parameters,
-orders of ranks, what lies on the host.
+"""Shortfalls that many targets share: optimizers, number formats, frozen parameters, orders of
+ranks, tensors in host memory.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from shardwright.strategy.grid.rank_coordinates import same_ranks
 
 
 def another_framework(given: Given, *names: str) -> Iterator[Shortfall]:
-    """That a plan was made for another framework than those of these names, of which the first is
-    what runs.
+    """A shortfall if a plan was made for a framework that is not in `names`; the first of these is
+    the one that will run.
     """
     runtime = given.problem.runtime
     if runtime.framework not in names:
@@ -28,8 +28,8 @@ def another_framework(given: Given, *names: str) -> Iterator[Shortfall]:
 
 
 def of_the_job(given: Given, *formats: Dtype) -> Iterator[Shortfall]:
-    """What few targets have of a job: other optimizers than AdamW, products in other formats than
-    `formats`, and parameters that are frozen.
+    """Shortfalls of a job's settings that few targets have: optimizers other than AdamW, GEMM
+    formats other than `formats`, and frozen parameters.
     """
     yield from other_optimizers(given)
     yield from other_products(given, *formats)
@@ -37,7 +37,9 @@ def of_the_job(given: Given, *formats: Dtype) -> Iterator[Shortfall]:
 
 
 def in_no_target(grid: Grid) -> Iterator[Shortfall]:
-    """What no target has of a strategy: activations in host memory, and sequences in slices."""
+    """Shortfalls of a grid's settings that no target has: activations in host memory, and sequence
+    slices.
+    """
     if grid.host:
         yield Shortfall(
             what=f"activations of {grid.host} layers a chunk on the host", hint="host=0"

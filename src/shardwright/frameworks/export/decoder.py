@@ -46,8 +46,8 @@ def decoder_of(model: Model) -> Decoder:
 
 
 def strange_layers(decoder: Decoder, made: Collection[str]) -> Iterator[Shortfall]:
-    """That a model is no chain of layers, or has operators of other names than those `made` there;
-    nothing else can be asked of it then.
+    """A shortfall if a model is no chain of layers, or has operators other than those in `made`.
+    Further checks of such a model make no sense.
     """
     model = decoder.model
     before: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""What an export is made of: a plan that a grid says, what a target cannot say of it, and the files
-that the target reads.
+"""The parts of an export: the plan with its grid, the shortfalls of the target, and the target's
+files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What is exported.
+    """A plan to export, with its problem.
 
     Args:
         name: of the plan, in words.
@@ -52,7 +52,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """What a target cannot say of a plan.
+    """A part of a plan that a target cannot express.
 
     Args:
         what: in words, with the numbers.

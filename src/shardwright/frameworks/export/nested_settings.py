@@ -30,5 +30,5 @@ def nested(settings: Iterable[Pair]) -> Settings:
 
 
 def settings_of(flag: str) -> tuple[Pair, ...]:
-    """What a flag sets, as values: ``a.b: true, c: cpu``."""
+    """The settings in a flag such as ``a.b: true, c: cpu``, each name with its value."""
     return tuple((name, yaml.safe_load(value)) for name, value in flag_pairs(flag))

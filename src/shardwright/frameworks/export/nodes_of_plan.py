@@ -19,6 +19,6 @@ def unlike_nodes(given: Given) -> Iterator[Shortfall]:
 
 
 def nodes_of(given: Given) -> tuple[int, int]:
-    """How many nodes the plan's devices are, and the ranks of the first."""
+    """The number of nodes that the plan uses, and the number of ranks on the first node."""
     nodes = tuple(nodes_in_use(given.problem.cluster, given.ranks))
     return len(nodes), nodes[0].ranks

@@ -1,4 +1,5 @@
-"""Where each rank of an exported plan runs and what it is there: the rank map and the host file.
+"""The rank map and the host file of an exported plan: the node and the place on each axis of every
+rank.
 
 Rank r is the plan's device r: devices are numbered node by node, in the order of the cluster's
 groups, and a grid is on the first of them. What a plan costs depends on which ranks share a node,
@@ -71,7 +72,7 @@ class Placement:
 def placement_of(
     given: Given, *, order: Sequence[str] = (), hosts: Sequence[Host] = ()
 ) -> Placement:
-    """Where a plan's ranks run.
+    """The node of each rank of a plan.
 
     Args:
         order: of the axes, from the innermost, where the target has another than the plan.

@@ -16,7 +16,7 @@ Name = TypeVar("Name")
 
 
 def published(model: Model, names: Mapping[str, Name]) -> Name | None:
-    """What a target calls a model; None if it knows none of the same blocks.
+    """The target's name of a model; None if it knows no model with the same blocks.
 
     Args:
         names: of our catalog -> the target's.
@@ -26,8 +26,8 @@ def published(model: Model, names: Mapping[str, Name]) -> Name | None:
 
 
 def other_numbers(model: Model, names: Collection[str]) -> Iterator[Shortfall]:
-    """That a model of a published size computes with other numbers than the published one (turns,
-    scores, norms).
+    """A shortfall if a model of a published size computes with other numbers than the published
+    one (rotary positions, score scaling, norms).
     """
     known = _known(model, names)
     if known is not None and _catalog(known).settings != model.settings:

@@ -39,7 +39,7 @@ SYSTEM: Final = names(
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that FlagScale cannot express, each with the reason."""
     lacking = tuple(megatron_shortfalls(given, chunks=not given.meshes))
     yield from lacking
     if all(one.instead for one in lacking):

@@ -217,7 +217,7 @@ _DEFAULTS: Final = MappingProxyType(
         "attention-dropout": "0",
     }
 )
-"""What the framework does where no file says it."""
+"""The framework's defaults, used where no file sets them."""
 _AXES: Final = ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
 
 

@@ -1,4 +1,4 @@
-"""What every reader shares: settings with their meaning, the strategy and the job.
+"""Parts that all readers share: settings with their meaning, the strategy and the job.
 
 What writers share is in `export`.
 """

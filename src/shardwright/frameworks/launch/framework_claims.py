@@ -89,7 +89,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What identifies a framework's files.
+    """The properties by which a framework's files are recognised.
 
     Args:
         kinds: forms of its files.
@@ -130,8 +130,8 @@ class Claim:
 
     @property
     def strength(self) -> tuple[int, int, int]:
-        """What claims are compared by: a program before settings, settings of its own before shared
-        ones.
+        """The sort key of a claim: a program counts before settings, the framework's own settings
+        before shared ones.
         """
         return (len(self.programs), len(self.own) + len(self.launchers), len(self.shared))
 
@@ -153,7 +153,7 @@ class Claimant(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """What its files have."""
+        """The properties by which the reader's files are recognised."""
 
     @property
     def includes(self) -> frozenset[str]:

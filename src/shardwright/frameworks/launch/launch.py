@@ -1,5 +1,5 @@
-"""What a launch is made of: its settings as people wrote them, what each means here, and the
-strategy and job that they are.
+"""The launch type: settings as the user wrote them, the meaning of each, and the resulting
+strategy and job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NODE_DEVICES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What a launch says.
+    """A launch that was read: framework, strategy, job and settings.
 
     Args:
         framework: word of its reader.

@@ -1,5 +1,5 @@
-"""What readers of several frameworks need: replicas of a launch, options by their flags, the launch
-put together.
+"""Functions that readers of several frameworks share: replicas of a launch, options by flag, the
+complete launch.
 """
 
 from __future__ import annotations

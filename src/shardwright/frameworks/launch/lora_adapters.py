@@ -58,8 +58,8 @@ _TOGETHER: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapters:
-    """What is trained, as `model.trained.parse_training` reads it (empty = all of the model), and
-    notes.
+    """The trained parameters, as `model.trained_parameters.parse_training` reads them (empty = all
+    of the model), and notes.
     """
 
     train: str = ""
@@ -121,6 +121,6 @@ def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
 
 
 def _is_whole(names: set[str], product: str) -> bool:
-    """Whether a name of a framework is the whole product already."""
+    """True if one of `names` stands for the whole of a GEMM that other names stand for in parts."""
     parts = {name for group in _TOGETHER[product] for name in group}
     return any(_OWN[name] == product and name not in parts for name in names)

@@ -1,4 +1,4 @@
-"""What a launch says of its model, beside what MODEL is: sizes by name, and names of published
+"""A launch's settings of its model, compared with MODEL: sizes by name, and names of published
 models.
 """
 

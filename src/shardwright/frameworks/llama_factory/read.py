@@ -52,7 +52,7 @@ DEEPSPEED_FILES: Final = MappingProxyType(
         },
     }
 )
-"""What the framework's own files of DeepSpeed set (examples/deepspeed), by their names."""
+"""The settings in the framework's own DeepSpeed files (examples/deepspeed), by file name."""
 _ATTENTION: Final = ("auto", "fa2", "fa3", "sdpa", "flash_attn")
 
 

@@ -15,7 +15,7 @@ from shardwright.strategy.grid.grid import Grid
 
 
 def mesh_shortfalls(given: Given) -> Iterator[Shortfall]:
-    """What its mesh cannot say of a grid."""
+    """The parts of a grid that MaxText's mesh cannot express."""
     grid = given.grid
     if grid.ep * grid.etp > 1 and grid.etp != grid.tp:
         yield Shortfall(

@@ -42,8 +42,8 @@ AXES: Final[Mapping[str, str]] = {
 PLACES: Final = ("ici", "dcn")
 """Parts of an axis: inside a slice, and between slices."""
 SCHEDULES: Final = {False: ("gpipe",), True: ("breadth-first", "looped-bfs")}
-"""What its pipelines are, by whether a rank has several chunks: all microbatches through one
-repeat, then through the next."""
+"""Schedules of MaxText's pipelines, by whether a rank has several chunks: all microbatches pass
+one repeat, then the next."""
 MODELS: Final[Mapping[str, str]] = {
     "llama-2-7b": "llama2-7b",
     "llama-2-13b": "llama2-13b",

@@ -40,7 +40,7 @@ BASES: Final[Mapping[str, float]] = {
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that MaxText cannot express, each with the reason."""
     model = given.problem.model
     if published(model, MODELS) is None:
         yield Shortfall(

@@ -22,8 +22,8 @@ from shardwright.model.ir.operator_constants import LongerRotary
 Flags = list[tuple[str, str]]
 """(flag without dashes, value); an empty value is a switch."""
 LLAMA3 = (1.0, 4.0, 8192.0)
-"""What ``--use-rope-scaling`` computes with beside its factor: low and high frequency factors,
-positions of the first training."""
+"""Constants of ``--use-rope-scaling`` besides its factor: low and high frequency factors, and the
+original number of positions."""
 HEADS_MADE = name_set("qkv qk_norm rotary core proj")
 LATENTS_MADE = name_set("q q_down q_norm q_up kv_down kv_norm kv_up rotary core proj")
 AROUND = frozenset({"norm1", "norm2", "residual1", "residual2"})
@@ -36,7 +36,7 @@ SPARSE_MADE = name_set(
 
 
 def model_shortfalls(model: Model) -> Iterator[Shortfall]:
-    """What the arguments cannot say of a model."""
+    """The parts of a model that Megatron-LM's arguments cannot express."""
     decoder = decoder_of(model)
     strange = tuple(
         strange_layers(decoder, AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE)

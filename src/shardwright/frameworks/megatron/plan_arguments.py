@@ -34,12 +34,11 @@ UNSAID: Final[Mapping[str, tuple[str, str]]] = {
         "what activations read is kept in 16 bits",
     ),
 }
-"""What options set and these versions have no argument for: the option, and what is done instead.
-"""
+"""Options without an argument in these versions, each with what Megatron does instead."""
 
 
 def megatron_shortfalls(given: Given, *, chunks: bool = True) -> Iterator[Shortfall]:
-    """What the arguments cannot say of a plan.
+    """The parts of a plan that Megatron-LM's arguments cannot express.
 
     Args:
         chunks: a rank of the pipeline may have several.
@@ -221,5 +220,5 @@ def arguments(given: Given, *frameworks: str) -> Flags:
 
 
 def of_environment(name: str) -> bool:
-    """What an option sets is a variable of the environment, and no argument."""
+    """True if an option sets an environment variable and no argument."""
     return name[0].isupper()

@@ -346,8 +346,8 @@ def _contexts(values: Mapping[str, Any], cp: int) -> dict[str, Any]:
 def _of_model(
     arguments: Arguments, written: Arguments, model: Model, *, length: int
 ) -> Iterator[Setting]:
-    """What the arguments say of a model, beside what MODEL is; of a launch that says no model
-    nothing.
+    """The launch's settings of the model, each compared with MODEL; none if the launch describes
+    no model.
     """
     if not written.keys() & SIZES:
         return

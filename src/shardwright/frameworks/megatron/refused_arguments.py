@@ -1,4 +1,4 @@
-"""What Megatron-LM refuses of its own arguments, and settings that do nothing in a launch.
+"""Combinations of arguments that Megatron-LM refuses, and settings without effect in a launch.
 
 Source of the rules: Megatron-LM core_v0.12.0, megatron/training/arguments.py (validate_args), and
 core_v0.16.1, megatron/core/transformer/transformer_block.py (get_num_layers_to_build) and

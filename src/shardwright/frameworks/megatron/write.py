@@ -25,7 +25,7 @@ OFF: Final = ("false", "none")
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that Megatron-LM cannot express, each with the reason."""
     yield from megatron_shortfalls(given)
     yield from unsaid_options(given, FRAMEWORK)
     yield from another_framework(given, FRAMEWORK)

@@ -108,7 +108,7 @@ _COMMON: Final = MappingProxyType(
         },
     }
 )
-"""What recipes begin from (recipes/common.py)."""
+"""The settings that every recipe begins from (recipes/common.py)."""
 _SUFFIX: Final = re.compile(r"_[0-9]+gpu_[a-z0-9]+_(?:bf16|fp8[a-z]*|nvfp4).*$")
 _REFUSED: Final = MappingProxyType(
     {

@@ -69,7 +69,7 @@ UNSET: Final = {
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that Megatron-Bridge cannot express, each with the reason."""
     lacking = (*megatron_shortfalls(given), *unsaid_options(given, FRAMEWORK, names=(ASYNC,)))
     yield from lacking
     if all(one.instead for one in lacking):

@@ -46,7 +46,7 @@ DEEPSPEED_FILES: Final = MappingProxyType(
         "zero3_offload": {_STAGE: "3", _OPTIMIZER: "cpu", _PARAMETERS: "cpu", **_OFF},
     }
 )
-"""What words of ``--deepspeed`` set (swift/config)."""
+"""The settings behind each value of ``--deepspeed`` (swift/config)."""
 _VERBS: Final = ("sft", "pt", "rlhf")
 _WANTED: Final = 16
 """Samples of a step that the framework accumulates where nothing says how many microbatches."""

@@ -50,7 +50,7 @@ MADE: Final = name_set("norm1 qkv rotary core proj residual1 norm2 up act down r
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that nanotron cannot express, each with the reason."""
     lacking = tuple(_of_the_model(given.problem.model))
     yield from lacking
     yield from of_the_job(given, Dtype.BF16, Dtype.FP16)

@@ -82,7 +82,7 @@ _SECTIONS: Final = MappingProxyType(
         "model.config.": "model.",
     }
 )
-"""How names begin that say the same -> one beginning."""
+"""Equivalent prefixes of names -> the canonical prefix."""
 _TRAINERS: Final = MappingProxyType(
     {
         "trainer": {"tensor-model-parallel-size": "1", "sequence-parallel": "true"},
@@ -375,7 +375,7 @@ def _base(said: Arguments) -> Iterator[tuple[str, str]]:
 
 
 def _of_trainer(said: Arguments) -> Arguments:
-    """What the shared function for a trainer sets where the recipe says nothing."""
+    """The settings of the shared trainer function that the recipe does not set itself."""
     used = [one for one in _TRAINERS if any(f"{one}.{name}" in said for name in _ARGUMENTS)]
     named = {field for key, field in _TRAINER.items() if key in said} | {
         key.rpartition(".")[2] for key in said if "strategy." in key

@@ -32,7 +32,7 @@ STRATEGIES: Final = frozenset(_STAGES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How parameters, gradients and optimizer states are sharded.
+    """The sharding of parameters, gradients and optimizer states.
 
     Args:
         zero: ZeRO stage; 0 = nothing is sharded.

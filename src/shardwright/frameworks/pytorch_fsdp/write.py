@@ -12,7 +12,7 @@ from shardwright.strategy.grid.grid import Grid
 
 
 def fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
-    """What FSDP2 cannot say of ZeRO."""
+    """The parts of a grid's ZeRO settings that FSDP2 cannot express."""
     if grid.zero == 1 and grid.dp * grid.cp > 1:
         yield Shortfall(
             what="zero1",

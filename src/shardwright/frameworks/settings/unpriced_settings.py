@@ -12,7 +12,7 @@ from shardwright.runtime.launch_arguments import Arguments
 OFF: Final = frozenset({"", "false", "none", "null", "0", "no", "off", "0.0", "[]", "{}"})
 """Values at which a setting changes nothing."""
 Refusal = tuple[str, frozenset[str]]
-"""What a setting changes that is not priced, and its values that are harmless."""
+"""The effect of a setting that is not priced, and the values that have no effect."""
 
 
 def refused(what: str, *harmless: str) -> Refusal:
@@ -47,7 +47,7 @@ OPTIMIZER: Final = refused(
 """The optimizer of a launch, by the names that frameworks have for Adam: one copy of the parameters
 and two states are priced."""
 OF_OPTIMIZER: Final = "states of the optimizer"
-"""What a setting says that names the optimizer."""
+"""The effect of settings that name the optimizer."""
 
 
 def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:

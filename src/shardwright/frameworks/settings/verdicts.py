@@ -12,9 +12,9 @@ from shardwright.runtime.launch_arguments import Arguments
 
 
 class Verdict(StrEnum):
-    """What was made of a setting: it is part of the strategy, the job or an option; it is the
-    model's, as MODEL has it or not; it changes neither time nor memory here; it does nothing beside
-    the launch's other settings; or it is not known.
+    """The planner's verdict on a setting: part of the strategy, the job or an option; the model's,
+    as MODEL has it or not; without effect on time and memory here; without effect beside the
+    launch's other settings; or unknown.
     """
 
     UNDERSTOOD = "understood"
@@ -49,7 +49,7 @@ def judged(
     ignored: Mapping[str, str],
     unmodelled: Mapping[str, str] | None = None,
 ) -> Iterator[Setting]:
-    """What was made of every setting, in the order of the files.
+    """Every setting with its verdict, in the order of the files.
 
     Args:
         understood: name -> what it says here.

@@ -30,8 +30,8 @@ _MAX_WORDS: Final = 200
 
 
 def holds(text: str, variables: Variables) -> bool | None:
-    """Whether a condition holds: ``[ "$TP" -gt 1 ]``, ``[[ $A == b && -n $C ]]``; None where files,
-    commands, or variables without a value decide it.
+    """True or False for a condition such as ``[ "$TP" -gt 1 ]`` or ``[[ $A == b && -n $C ]]``;
+    None if files, commands or variables without a value decide it.
     """
     words = list(words_of(text))
     if len(words) > _MAX_WORDS:
@@ -45,7 +45,7 @@ def holds(text: str, variables: Variables) -> bool | None:
 
 
 def matches(value: str, pattern: str) -> bool:
-    """Whether a value is one of a pattern with ``*``, ``?`` and ``[...]``."""
+    """True if a value matches a shell pattern with ``*``, ``?`` and ``[...]``."""
     return fnmatch.fnmatchcase(value[:500], pattern[:500])
 
 
@@ -99,7 +99,7 @@ def _plain(text: str, variables: Variables) -> str:
 
 
 def _tested(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
-    """What stands inside the brackets."""
+    """True or False for the test inside the brackets; None if a part of it is not known."""
     found: bool | None = False
     for either in _apart(words, _OR):
         each: bool | None = True
@@ -150,5 +150,5 @@ def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool
 
 
 def _waits(value: str) -> bool:
-    """Whether a value waits for a variable or a command."""
+    """True if a value contains a variable or a command whose value is not known."""
     return "$" in value or "`" in value

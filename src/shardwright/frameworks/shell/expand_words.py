@@ -192,8 +192,8 @@ def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
 
 
 def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
-    """What begins with ``$``: its end, and its value; an end that is its beginning = it is no
-    variable.
+    """The end and the value of the expansion that begins at a ``$``; an end equal to the beginning
+    means that it is no variable.
     """
     behind = text[n + 1]
     if text.startswith("$((", n):

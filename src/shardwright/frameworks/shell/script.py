@@ -102,7 +102,7 @@ def _run(state: State, nodes: Sequence[Node]) -> None:
 
 
 def _goes_on(state: State, joint: str, text: str, line: int) -> bool:
-    """Whether a statement behind ``&&`` or ``||`` is reached."""
+    """True if the statement after ``&&`` or ``||`` is reached."""
     if joint not in ("&&", "||"):
         return True
     if state.held is None:
@@ -131,8 +131,8 @@ def _if(state: State, node: If) -> None:
 
 
 def _leave_empty(state: State, nodes: Sequence[Node]) -> None:
-    """What only parts set that are not reached is nothing: the script's own variables, which no
-    environment has.
+    """Give the empty value to variables that only unreached parts of the script assign: they are
+    the script's own, so no environment has them.
     """
     for name in set_in(nodes):
         if value_of(state.variables, name) is None:

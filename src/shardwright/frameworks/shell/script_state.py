@@ -1,4 +1,4 @@
-"""What is known while a shell script is read."""
+"""The state of reading a shell script: commands, files and variables so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sources = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What a script would start.
+    """The commands that a script would start, and the files that it writes.
 
     Args:
         commands: words of each, variables in their places.
@@ -39,7 +39,7 @@ class Script:
 
 @dataclass(slots=True)
 class State:
-    """What is known while a script is read.
+    """The state of reading a script, changed as its statements are followed.
 
     Args:
         run: runs the nodes of a script.

@@ -1,4 +1,4 @@
-"""What a command of a script starts: its program, the launchers before it, and the program's
+"""The program that a command of a script starts, the launchers before it, and the program's
 arguments.
 """
 
@@ -56,7 +56,7 @@ _TORCHRUN: Final = "torch.distributed.run"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What a command starts.
+    """The program that a command starts, with its launchers and arguments.
 
     Args:
         program: path, module, or the first two words of a console command; empty = not found.
@@ -93,8 +93,8 @@ def started(command: Sequence[str]) -> Started:
 
 
 def _program(words: Sequence[str]) -> int:
-    """Where the program is: the first Python file or module that is no launcher; else the first
-    word that is none; -1 = none.
+    """Index of the program among the words: the first Python file or module that is no launcher,
+    else the first word that is no launcher; -1 if there is none.
     """
     files = [
         n for n, word in enumerate(words) if word.endswith(".py") or words[n - 1 : n] == ["-m"]
@@ -130,7 +130,7 @@ def _arguments(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_command(word: str) -> bool:
-    """Whether a word is a command with its words; what a command would print is none."""
+    """True if a word is a whole command with its own words; the output of a command is not."""
     return (
         " --" in f" {word}"
         and " " in word.strip()

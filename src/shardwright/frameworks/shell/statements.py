@@ -127,8 +127,8 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
 
 
 def _is_within(now: list[str], line: str, n: int) -> bool:
-    """Whether a mark ends no statement: `2>&1` and `&>` send output somewhere, and those of a
-    condition belong to it.
+    """True if a separator does not end the statement: in `2>&1` and `&>` it redirects output, and
+    in a condition it belongs to that.
     """
     letter = line[n]
     if letter == "&" and (line[n - 1 : n] == ">" or line[n + 1 : n + 2] == ">"):

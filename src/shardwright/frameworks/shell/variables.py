@@ -17,7 +17,7 @@ MAX_VALUE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positional:
-    """What a script or a function is called with.
+    """The positional parameters of a script or a function.
 
     Args:
         values: number, from 1 -> word.
@@ -45,7 +45,7 @@ class Variables:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number in the digits 0 to 9."""
+    """True if a text is a number in the digits 0 to 9."""
     return text.isascii() and text.isdigit()
 
 
@@ -78,7 +78,7 @@ def value_of(variables: Variables, name: str) -> Value | None:
 
 
 def scalar_of(variables: Variables, name: str) -> Value | None:
-    """As `value_of`, of an array its first item: what ``$NAME`` stands for."""
+    """The value of ``$NAME``: as `value_of`, or the first item of an array."""
     found = value_of(variables, name)
     if isinstance(found, tuple) and name not in ("@", "*"):
         return found[0] if found else ""
@@ -86,8 +86,8 @@ def scalar_of(variables: Variables, name: str) -> Value | None:
 
 
 def unknown_name(variables: Variables, name: str) -> str:
-    """What stands in place of a value that is not known: of a positional parameter its number when
-    the script was called.
+    """The placeholder of a value that is not known; for a positional parameter its number when the
+    script was called.
     """
     return (
         f"${int(name) + variables.positional.shifted}"

@@ -46,7 +46,7 @@ _SECTIONS: Final = MappingProxyType(
         "training.data-parallel-": "parallelism.data-parallel-",
     }
 )
-"""How a section begins in Python and in older files -> its name."""
+"""Prefix of a section in Python and in older files -> the section's name."""
 _P: Final = "parallelism."
 _TOKENS: Final = MappingProxyType(
     {
@@ -66,7 +66,7 @@ _DEGREES: Final = frozenset(
 _REGISTRY: Final = frozenset(
     {"config.training", "config.parallelism", "config.model-spec", "trainingconfig.steps"}
 )
-"""What a function of a registry (config_registry.py of the module) sets."""
+"""The settings of each function of a registry (config_registry.py of the module)."""
 _SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.TOML, FileKind.PYTHON, FileKind.COMMAND}),
     programs=frozenset({"torchtitan.train", "torchtitan/train.py"}),

@@ -50,7 +50,7 @@ def flavor(model: Model) -> tuple[str, str] | None:
 
 
 def _shortfalls(given: Given) -> Iterator[Shortfall]:
-    """All that the target cannot say of a plan."""
+    """The parts of a plan that torchtitan cannot express, each with the reason."""
     yield from _of_the_job(given)
     yield from _of_the_grid(given.grid)
     yield from _of_options(given)

@@ -17,7 +17,7 @@ from shardwright.frameworks.transformers.trainer_reader import Words, files_of, 
 from shardwright.frameworks.transformers.trainer_strategy import on
 
 _PYTHON: Final = ("trainingarguments.", "seq2seqtrainingarguments.")
-"""How settings begin where a Python file calls the class."""
+"""Prefixes of settings in a Python file that calls the class."""
 _OWN: Final = names(
     "per-device-train-batch-size gradient-checkpointing num-train-epochs"
     " lr-scheduler-type ddp-timeout per-device-eval-batch-size logging-steps"
@@ -57,7 +57,7 @@ def peft_targets(said: dict[str, str]) -> tuple[str, ...]:
 
 
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    """As `normal`.
+    """Notes on a launch whose settings are brought to canonical names in place, as `normal` does.
 
     Raises:
         DataError: a script of the user's own adds adapters, whose rank nothing says.

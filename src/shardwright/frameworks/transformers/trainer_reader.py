@@ -82,7 +82,7 @@ def _nothing(said: dict[str, str], devices: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """How a framework names what TrainingArguments have.
+    """A framework's names of the settings of TrainingArguments.
 
     Args:
         framework: word of its reader.
@@ -257,7 +257,7 @@ def _unmodelled(words: Words, arguments: Arguments) -> dict[str, str]:
 
 
 CLASSES: Final = ("trainingarguments.", "seq2seqtrainingarguments.", "sftconfig.")
-"""How settings begin where a Python file calls the class of arguments."""
+"""Prefixes of settings in a Python file that calls the class of arguments."""
 
 
 def _stripped(name: str) -> str:
@@ -265,7 +265,7 @@ def _stripped(name: str) -> str:
 
 
 def _is_open(name: str, value: str) -> bool:
-    """Whether a file of DeepSpeed leaves a setting to the program."""
+    """True if a DeepSpeed file leaves a setting to the program."""
     return value == "auto" and ("." in name or name.endswith(("batch-size", "steps", "per-gpu")))
 
 
@@ -323,7 +323,7 @@ def _own_names(words: Words) -> dict[str, str]:
 
 
 def of_own_runtimes(words: Words, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """As `trainer_settings`; none on a runtime that Trainer does not start."""
+    """The settings of `trainer_settings`; none for a runtime that Trainer does not start."""
     if runtime.partition(" ")[0] not in (FSDP, OF_TRANSFORMERS):
         return {}
     return trainer_settings(words, grid, runtime=runtime, global_batch=global_batch)

@@ -51,7 +51,7 @@ class TrainerStrategy:
 
 
 def on(said: Arguments, name: str) -> bool:
-    """Whether a switch is on."""
+    """True if a switch is on."""
     return said.get(name, "false").strip().lower() in ("true", "1", "yes", "on")
 
 

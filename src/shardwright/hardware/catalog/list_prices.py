@@ -276,7 +276,7 @@ NOT_RENTED: Final = frozenset(
 """Accelerators without a public price an hour in dollars: of one laboratory, of one country, or
 sold by reservation alone."""
 GIVE_A_PRICE: Final = "dollars_per_device_hour: 2.5 in a cluster file"
-"""How a price is given where no public one is known."""
+"""Hint of an error where no public price is known: the form of a price."""
 
 
 def with_prices(cluster: Cluster) -> Cluster:

@@ -14,7 +14,7 @@ from shardwright.errors import ClusterError
 from shardwright.lazy_dataclass import dataclass
 
 _CORES_PER_CHIP: Final = {"tpu-v3": 2, "tpu-v4": 2, "tpu-v5p": 2, "tpu-v5e": 1, "tpu-v6e": 1}
-"""What the number of a slice's name counts: TensorCores, or chips where there is one per chip."""
+"""Unit of the number in a slice's name: TensorCores, or chips where there is one per chip."""
 _ACCELERATORS: Final = {name.removeprefix("tpu-"): name for name in _CORES_PER_CHIP} | {
     "v5litepod": "tpu-v5e"
 }

@@ -33,7 +33,7 @@ from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.grid.model_counts import has_experts
 
 DOUBLINGS: Final = 10
-"""How far devices are doubled, and batches and sequences halved."""
+"""Largest number of times that devices are doubled, and batches and sequences halved."""
 NO_LIMIT: Final = 10**6
 LARGEST_CLUSTER: Final = 2**21
 ADAPTERS: Final = "lora:r16"

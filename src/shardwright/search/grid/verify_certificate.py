@@ -35,7 +35,7 @@ MOST = 400
 SIMULATED = 20
 """Of the sample, those that are simulated though their B1 is above the best."""
 DRIFT = 1e-8
-"""What a plan file may differ by: its numbers have nine digits."""
+"""Relative difference that a plan file may have: its numbers have nine digits."""
 CROSSED = 3
 """Of the meshes that no search crossed."""
 REPLAYED = ("infeasible", "bounded_b0", "bounded_b1", "simulated")

@@ -14,9 +14,9 @@ from shardwright.search.orders.memory_option import Options, applied
 from shardwright.search.orders.order_problem import OrderProblem, flat
 
 REACH = 4
-"""How many combinations of a rank a change moves at most."""
+"""Largest number of combinations of a rank that a change moves."""
 DEEPEST = 3
-"""How many forwards a change lets in more or less at most."""
+"""Largest number of forwards by which a change alters the number in flight."""
 
 
 class _Climb:

@@ -18,9 +18,9 @@ BLOCKS = 64
 """Most combinations of one rank's options that are bounded one by one; beyond, neighbouring options
 share a bound."""
 ROUNDS = 6
-"""How often options that end too late leave and the rest is bounded again."""
+"""Rounds in which options that end too late are dropped and the rest is bounded again."""
 STEPS = 7
-"""How often the time between the bound and the best known order is halved."""
+"""Bisections of the time between the bound and the best known order."""
 NEVER = 2**62
 
 Block = tuple[int, ...]

@@ -20,7 +20,7 @@ from shardwright.search.orders.order_longest_path import (
 from shardwright.search.orders.order_problem import MODULUS, MULTIPLIER
 
 REACH = 12
-"""How many places an action moves at most."""
+"""Largest number of places that an action moves."""
 
 
 @inner

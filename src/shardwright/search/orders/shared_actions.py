@@ -20,7 +20,7 @@ NEVER = 2**62
 PARTS = 16
 """A policy's patience counts in parts of a weight gradient's time."""
 REACH = 6
-"""How many actions of its rows an action moves past at most."""
+"""Largest number of actions of its rows that an action moves past."""
 
 
 class SharedActions(NamedTuple):

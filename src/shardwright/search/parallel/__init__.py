@@ -1,1 +1,1 @@
-"""Where the independent parts of a search run: in this process, in several, or on Ray."""
+"""Engines that run the independent parts of a search: this process, several, or Ray."""

@@ -1,5 +1,5 @@
-"""What a launcher is: it starts an export's start script on every node of the plan's cluster, with
-the node's number and its ranks.
+"""The form of a launcher: it starts an export's start script on every node of the plan's cluster,
+with the node's number and its ranks.
 """
 
 from __future__ import annotations

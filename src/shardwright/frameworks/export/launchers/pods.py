@@ -1,5 +1,5 @@
-"""What the launchers of Kubernetes share: the export's files as a ConfigMap, and what is in the
-pods that run them.
+"""Parts that the Kubernetes launchers share: the export's files as a ConfigMap, and the pods that
+run them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTE: Final = (
 )
 """For people, at the head of a file."""
 RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
-"""What the vendors' device plugins call a device."""
+"""The resource name of a device in each vendor's device plugin."""
 MOST_BYTES: Final = 1_000_000
 """Of a ConfigMap, which Kubernetes limits to 1 MiB."""
 
@@ -55,7 +55,7 @@ def volumes(launch: PlacedExport) -> list[dict[str, Any]]:
 
 
 def volume_mounts() -> list[dict[str, Any]]:
-    """Where a container has them."""
+    """The volume mounts of a container: the export's files and shared memory."""
     return [
         {"name": "plan", "mountPath": MOUNT},
         {"name": "shared-memory", "mountPath": "/dev/shm"},
