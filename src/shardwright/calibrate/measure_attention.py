@@ -52,7 +52,11 @@ def measure_attention(
     shapes: tuple[Shape, ...],
     step: Callable[[], None] = lambda: None,
 ) -> tuple[AttentionPoint, ...]:
-    """Seconds of forward and of backward of each shape.
+    """Measured seconds of forward and of backward of one attention kernel, for each shape.
+
+    Args:
+        generation: the kernel, a key of `BACKENDS`, such as flash-2 or cudnn.
+        step: called after each shape, for a progress report.
 
     Raises:
         RuntimeError: torch's, where the device, the dtype or the build lacks this kernel.

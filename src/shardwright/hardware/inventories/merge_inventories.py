@@ -59,7 +59,7 @@ def contradiction(one: Found, other: Found, *, hint: str = _OTHER_NODES) -> Clus
 
 
 def agreed(one: Found, other: Found) -> Found:
-    """The fact that two of one kind come to, the one that says more.
+    """The more precise of two facts of one kind about a node, from two files.
 
     Raises:
         ClusterError: they contradict each other.

@@ -160,7 +160,14 @@ def _owner(
 
 
 def _ruling(placements: tuple[Placement, ...], klass: str, *, block: int, lane: Lane) -> int:
-    """The last placement that selects a class in a block (-1 = a block that does not count)."""
+    """Number of the last placement that selects an operator class in a block.
+
+    Args:
+        block: the layer's number; -1 = a block without one, such as the embedding.
+
+    Raises:
+        StrategyError: no placement selects the class.
+    """
     for number in range(len(placements) - 1, -1, -1):
         select = placements[number].select
         inside = select.blocks is None or (

@@ -87,7 +87,9 @@ def placed_in(
 def _refined(
     problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
 ) -> Placed:
-    """The place of a member that its first bound leaves, by its order and simulation."""
+    """The fate of a member whose first bound is below the best: infeasible if its order needs too
+    much memory, bounded if the longest path takes as long as the best, else simulated.
+    """
     grid = member_grid(bounded.members, 0)
     costs = step_costs(problem, grid, bounded.prepared.priced(0))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))

@@ -315,8 +315,10 @@ def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
 
 
 def _part(space: Space) -> Space | None:
-    """The members of 1F1B whose order is replaced, with the schedules whose chunks a rank the
-    space has; None if there are none.
+    """The part of a space that is searched with overlapped schedules; None if it is empty.
+
+    It has the 1F1B members with several stages and without recompute, offload or sharded groups,
+    and the overlapped schedules with a number of chunks a rank that the space has.
     """
     chunks = space.of("vpp")
     space = replace(

@@ -38,7 +38,7 @@ class _Climb:
         )
 
     def numbers(self, places: IntArray) -> list[int]:
-        """The combination of each rank."""
+        """Number of each rank's combination of memory options, at this place of its ladder."""
         return [
             int(ladder[place]) for ladder, place in zip(self.ladders, places.tolist(), strict=True)
         ]

@@ -180,8 +180,9 @@ class _Run:
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
 
     def _next_end(self, worker: _Worker) -> float:
-        """Time at which the worker looks at the end of its oldest iteration: after what it began;
-        with stages it begins one between two ends, if it can.
+        """Time at which the worker handles the end of its oldest iteration.
+
+        Infinity if no iteration runs, or if it may begin another one first (pipeline stages).
         """
         if not worker.under_way or (worker.looked and self._may_begin(worker)):
             return float(np.inf)

@@ -224,7 +224,13 @@ def _possible(
 def _work_allows(
     each: float, other_each: float, p1: int, p2: int, m: int, layers: int, limit: float
 ) -> bool:
-    """m microbatches find room by work alone: see `most_by_work`."""
+    """True if the work of m microbatches over all layers fits into `limit` seconds, bubbles
+    counted: a necessary condition (see `most_by_work`).
+
+    Args:
+        each, other_each: seconds of a layer in the first and in the second run of stages.
+        p1, p2: stages of the two runs.
+    """
     q = 1.0 - 1.0 / m
     before, after = 1.0, 1.0
     for _ in range(p1):

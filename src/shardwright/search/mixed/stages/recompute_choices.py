@@ -62,8 +62,8 @@ class Sharers(NamedTuple):
 
 
 def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Recompute:
-    """Of n layers the first x run again in full and as many of the others selectively as it needs;
-    of all x the cheapest.
+    """The cheapest recompute that fits, for each role of a stage, number of stages and number of
+    layers: the first x layers in full, and as few of the others selectively as memory allows.
     """
     static = static_bytes(table, sharers)
     rooms = np.array(
