@@ -37,10 +37,10 @@ $(VENV)/.develops: pyproject.toml | $(VENV)/bin/python
 	@touch $(VENV)/.runs $@
 
 # Machine code of kernels, with the numba that was just installed; those whose source is the same are not compiled again. Without a C
-# compiler it says so, and they run as numba compiles them.
+# compiler it says so (exit code 1), and they run as numba compiles them; a kernel that cannot be compiled (exit code 2) is an error.
 $(VENV)/.kernels: $(VENV)/.runs $(SOURCES)
 	@echo "building kernels"
-	@$(BIN)/python -m shardwright.build_kernels || true
+	@$(BIN)/python -m shardwright.build_kernels || test $$? -eq 1
 	@touch $@
 
 env: $(VENV)/.develops $(VENV)/.kernels ## make .venv with the package and its development tools, and check messages of commits

@@ -57,6 +57,26 @@ def test_the_argument_types_of_every_kernel_are_known() -> None:
     assert SIGNATURES.keys() - kernels() == set(), "these kernels are gone: delete their entries"
 
 
+def classes(value: Any) -> Iterator[str]:
+    """Names of the classes in a list of argument types, as module:class."""
+    if isinstance(value, dict):
+        if "class" in value:
+            yield value["class"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from classes(part)
+
+
+def test_the_classes_of_argument_types_exist() -> None:
+    """A renamed class would leave every installation without built kernels."""
+    names = set(classes(list(SIGNATURES.values())))
+    assert len(names) > 10
+    for name in names:
+        module, _, attribute = name.partition(":")
+        assert hasattr(import_module(module), attribute), f"{name}: correct kernel_signatures.json"
+
+
 # ---- three forms, bit for bit --------------------------------------------------------------------
 
 COMMANDS = [
@@ -379,6 +399,42 @@ def test_names_and_wrong_numbers_of_arguments() -> None:
 
 
 # ---- building ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "first"),
+    [
+        (build_kernels.NotBuiltError("no C compiler"), 1, "note: "),
+        (build_kernels.NotCompiledError("AttributeError: Gone"), 2, "error: "),
+    ],
+)
+def test_a_defect_of_the_source_is_an_error_and_a_missing_tool_is_not(
+    error: Exception,
+    code: int,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def build(path: Path, *, processes: int) -> None:
+        raise error
+
+    monkeypatch.setattr(build_kernels, "build", build)
+    assert build_kernels.main([]) == code
+    assert capsys.readouterr().err.startswith(first)
+
+
+def test_a_kernel_with_wrong_argument_types_is_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numba")
+    try:
+        build_kernels._c_compiler()
+    except build_kernels.NotBuiltError as reason:
+        pytest.skip(str(reason))
+    gone = "shardwright.simulator.kernel.longest_path:gone"
+    monkeypatch.setattr(build_kernels, "_signatures", lambda: {gone: []})
+    with pytest.raises(build_kernels.NotCompiledError, match="gone"):
+        build_kernels.build(tmp_path / "_kernels.so", processes=1)
 
 
 def test_a_kernel_is_built_loaded_and_called(

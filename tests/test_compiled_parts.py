@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.compiled import KNOWN
+from shardwright.compiled import NUMBA_RELEASES
 from tests.sources import SOURCE
 
 PROGRAM = """
@@ -126,6 +126,6 @@ def test_another_numba_compiles_as_it_does_by_itself(tmp_path: Path) -> None:
 
 def test_the_release_that_builds_kernels_is_pinned() -> None:
     project = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    assert [f"numba=={release}.*" for release in KNOWN] == [
+    assert [f"numba=={release}.*" for release in NUMBA_RELEASES] == [
         line for line in project["project"]["optional-dependencies"]["dev"] if "numba" in line
     ]

@@ -6,9 +6,11 @@ library that needs no numba.
 
 setup.py runs it when the package is built or installed. It needs numba and a C compiler, and ends
 with a message and exit code 1 where one is missing; the package then runs kernels as numba or
-Python does. Each kernel is compiled for the argument types that `kernel_signatures.json` lists, for
-any processor of this architecture. numba translates and optimizes; an entry point is added that
-takes and returns plain numbers (kernels.c); the system's C compiler links.
+Python does. Exit code 2 says that a kernel and the list of its argument types disagree.
+
+Each kernel is compiled for the argument types that `kernel_signatures.json` lists, for any
+processor of this architecture. numba translates and optimizes; an entry point is added that takes
+and returns plain numbers (kernels.c); the system's C compiler links.
 """
 
 from __future__ import annotations
@@ -21,9 +23,12 @@ import sys
 import sysconfig
 import tempfile
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+
+from shardwright.compiled import NUMBA_RELEASES
 
 HERE: Final = Path(__file__).parent
 ENVIRONMENT: Final = {
@@ -40,18 +45,31 @@ class NotBuiltError(Exception):
     """Why there is no extension on this machine."""
 
 
+class NotCompiledError(Exception):
+    """A kernel that cannot be compiled with the argument types of `kernel_signatures.json`: a
+    defect of this source, on every machine.
+    """
+
+
 def default_path() -> Path:
     """The file that Python imports as shardwright._kernels in this source folder."""
     return HERE / f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def build(path: Path, *, processes: int) -> None:
-    """Write the extension to `path`; NotBuiltError says why it cannot be. Kernels that have not
-    changed since the last build of this checkout are not compiled again.
+    """Write the extension to `path`. Kernels that have not changed since the last build of this
+    checkout are not compiled again.
+
+    Raises:
+        NotBuiltError: this machine lacks something.
+        NotCompiledError: a kernel cannot be compiled.
     """
     compiler = _c_compiler()
     if find_spec("numba") is None:
         raise NotBuiltError("numba is not installed")
+    numba = version("numba")
+    if numba.rpartition(".")[0] not in NUMBA_RELEASES:
+        raise NotBuiltError(f"numba {numba} is not one of {', '.join(NUMBA_RELEASES)}")
     with tempfile.TemporaryDirectory() as folder:
         kept = HERE.parents[1] / "build" / "kernels" if HERE.parent.name == "src" else Path(folder)
         kept.mkdir(parents=True, exist_ok=True)
@@ -78,7 +96,7 @@ def build(path: Path, *, processes: int) -> None:
         said = [part.communicate()[1].strip() for part in parts]
         for part, text in zip(parts, said, strict=True):
             if part.returncode:
-                raise NotBuiltError(text.splitlines()[-1] if text else "numba failed")
+                raise NotCompiledError(text.splitlines()[-1] if text else "numba failed")
         _link(compiler, [marshal.loads(table.read_bytes()) for table in tables], Path(folder), path)
 
 
@@ -197,6 +215,13 @@ def main(arguments: list[str]) -> int:
     except NotBuiltError as reason:
         sys.stderr.write(f"note: kernels are not built ahead of time: {reason}\n")
         return 1
+    except NotCompiledError as reason:
+        sys.stderr.write(
+            f"error: a kernel cannot be compiled: {reason}\n"
+            "hint: correct its argument types in kernel_signatures.json"
+            " (python tools/kernel_signatures.py)\n"
+        )
+        return 2
     return 0
 
 

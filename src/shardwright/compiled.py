@@ -38,7 +38,7 @@ kept = True
 """Machine code is kept for the next process. False where no folder for it can be written, so that
 every process compiles its own."""
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-KNOWN = ("0.68",)
+NUMBA_RELEASES = ("0.68",)
 """Releases of numba whose private classes `compiled_parts` and `compiled_references` use. The
 extra `dev` pins the same release, because the extension of built kernels is made with them. At run
 time any other release works: it gives the same results, and takes 12 % more CPU time to compile the
@@ -79,7 +79,7 @@ def _import_numba() -> None:
     if _numba is not None or form == "python" or find_spec("numba") is None:
         return
     _numba = import_module("numba")
-    if _numba.__version__.rpartition(".")[0] in KNOWN:
+    if _numba.__version__.rpartition(".")[0] in NUMBA_RELEASES:
         _parts, _references = (
             import_module("shardwright.compiled_parts"),
             import_module("shardwright.compiled_references"),

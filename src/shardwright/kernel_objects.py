@@ -25,7 +25,6 @@ from numba.np import numpy_support
 from numba.np.arrayobj import populate_array
 
 from shardwright.built_kernels import digest
-from shardwright.compiled import KNOWN
 from shardwright.compiled_parts import Whole
 from shardwright.compiled_references import Reference, passed
 
@@ -41,8 +40,6 @@ def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, pa
     yet, and to `path` a table of them: name -> (digest of the source, [(object file, entry point,
     how it is called)]).
     """
-    if numba.__version__.rpartition(".")[0] not in KNOWN:
-        raise SystemExit(f"numba {numba.__version__} is not one of {', '.join(KNOWN)}")
     # What numba makes lives as long as the process.
     gc.disable()
     ll.initialize_native_target()
