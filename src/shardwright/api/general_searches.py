@@ -11,6 +11,7 @@ from shardwright.api.request_to_problem import Method
 from shardwright.lazy_dataclass import dataclass
 from shardwright.progress import Progress
 from shardwright.registry import load_target
+from shardwright.search.certificate import Certificate
 from shardwright.search.search_answer import GeneralAnswer, Unsearched
 from shardwright.search.search_request import Request
 
@@ -26,11 +27,14 @@ class GeneralSearch:
             something to the search.
         unsearched: ``module:attribute`` of the function that finds the options that the search of
             an answer left at one value; "" where the search has no options.
+        bound_check: ``module:attribute`` of the function that proves the lower bound of a stored
+            certificate again, without the search; "" where a repeated search is the whole proof.
     """
 
     plan: str
     takes: frozenset[str]
     unsearched: str = ""
+    bound_check: str = ""
 
     def answer(
         self, request: Request, *, progress: Progress | None, **given: object
@@ -46,6 +50,17 @@ class GeneralSearch:
             return None
         options: Unsearched | None = load_target(self.unsearched)(answer)
         return options
+
+    def check_bound(
+        self, request: Request, certificate: Certificate, *, progress: Progress | None
+    ) -> None:
+        """Prove the lower bound of a stored certificate again, if the search has a proof.
+
+        Raises:
+            DataError: the proof does not hold.
+        """
+        if self.bound_check:
+            load_target(self.bound_check)(request, certificate, progress=progress)
 
 
 _ANY_STOP: Final = frozenset({"engine", "time_limit_s", "tolerance", "stops"})
@@ -63,6 +78,7 @@ SEARCHES: Final[Mapping[Method, GeneralSearch]] = {
         plan="shardwright.api.searches.mixed_search:plan_mixed",
         takes=_ANY_STOP,
         unsearched="shardwright.api.searches.mixed_search:unsearched_of_mixed",
+        bound_check="shardwright.api.searches.mixed_search:check_prices",
     ),
     Method.ROBUST: GeneralSearch(
         plan="shardwright.api.searches.scenario_search:plan_robust", takes=frozenset({"engine"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from math import inf
 
@@ -10,13 +9,12 @@ from shardwright.api.request_to_problem import (
     is_valued,
     problem_of,
     require_any_stages,
-    require_headroom,
     require_unranked,
     with_defaults,
 )
+from shardwright.api.searches.mixed_problem import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import DataError, UsageError
-from shardwright.hardware.changed_cluster import keep_free
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime_registry import written_options
@@ -34,17 +32,11 @@ from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
 from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
-from shardwright.search.mixed.stages.stage_meshes import has_experts
-from shardwright.search.mixed.stages.stage_tables import why_alone
 from shardwright.search.mixed_certificate import ValuedPart
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_answer import GeneralAnswer, Unsearched
 from shardwright.search.search_limit import Stops
 from shardwright.search.search_request import Request
-
-NAME = "mixed"
-"""Name of a mixed plan in its notation."""
 
 
 def plan_mixed(
@@ -120,30 +112,9 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
     )
 
 
-def choices_for(request: Request, problem: Problem) -> Choices:
-    """The choices that a request fixes in a mixed search.
-
-    They are the pins on pipelines, or on grids alone, and the options that the request sets
-    together with its runtime.
-    """
-    found = choices_of(
-        request.pins,
-        request.excludes,
-        pipelines=not why_alone(problem),
-        experts=has_experts(problem),
-    )
-    return replace(found, said=tuple(sorted(written_options(request.runtime))))
-
-
 def goal_of(request: Request) -> Goal:
     """The goal of a request: its objective and budget."""
     return Goal(objective=request.objective, budget=request.budget or inf)
-
-
-def with_headroom(request: Request, problem: Problem) -> Problem:
-    """The problem with the memory that plans may fill."""
-    require_headroom(request)
-    return replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
 
 
 def check_prices(

@@ -9,7 +9,6 @@ from typing import Any
 
 from shardwright.api.general_searches import SEARCHES
 from shardwright.api.request_to_problem import Method
-from shardwright.api.searches.mixed_search import check_prices
 from shardwright.api.simulate_strategy import verified_strategy
 from shardwright.files.compare_documents import require_same
 from shardwright.files.stored_documents import StoredPlan, document_of, stored_plan
@@ -50,9 +49,9 @@ def check_general(
     certificate = stored.certificate
     method, part = method_of(certificate), certificate.joint or certificate.mixed
     _, verified = verified_strategy(stored.simulation)
-    if method is Method.MIXED:
-        check_prices(stored.request, certificate, progress=progress)
-    again = SEARCHES[method].answer(
+    search = SEARCHES[method]
+    search.check_bound(stored.request, certificate, progress=progress)
+    again = search.answer(
         stored.request,
         progress=progress,
         engine=engine,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from shardwright.api.general_searches import SEARCHES
 from shardwright.api.request_to_problem import (
     Method,
     capacity_of,
@@ -14,7 +15,6 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
-from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.job.critical_batch import (
     SOURCE,
@@ -192,7 +192,8 @@ def best_of(request: Request, *, progress: Progress | None = None) -> Simulation
     request = with_defaults(request)
     method = method_of(request)
     if method is Method.MIXED:
-        simulation = plan_mixed(replace(request, top=0), progress=progress).simulation
+        answer = SEARCHES[method].answer(replace(request, top=0), progress=progress)
+        simulation = answer.simulation
         assert simulation is not None
         return simulation
     if method is not Method.GRID:
@@ -203,7 +204,7 @@ def best_of(request: Request, *, progress: Progress | None = None) -> Simulation
     problem = problem_of(request)
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
-    answer = find(
+    grid_answer = find(
         problem,
         space,
         facts,
@@ -213,5 +214,9 @@ def best_of(request: Request, *, progress: Progress | None = None) -> Simulation
         progress=progress,
     )
     return Simulation(
-        request=request, name="", grid=answer.grid, plan=None, prediction=answer.prediction
+        request=request,
+        name="",
+        grid=grid_answer.grid,
+        plan=None,
+        prediction=grid_answer.prediction,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.arrays import IntArray
+from shardwright.cost.network.lane_edges import lane_edges
 from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, sharings_of_stage
 from shardwright.program.orders.action_rows import TABLE_SEARCH
 from shardwright.program.plan_lowering import lower_plan
@@ -15,7 +16,6 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.search.exact.stage_options import LANE, StageOption, flight_rows
 from shardwright.search.exact.unordered_tasks import ShapeTasks, tasks_of_shape
-from shardwright.simulator.plan_simulation import lane_edges
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan, Shards

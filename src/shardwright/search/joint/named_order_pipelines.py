@@ -22,26 +22,16 @@ from shardwright.search.joint.joint_member import plan_of_cut, plan_of_sizes, sp
 from shardwright.search.joint.label_arrays import is_alike
 from shardwright.search.joint.label_options import Pipeline, Splits
 from shardwright.search.joint.pipeline_shapes import PipelineShape
-from shardwright.search.joint.search_progress import Footing, Looked, Search
+from shardwright.search.joint.search_progress import BOUNDED, Bounding, Footing, Looked, Search
 from shardwright.search.joint.solve_pipeline import Cut, Solved, solve
 from shardwright.search.joint.work_bounds import shape_bounds
 from shardwright.search.parallel.engine_protocol import rounds
 
 FIRST_LOOKS = 48
 """Pipelines that are looked at before any is bounded by labels."""
-BOUNDED = 64
-"""Pipelines that are bounded between two looks at the clock."""
 SCORED = 16
 """Pipelines whose members are looked at between two looks at the clock, all against the best that
 was known before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounding:
-    """A task: bound a pipeline, as far as its bound is below `enough_s`."""
-
-    pipeline: PipelineShape
-    enough_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,18 @@ MOST_REPAIRS = 12
 """Times that a plan which does not fit recomputes one layer more."""
 
 
+BOUNDED = 64
+"""Pipelines that are bounded between two looks at the clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounding:
+    """A task: bound a pipeline, as far as its bound is below `enough_s`."""
+
+    pipeline: PipelineShape
+    enough_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footing:
     """Inputs of a joint search under one value of each option, shared by all its tasks.

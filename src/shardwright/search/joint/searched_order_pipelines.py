@@ -15,11 +15,10 @@ from shardwright.search.joint.action_order import Ordered, named_orders, order_b
 from shardwright.search.joint.chunk_layer_counts import any_order_bounds, layer_counts
 from shardwright.search.joint.joint_member import JointPlan, compose, plan_of_cut, plan_of_sizes
 from shardwright.search.joint.label_arrays import is_alike
-from shardwright.search.joint.named_order_pipelines import BOUNDED, Bounding
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 from shardwright.search.joint.recompute_with_order import recomputed_in_order
 from shardwright.search.joint.score_member import Scored, path_score
-from shardwright.search.joint.search_progress import Footing, Search
+from shardwright.search.joint.search_progress import BOUNDED, Bounding, Footing, Search
 from shardwright.search.joint.solve_pipeline import solve
 from shardwright.search.joint.work_bounds import shape_bounds
 from shardwright.search.parallel.engine_protocol import rounds

@@ -10,13 +10,13 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate
 from shardwright.search.mixed.bounds.cost_bound import least_value
-from shardwright.search.mixed.find_fastest import pipelines_space
 from shardwright.search.mixed.pipelines.price_per_second import PARETO, TIME
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
 from shardwright.search.mixed.plans.certificate import certified
 from shardwright.search.mixed.plans.low_cost_plans import PlanRecord, Point
 from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
 from shardwright.search.mixed.plans.write_plan import pipelines_text
+from shardwright.search.mixed.searched_space import pipelines_space
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.stage_tables import why_alone
 from shardwright.search.mixed_certificate import Cell, FrontPoint, MixedPart, ValuedPart

@@ -19,7 +19,6 @@ from shardwright.search.mixed.bounds.cost_bound import cell_of, cells_of_all_tim
 from shardwright.search.mixed.bounds.cost_rate_bound import Known
 from shardwright.search.mixed.cost_certificate import Goal, valued_certificate
 from shardwright.search.mixed.effort import USUAL, Effort
-from shardwright.search.mixed.find_fastest import option_rows
 from shardwright.search.mixed.pipelines.price_per_second import (
     COST,
     ENERGY,
@@ -46,6 +45,7 @@ from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
 from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
 from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
 from shardwright.search.mixed.plans.write_plan import MixedPlan
+from shardwright.search.mixed.searched_space import option_rows
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames
 from shardwright.search.mixed.stages.pinned_values import Choices

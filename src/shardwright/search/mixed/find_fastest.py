@@ -13,7 +13,6 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import ordered
 from shardwright.search.mixed.bounds.time_bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.pipeline_subsets import parts_of
@@ -34,14 +33,11 @@ from shardwright.search.mixed.plans.pool_grids import Known, PoolResult, search_
 from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
 from shardwright.search.mixed.plans.single_shape_plans import compose_one_shape
 from shardwright.search.mixed.plans.write_plan import MixedPlan, pipelines_text
+from shardwright.search.mixed.searched_space import option_rows, space_text
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts
-from shardwright.search.mixed.stages.layer_cuts import pattern_of
 from shardwright.search.mixed.stages.pinned_values import Choices
-from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
-from shardwright.search.mixed.stages.sharded_lanes import PLAIN, zero_stages
-from shardwright.search.mixed.stages.stage_meshes import has_experts
-from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_alone
+from shardwright.search.mixed.stages.stage_tables import why_alone
 from shardwright.search.mixed_certificate import GIVEN_UP, Closed, MixedPart, worth_of
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
@@ -394,68 +390,3 @@ def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
 def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
     if progress is not None:
         progress(text, done, total)
-
-
-def option_rows(singles: list[PoolResult], choices: Choices) -> tuple[Options, ...]:
-    """The options of each pool's best grid; what is pinned, and else the runtime as it is, where no
-    grid fits.
-    """
-    rows = [one.answer.grid.options for one in singles if one.answer is not None]
-    return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
-
-
-def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
-    """The space in words and values."""
-    pinned = f"; {choices.text()}" if choices.text() else ""
-    return (
-        f"{pipelines_space(problem, rows, choices)}; and every grid of the standard space of each"
-        f" pool alone, on any number of its nodes{pinned}"
-    )
-
-
-def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
-    """The pipelines of the space in words and values."""
-    devices = (
-        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools_of(problem.cluster))}"
-    )
-    if because := why_alone(problem):
-        return f"{devices}; no pipelines over several pools, as {because}"
-    stage = "tp inside a node and sp"
-    if has_experts(problem):
-        stage = "tp x dp inside a node, sp, and experts over all of it (ep = tp x dp)"
-    cuts = f" ({said})" if (said := pattern_of(problem.model).text()) else ""
-    options = ", ".join(
-        " ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows
-    )
-    sizes = ", ".join(map(str, choices.sizes(MICROBATCHES)))
-    return (
-        f"{devices}; any number of replicas of any pipelines of at most two runs of like stages,"
-        f" {MOST_STAGES} stages in all, a stage on one pool with {stage}; mbs {{{sizes}}}, any cut"
-        f" of the layers{cuts}, each stage recomputes any number of its first layers in full and of"
-        f" the next ones selectively, 1F1B, {_lanes_space(problem, choices)}, any shares of the"
-        f" batch, any idle devices; options of the runtime {{{options}}}"
-    )
-
-
-def _lanes_space(problem: Problem, choices: Choices) -> str:
-    """The sharding of lanes in words and values."""
-    stages = zero_stages(problem, choices)
-    if stages.every == (PLAIN,):
-        return "zero1 over all replicas"
-    of_all = (
-        "zero1 over all replicas of a lane that shares no more, or "
-        if PLAIN in stages.every
-        else ""
-    )
-    several = [str(zero) for zero in stages.several if zero != PLAIN]
-    beside = ""
-    if several != [str(zero) for zero in stages.one]:
-        beside = (
-            f", {{{', '.join(several)}}} in pipelines of several stages"
-            if several
-            else ", in pipelines of one stage"
-        )
-    return (
-        f"{of_all}zero {{{', '.join(map(str, stages.one))}}} over the two or more replicas of one"
-        f" shape{beside}"
-    )

@@ -13,6 +13,7 @@ from typing import TypeGuard
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.cost.network.lane_edges import lane_edges
 from shardwright.cost.network.plan_groups import kind_problem, working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.cost.step.grid_bytes import held_bytes
@@ -30,7 +31,6 @@ from shardwright.search.orders.order_problem import LARGEST
 from shardwright.search.orders.stage_times_and_bytes import StageTimes
 from shardwright.simulator.equal_stages import stage_kinds
 from shardwright.simulator.plan_simulation import (
-    lane_edges,
     price_stages,
     simulate_plan,
     summings_of,

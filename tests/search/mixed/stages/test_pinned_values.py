@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.searches.mixed_search import choices_for
+from shardwright.api.searches.mixed_problem import choices_for
 from shardwright.errors import UsageError
 from shardwright.program.problem import Problem
 from shardwright.search.certificate import stops_of

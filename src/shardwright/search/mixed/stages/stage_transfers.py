@@ -9,6 +9,7 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import FloatArray
+from shardwright.cost.network.lane_edges import lane_edges
 from shardwright.cost.network.plan_groups import working_problem
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.program.identity_keys import Same
@@ -17,7 +18,6 @@ from shardwright.program.stages.stage_segments import plan_stages, working_devic
 from shardwright.search.mixed.stages.device_pools import Pool
 from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has_experts
 from shardwright.search.mixed.stages.stage_tables import StageTable
-from shardwright.simulator.plan_simulation import lane_edges
 from shardwright.strategy.grid.grid_to_plan import MAIN, chunk_items, grid_placements
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import NamedOrder

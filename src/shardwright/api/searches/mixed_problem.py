@@ -1,0 +1,38 @@
+"""The problem of a request on a mixed cluster: memory that plans may fill, and pinned choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.api.request_to_problem import require_headroom
+from shardwright.hardware.changed_cluster import keep_free
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime_registry import written_options
+from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
+from shardwright.search.mixed.stages.stage_meshes import has_experts
+from shardwright.search.mixed.stages.stage_tables import why_alone
+from shardwright.search.search_request import Request
+
+NAME = "mixed"
+"""Name of a mixed plan in its notation."""
+
+
+def choices_for(request: Request, problem: Problem) -> Choices:
+    """The choices that a request fixes in a mixed search.
+
+    They are the pins on pipelines, or on grids alone, and the options that the request sets
+    together with its runtime.
+    """
+    found = choices_of(
+        request.pins,
+        request.excludes,
+        pipelines=not why_alone(problem),
+        experts=has_experts(problem),
+    )
+    return replace(found, said=tuple(sorted(written_options(request.runtime))))
+
+
+def with_headroom(request: Request, problem: Problem) -> Problem:
+    """The problem with the memory that plans may fill."""
+    require_headroom(request)
+    return replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
