@@ -189,6 +189,16 @@ def test_a_wrong_value_is_named(path: tuple[str, ...], value: Any, message: str)
     assert raised.value.message == message
 
 
+@pytest.mark.parametrize("key", ["'" * 5000, "line\nbreak"])
+def test_a_key_of_any_length_is_one_short_line(key: str) -> None:
+    document = json.loads(TEXT)
+    document["prediction"]["breakdown_s"][key] = "no number"
+    with pytest.raises(DataError, match="breakdown_s") as refused:
+        parse_saved(json.dumps(document))
+    assert len(refused.value.message) < 200
+    assert refused.value.message.isprintable()
+
+
 def test_unreadable_files(tmp_path: Any) -> None:
     with pytest.raises(DataError, match="No such file"):
         read_plan_file(tmp_path / "absent.json")

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import AfterValidator, ValidationError
 
-from shardwright.errors import DataError, ShardwrightError, nearest
+from shardwright.errors import MAX_WORD, DataError, ShardwrightError, nearest
 
 
 class ExpectedError(ValueError):
@@ -19,6 +19,11 @@ class ExpectedError(ValueError):
 def shown(value: object) -> str:
     """A value as a message quotes it."""
     return repr(value)[:40]
+
+
+def _key(part: str) -> str:
+    """Key of a mapping for a message: a document may hold keys of any length and any characters."""
+    return part if len(part) <= MAX_WORD and part.isprintable() else shown(part)
 
 
 def must(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
@@ -91,7 +96,7 @@ def _words(path: Sequence[str | int]) -> list[str]:
         if isinstance(part, int):
             found[-1] += f" {part}"
         else:
-            found.append(part)
+            found.append(_key(part))
     return found
 
 
