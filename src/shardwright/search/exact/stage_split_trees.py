@@ -1,9 +1,9 @@
-"""Split trees of small stages: all of a given depth, cut dims and weights, up to the exchange of
-equal devices.
+"""Split trees of small stages: all of a given depth, cut dims and weights, up to symmetry.
 
-A labelled tree names its leaves by the class of devices they are of; `split_on` puts it on devices.
-One tree rules a whole stage: for operators of a class that lack the dim of a cut, the cut is a copy
-(heads are cut in attention and its core, hidden rows and columns outside the core).
+Equal devices may be exchanged. A labelled tree names its leaves by their class of devices;
+`split_on` places it on devices. One tree applies to a whole stage: for operators of a class that
+lack the dim of a cut, the cut is a copy (heads are cut in attention and its core, hidden rows and
+columns outside the core).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardwright.strategy.verify.stage_rules import has_dim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A cut of `dim` into parts of these weights; a child is a Node, or the label of one device."""
+    """A cut of `dim` into parts with these weights; a child is a Node, or the label of a device."""
 
     dim: Dim
     weights: tuple[int, ...]
@@ -31,12 +31,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSpace:
-    """Depths, dims and weights of the trees of a space.
+    """Limits of the split trees of a space: dims, weights and depth of cuts.
 
     Args:
-        dims: that a cut may be of.
-        weights: of the first of two parts, the second one's being 1.
-        depth: most cuts one below the other.
+        dims: dims that a cut may have.
+        weights: weights of the first of two parts; the second part has weight 1.
+        depth: most nested cuts.
     """
 
     dims: tuple[Dim, ...] = (Dim.BATCH, Dim.HEADS, Dim.HIDDEN)
@@ -47,14 +47,14 @@ class TreeSpace:
 def labelled_trees(
     counts: tuple[int, ...], space: TreeSpace, *, depth: int | None = None
 ) -> Iterator[Node | int]:
-    """Every tree with `counts[label]` leaves of each label.
+    """Yield every split tree with `counts[label]` leaves of each label.
 
-    Two parts: any weights of the space, any two trees (both orders of unequal ones: the first takes
-    the larger share, or what rounding leaves). Three parts or more are equal: of one tree each, or
-    single devices in the order of their labels.
+    Two parts: any weights of the space, any two trees (both orders of unequal trees: the first
+    takes the larger share, or the remainder of rounding). Three parts or more are equal: one tree
+    for all, or single devices in the order of their labels.
 
     Args:
-        depth: cuts that are left; None = the space's.
+        depth: number of cuts that remain; None = the depth of the space.
     """
     left = space.depth if depth is None else depth
     total = sum(counts)
@@ -67,12 +67,12 @@ def labelled_trees(
             second = tuple(n - k for n, k in zip(counts, first, strict=True))
             if not 0 < sum(first) < total:
                 continue
-            for one, two in product(
+            for first_tree, second_tree in product(
                 labelled_trees(first, space, depth=left - 1),
                 labelled_trees(second, space, depth=left - 1),
             ):
                 for weight in space.weights:
-                    yield Node(dim=dim, weights=(weight, 1), children=(one, two))
+                    yield Node(dim=dim, weights=(weight, 1), children=(first_tree, second_tree))
         for parts in range(3, total + 1):
             if all(n % parts == 0 for n in counts):
                 for child in labelled_trees(
@@ -88,58 +88,64 @@ def labelled_trees(
 
 
 def split_on(tree: Node | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
-    """The tree as a split of these devices (by label, in rising order); offsets count from the
-    lowest device.
-    """
-    left = [iter(sorted(some)) for some in devices]
+    """The labelled tree as a split of devices by label; offsets count from the lowest device."""
+    left = [iter(sorted(label_devices)) for label_devices in devices]
     return _split(tree, left)[0]
 
 
 def _split(tree: Node | int, left: list[Iterator[int]]) -> tuple[Split | None, int]:
-    """(the split, its lowest device)."""
+    """Take the leaves' devices from iterators by label; return the split and its lowest device."""
     if isinstance(tree, int):
         return None, next(left[tree])
-    below = [_split(child, left) for child in tree.children]
-    base = min(device for _, device in below)
-    offsets = tuple(device - base for _, device in below)
+    children = [_split(child, left) for child in tree.children]
+    base = min(device for _, device in children)
+    offsets = tuple(device - base for _, device in children)
     strides = {b - a for a, b in pairwise(offsets)}
-    alike = len(set(tree.weights)) == 1 and all(
+    is_uniform = len(set(tree.weights)) == 1 and all(
         child == tree.children[0] for child in tree.children
     )
     if (
-        alike
+        is_uniform
         and len(strides) == 1
         and offsets[0] == 0
-        and all(split == below[0][0] for split, _ in below)
+        and all(split == children[0][0] for split, _ in children)
     ):
         return Split(
-            dim=tree.dim, parts=len(below), step=strides.pop(), children=(below[0][0],)
+            dim=tree.dim, parts=len(children), step=strides.pop(), children=(children[0][0],)
         ), base
     return Split(
-        dim=tree.dim, parts=tree.weights, step=offsets, children=tuple(split for split, _ in below)
+        dim=tree.dim,
+        parts=tree.weights,
+        step=offsets,
+        children=tuple(split for split, _ in children),
     ), base
 
 
 def tree_placements(tree: Split | None, operators: tuple[Operator, ...]) -> tuple[Placement, ...]:
-    """`tree` for every class of these operators, cuts of dims that a class lacks being copies."""
+    """Placements of `tree` for every operator class; cuts of dims that a class lacks are copies."""
     classes: dict[str, set[Dim]] = {}
     for operator in operators:
-        held = classes.setdefault(operator.klass.value, set())
-        held |= {dim for dim in Dim if has_dim(operator, dim)}
+        class_dims = classes.setdefault(operator.klass.value, set())
+        class_dims |= {dim for dim in Dim if has_dim(operator, dim)}
     by_tree: dict[Split | None, list[str]] = {}
     for name, dims in classes.items():
-        by_tree.setdefault(_copied(tree, dims), []).append(name)
+        by_tree.setdefault(_replicate_missing_dims(tree, dims), []).append(name)
     first, *others = by_tree.items()
-    # the first one is for all classes, so that the stream at a stage's border has a place where no
-    # operator of its class runs
+    # The first placement selects all classes, so that the stream at a stage's border has a place
+    # where no operator of its class runs.
     rest = (
         Placement(select=Selector(classes=tuple(names)), split=split) for split, names in others
     )
     return Placement(select=Selector(), split=first[0]), *rest
 
 
-def _copied(tree: Split | None, dims: set[Dim]) -> Split | None:
+def _replicate_missing_dims(tree: Split | None, dims: set[Dim]) -> Split | None:
+    """The split with each cut of a dim outside `dims` replaced by replication."""
     if tree is None:
         return None
     dim = tree.dim if tree.dim in dims else Dim.REPLICATE
-    return replace(tree, dim=dim, children=tuple(_copied(child, dims) for child in tree.children))
+    return replace(
+        tree,
+        dim=dim,
+        children=tuple(_replicate_missing_dims(child, dims) for child in tree.children),
+    )
