@@ -100,7 +100,8 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
     prepared, counted = prepare(problem, members), overlapped_schedules.PairedSearch()
     capacity, gaps = effective_memory(problem.cluster), list[float]()
     kernels = (
-        overlapped_schedules._kernel_seconds_per_rank(problem, prepared) * members.outers.columns["microbatches"]
+        overlapped_schedules._kernel_seconds_per_rank(problem, prepared)
+        * members.outers.columns["microbatches"]
     )
     quick = np.flatnonzero(np.repeat(kernels, np.diff(members.start)) < 25.0)
     for place in Random(5).sample(quick.tolist(), 1200):

@@ -10,7 +10,7 @@ from shardwright.strategy.rule_violations import Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LaunchChange:
     """A strategy that differs from the launch's, with its simulated step time.
 
     Args:
@@ -47,8 +47,8 @@ class Advice:
 
     broken: tuple[Violation, ...]
     now: Simulation | None
-    changes: tuple[Change, ...]
+    changes: tuple[LaunchChange, ...]
     considered: int
     best: Answer | None
-    everything: Change | None
-    causes: tuple[Change, ...] = ()
+    everything: LaunchChange | None
+    causes: tuple[LaunchChange, ...] = ()

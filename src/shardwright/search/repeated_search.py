@@ -29,7 +29,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class ScalingTable:
     """The best plans on increasing numbers of devices, with the same batch.
 
     Args:

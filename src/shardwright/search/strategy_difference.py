@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.grid.locate_grid import Placed
+from shardwright.search.grid.locate_grid import LocatedGrid
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Prediction, StageMemory
 from shardwright.strategy.rule_violations import Violation
@@ -29,7 +29,7 @@ class Why:
     strategy: str
     broken: tuple[Violation, ...]
     other: Simulation | None
-    placed: Placed
+    placed: LocatedGrid
     read_as: str = ""
 
     @property

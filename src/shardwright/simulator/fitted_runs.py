@@ -17,7 +17,7 @@ FILE: Final = Path(__file__).with_name("runs.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class FittedRuns:
     """Framework, device and option of each measured run.
 
     Args:
@@ -43,14 +43,14 @@ class Runs:
 
 
 @cache
-def shipped_runs() -> Runs:
+def shipped_runs() -> FittedRuns:
     """The measured runs of `runs.json`, cached.
 
     `tools/fit_constants.py` writes the file with the constants, and `tools/shipped_runs.py` writes
     it again.
     """
     fields = json.loads(FILE.read_text(encoding="utf-8"))
-    return Runs(
+    return FittedRuns(
         pairs=frozenset(map(tuple, fields["pairs"])),
         options=frozenset(map(tuple, fields["options"])),
     )

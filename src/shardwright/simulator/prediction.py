@@ -77,9 +77,6 @@ def host_lack(hosts: tuple[HostMemory, ...]) -> str:
 
     Empty if all fit. For example ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8
     GiB, 197.1 GiB of it optimizer; has 64.00 GiB)``.
-
-    ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8 GiB, 197.1 GiB of it optimizer;
-    has 64.00 GiB)``
     """
     host = max(hosts, key=lambda memory: memory.lacking, default=None)
     if host is None or not host.lacking:

@@ -118,9 +118,6 @@ def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, flo
     Stage waits are the seconds that the actions wait for slower devices of their stage. Of an
     overlapped pair the kernels count in full, and expert all-to-all only as far as it outlasts
     them.
-
-    Of an overlapped pair the kernels count in full, and expert all-to-all only as far as it
-    outlasts them.
     """
     costs, templates = simulated.costs, simulated.program.templates
     family_of = {

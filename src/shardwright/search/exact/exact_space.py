@@ -17,7 +17,7 @@ from shardwright.hardware.device_topology import units_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.problem import Problem
-from shardwright.search.exact.stage_split_trees import Node, TreeSpace, labelled_trees
+from shardwright.search.exact.stage_split_trees import CutNode, TreeSpace, labelled_trees
 from shardwright.strategy.plan.plan import Shards
 
 
@@ -202,6 +202,6 @@ def dealt(
     return tuple(tuple(stage) for stage in devices)
 
 
-def stage_trees(devices: tuple[tuple[int, ...], ...], space: ExactSpace) -> Iterator[Node | int]:
+def stage_trees(devices: tuple[tuple[int, ...], ...], space: ExactSpace) -> Iterator[CutNode | int]:
     """Yield every split tree of a stage on devices that are grouped by label."""
     yield from labelled_trees(tuple(len(some) for some in devices), space.trees)

@@ -26,7 +26,7 @@ from shardwright.search.exact.stage_prices import (
     price_tree,
     shape_bounds,
 )
-from shardwright.search.exact.stage_split_trees import Node
+from shardwright.search.exact.stage_split_trees import CutNode
 
 Devices = tuple[tuple[int, ...], ...]
 
@@ -83,7 +83,7 @@ class LanePrices:
     blocks: int
     lanes: dict[object, LaneShapes] = field(default_factory=dict)
     stages: dict[object, StageChoices] = field(default_factory=dict)
-    unlike: dict[object, tuple[int, int, tuple[Node | int, ...]]] = field(default_factory=dict)
+    unlike: dict[object, tuple[int, int, tuple[CutNode | int, ...]]] = field(default_factory=dict)
 
     def of(self, devices: Devices, *, microbatches: int, samples: int) -> LaneShapes:
         """Distinct shapes of a lane that uses all these devices, `samples` a microbatch, cached.
@@ -145,7 +145,7 @@ class LanePrices:
         working = tuple(sorted(d for label in devices for d in label))
         stage_arguments = {"first": start, "end": end, "microbatches": 1}
 
-        def priced(tree: Node | int, working: Sequence[int] = working) -> StageOption | Illegal:
+        def priced(tree: CutNode | int, working: Sequence[int] = working) -> StageOption | Illegal:
             """Price of a tree if only the `working` devices run."""
             return price_tree(
                 alone, self.space, tree, devices, working=tuple(working), **stage_arguments
@@ -155,12 +155,12 @@ class LanePrices:
         every = range(alone.cluster.num_devices)
         shares_nodes = at_work(alone.cluster, working) is not alone.cluster
 
-        def beside(tree: Node | int) -> object:
+        def beside(tree: CutNode | int) -> object:
             """Cost key of a tree if all devices of the cluster run, or False if illegal."""
             return isinstance(crowded := priced(tree, every), StageOption) and crowded.alike
 
         stage_key = start, end, tuple(map(len, devices)), samples
-        legal_options: dict[Node | int, StageOption] = {}
+        legal_options: dict[CutNode | int, StageOption] = {}
         if stage_key not in self.unlike:
             trees = tuple(stage_trees(devices, self.space))
             legal_options = {

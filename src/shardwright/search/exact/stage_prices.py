@@ -18,7 +18,7 @@ from shardwright.search.exact.stage_options import (
     price_stage,
     stage_of_blocks,
 )
-from shardwright.search.exact.stage_split_trees import Node, split_on
+from shardwright.search.exact.stage_split_trees import CutNode, split_on
 from shardwright.search.exact.static_orders import num_orders, pipeline_orders
 
 NEVER = np.iinfo(np.int64).max
@@ -98,7 +98,7 @@ class StagePrices:
 def price_tree(
     problem: Problem,
     space: ExactSpace,
-    tree: Node | int,
+    tree: CutNode | int,
     devices: tuple[tuple[int, ...], ...],
     *,
     first: int,

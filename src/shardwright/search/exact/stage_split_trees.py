@@ -21,12 +21,12 @@ from shardwright.strategy.verify.stage_rules import has_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class CutNode:
     """A cut of `dim` into parts with these weights; a child is a Node, or the label of a device."""
 
     dim: Dim
     weights: tuple[int, ...]
-    children: tuple[Node | int, ...]
+    children: tuple[CutNode | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class TreeSpace:
 
 def labelled_trees(
     counts: tuple[int, ...], space: TreeSpace, *, depth: int | None = None
-) -> Iterator[Node | int]:
+) -> Iterator[CutNode | int]:
     """Yield every split tree with `counts[label]` leaves of each label.
 
     Two parts: any weights of the space, any two trees (both orders of unequal trees: the first
@@ -72,28 +72,28 @@ def labelled_trees(
                 labelled_trees(second, space, depth=left - 1),
             ):
                 for weight in space.weights:
-                    yield Node(dim=dim, weights=(weight, 1), children=(first_tree, second_tree))
+                    yield CutNode(dim=dim, weights=(weight, 1), children=(first_tree, second_tree))
         for parts in range(3, total + 1):
             if all(n % parts == 0 for n in counts):
                 for child in labelled_trees(
                     tuple(n // parts for n in counts), space, depth=left - 1
                 ):
-                    yield Node(dim=dim, weights=(1,) * parts, children=(child,) * parts)
+                    yield CutNode(dim=dim, weights=(1,) * parts, children=(child,) * parts)
             elif parts == total:
-                yield Node(
+                yield CutNode(
                     dim=dim,
                     weights=(1,) * parts,
                     children=tuple(label for label, n in enumerate(counts) for _ in range(n)),
                 )
 
 
-def split_on(tree: Node | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
+def split_on(tree: CutNode | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
     """The labelled tree as a split of devices by label; offsets count from the lowest device."""
     left = [iter(sorted(label_devices)) for label_devices in devices]
     return _split(tree, left)[0]
 
 
-def _split(tree: Node | int, left: list[Iterator[int]]) -> tuple[Split | None, int]:
+def _split(tree: CutNode | int, left: list[Iterator[int]]) -> tuple[Split | None, int]:
     """Take the leaves' devices from iterators by label; return the split and its lowest device."""
     if isinstance(tree, int):
         return None, next(left[tree])

@@ -43,7 +43,7 @@ class Simulated:
 
 
 @dataclass(slots=True)
-class Outcome:
+class SearchOutcome:
     """Ranked members, counts and proven lower bound that a best-first search has reached.
 
     Args:
@@ -69,13 +69,13 @@ class Outcome:
         return self.ranked[top - 1].step_time_s if len(self.ranked) >= top else float("inf")
 
 
-def merged(first: Outcome, second: Outcome, *, top: int) -> Outcome:
+def merged(first: SearchOutcome, second: SearchOutcome, *, top: int) -> SearchOutcome:
     """Combine the outcomes of two parts of a space and keep the `top` fastest members.
 
     Of equally fast members, those of `first` come first.
     """
     ranked = sorted([*first.ranked, *second.ranked], key=lambda s: s.step_time_s)[:top]
-    return Outcome(
+    return SearchOutcome(
         ranked=ranked,
         simulated=first.simulated + second.simulated,
         paths=first.paths + second.paths,
@@ -97,7 +97,7 @@ class Refinement:
             capacity: bytes of a device that a plan may fill.
             top: number of members to rank.
         """
-        self.outcome = Outcome()
+        self.outcome = SearchOutcome()
         self._problem, self._prepared, self._capacity, self._top = problem, prepared, capacity, top
         self._peaks = Peaks(problem, prepared)
         self._waiting = _BoundQueue(bounds, np.flatnonzero(np.isfinite(bounds)))
@@ -201,7 +201,10 @@ class _BoundQueue:
 
 
 def _rank_or_simulate(
-    problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome
+    problem: Problem,
+    heap: list[tuple[float, int, int, object]],
+    capacity: float,
+    outcome: SearchOutcome,
 ) -> float:
     """Rank the heap's top if it is simulated, else simulate its grid and requeue its seconds.
 

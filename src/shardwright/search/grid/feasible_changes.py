@@ -209,7 +209,7 @@ def unpinned_changes(
 def _option_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """Yield changes of one runtime option that may lower memory, the numerics-neutral ones first.
 
-    The rungs of recompute (`modules.LADDER`) are in the space already.
+    The recompute options of `searched_options.LADDER` are in the space already.
     """
     chosen, runtime = dict(request.space.chosen), request.problem.runtime
     offers = [
@@ -274,8 +274,6 @@ def _wider_space(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 def _runtime_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
     """Yield changes to the newest release of each framework that supports the accelerator.
-
-    The framework of the request comes last.
 
     The framework of the request comes last.
     """

@@ -35,7 +35,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class LocatedGrid:
     """The fate of a strategy in a search, with the reason.
 
     Args:
@@ -50,7 +50,7 @@ class Placed:
 
 def placed_in(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
-) -> Placed:
+) -> LocatedGrid:
     """The fate of a legal `grid` in a search of `space`, by the bounds that the search uses.
 
     Args:
@@ -61,7 +61,7 @@ def placed_in(
     axis_part, missing = _part_with_axis_values(space, grid, facts)
     option_part = _part_with_options(problem, axis_part, grid) if axis_part is not None else None
     if option_part is None:
-        return Placed(
+        return LocatedGrid(
             fate=Fate.OUTSIDE,
             reason=", ".join(missing) or "the space has not these options of the runtime",
         )
@@ -73,15 +73,15 @@ def placed_in(
     )
     bounded = bound_space(problem, option_part, facts, capacity=capacity, meshes=meshes)
     if not len(bounded.seconds):
-        return Placed(fate=Fate.OUTSIDE, reason="the search leaves this combination out")
+        return LocatedGrid(fate=Fate.OUTSIDE, reason="the search leaves this combination out")
     bound = float(bounded.seconds[0])
     if math.isinf(bound):
-        return Placed(
+        return LocatedGrid(
             fate=Fate.INFEASIBLE,
             reason="a lower bound of its memory is more than a device may fill",
         )
     if bound >= known_s:
-        return Placed(
+        return LocatedGrid(
             fate=Fate.BOUNDED, reason="a bound of its work and its pipeline", bound_s=bound
         )
     return _fate_after_longest_path(problem, bounded, bound, capacity=capacity, known_s=known_s)
@@ -89,7 +89,7 @@ def placed_in(
 
 def _fate_after_longest_path(
     problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
-) -> Placed:
+) -> LocatedGrid:
     """Fate of a member below the ranked step time by exact memory and longest path.
 
     Infeasible if the order's peak memory exceeds the capacity, bounded if the longest path takes at
@@ -99,14 +99,14 @@ def _fate_after_longest_path(
     costs = step_costs(problem, grid, bounded.prepared.priced(0))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
     if reserved_bytes(problem, table, costs).max() > capacity:
-        return Placed(
+        return LocatedGrid(
             fate=Fate.INFEASIBLE,
             reason="its order needs more memory than a device may fill",
             bound_s=bound,
         )
     path = max(member_path(problem, bounded.prepared, 0, grid, costs), bound)
     fate = Fate.BOUNDED if path >= known_s else Fate.SIMULATED
-    return Placed(fate=fate, reason="the longest path through its order", bound_s=path)
+    return LocatedGrid(fate=fate, reason="the longest path through its order", bound_s=path)
 
 
 def _part_with_axis_values(

@@ -37,8 +37,8 @@ from shardwright.program.problem import Problem
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.search.grid.best_first import Simulated
-from shardwright.search.grid.bounds.bound_arrays import Prepared, prepare
+from shardwright.search.grid.best_first import SearchOutcome, Simulated
+from shardwright.search.grid.bounds.bound_arrays import Prepared, block_repeats, prepare
 from shardwright.search.grid.bounds.overlapped_longest_path import longest_path, steps_of
 from shardwright.search.grid.members.choice_columns import distinct
 from shardwright.search.grid.members.declared_space import Space
@@ -74,7 +74,7 @@ class PairedSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RankRow:
     """One rank's action row of a schedule, as the terms of its seconds and bytes.
 
     Args:
@@ -95,7 +95,7 @@ class Row:
 
 
 @lru_cache(maxsize=512)
-def rows_of(name: str, pp: int, microbatches: int) -> tuple[Row, ...]:
+def rows_of(name: str, pp: int, microbatches: int) -> tuple[RankRow, ...]:
     """Distinct action rows of a schedule's ranks, for `microbatches` in each lane."""
     table = schedule_table(
         name,
@@ -108,7 +108,7 @@ def rows_of(name: str, pp: int, microbatches: int) -> tuple[Row, ...]:
     )
 
 
-def _row(table: ActionTable, at: slice) -> Row:
+def _row(table: ActionTable, at: slice) -> RankRow:
     """Count the actions, pairs and in-flight microbatches of one rank's slice of actions."""
     kind, chunk = table.kind[at].astype(np.int64), table.chunk[at].astype(np.int64)
     starts_pair = (
@@ -125,7 +125,7 @@ def _row(table: ActionTable, at: slice) -> Row:
     step = np.where(kind == _F, 1, np.where((kind == _B) | (kind == _W), -1, 0))
     chunks = arrays.distinct(chunk)
     held = np.cumsum((chunk[:, None] == chunks) * step[:, None], axis=0)
-    return Row(
+    return RankRow(
         alone=_with_counts(actions[~starts_pair & ~ends_pair]),
         behind=_with_counts(actions[last + 1 :]),
         pairs=_with_counts(
@@ -190,7 +190,7 @@ def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts
 
 
 def _longest_row_seconds(
-    rows: tuple[Row, ...], action_seconds: Sequence[FloatArray], share: CommunicationShare
+    rows: tuple[RankRow, ...], action_seconds: Sequence[FloatArray], share: CommunicationShare
 ) -> FloatArray:
     """(n,) lower bound in seconds along each rank's row, the maximum over ranks.
 
@@ -229,7 +229,7 @@ def _row_bounds(
     Elsewhere the bound is `least`.
     """
     members, choices = prepared.members, prepared.members.inner.choices
-    outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
+    outer = members.outer_of_member()
     lists = choices.redo_lists[members.inner.redo_key[outer]]
     place = np.arange(len(outer)) - members.start[outer]
     redo = lists[np.arange(len(outer)), place // len(choices.offload) % (lists >= 0).sum(axis=1)]
@@ -285,14 +285,13 @@ def _chunk_action_seconds(
     )
 
 
-def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepBytes, *, lanes: int) -> float:
+def memory_bound(
+    problem: Problem, rows: tuple[RankRow, ...], costs: StepBytes, *, lanes: int
+) -> float:
     """Lower bound in bytes of the fullest device: mean over ranks of states and peak activations.
 
     Parameters and gradients are counted once for each lane; sharded states are divided over the
     holders of both lanes.
-
-    Parameters and gradients are there once for each lane; sharded states are cut over the holders
-    of both.
     """
     static = {name: float(values.sum()) / len(rows) for name, values in costs.static_bytes}
     allocated = (
@@ -309,13 +308,8 @@ def _kernel_seconds_per_rank(problem: Problem, prepared: Prepared) -> FloatArray
 
     A paired action loses at least the time that its blocks lose to their own all-to-all; an
     unpaired action waits for its all-to-all.
-
-    An action that is paired loses at least what its blocks would lose to tokens of their own; one
-    that is not waits for them.
     """
-    repeats, share = np.zeros(len(problem.model.blocks)), communication_share(problem)
-    for run in problem.model.runs:
-        repeats[run.block] += run.count
+    repeats, share = block_repeats(problem), communication_share(problem)
     phase_seconds = prepared.layers.seconds[:, :3]
     other_parts = [part for part in range(phase_seconds.shape[2]) if part not in _ROUTED]
     # Weight gradients may stand alone, with nothing beside them.
@@ -342,8 +336,8 @@ def _kernel_seconds_per_rank(problem: Problem, prepared: Prepared) -> FloatArray
 def _overlapped_part(space: Space) -> Space | None:
     """The part of `space` that overlapped schedules search, or None if the part is empty.
 
-    It has the 1F1B members with several stages and without recompute, offload or sharded groups,
-    and the overlapped schedules with a number of chunks a rank that the space has.
+    The part has the 1F1B members with several stages and without recompute, offload or sharding
+    groups, and the overlapped schedules whose number of chunks a rank is in the space.
     """
     chunks = space.of("vpp")
     space = replace(
@@ -402,7 +396,7 @@ def search_paired(
     if not members.num_members:
         return result
     prepared = prepare(problem, members)
-    outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
+    outer = members.outer_of_member()
     kernel_seconds = (
         _kernel_seconds_per_rank(problem, prepared) * members.outers.columns["microbatches"]
     )[outer]
@@ -419,7 +413,7 @@ def search_paired(
     # Members wait under the bound along their rows, then under the longest path of their order. The
     # least of both bounds all that were not simulated.
     while heap or at < len(order):
-        step_to_beat = min(until, _step_to_beat(result.ranked, top))
+        step_to_beat = min(until, SearchOutcome(ranked=result.ranked).worst_of(top))
         lower_bound_s = min(
             float(bounds[order[at]]) if at < len(order) else float("inf"),
             heap[0][0] if heap else float("inf"),
@@ -453,11 +447,6 @@ def _simulate_and_rank(
         return
     result.simulated += 1
     result.ranked = sorted([*result.ranked, simulated], key=lambda s: s.step_time_s)[:top]
-
-
-def _step_to_beat(ranked: list[Simulated], top: int) -> float:
-    """Step seconds of the last of the `top` ranked members; inf while fewer are ranked."""
-    return ranked[top - 1].step_time_s if len(ranked) >= top else float("inf")
 
 
 def _member_bound(

@@ -17,13 +17,13 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime_options import BY_NAME, ordered
-from shardwright.search.grid.best_first import Outcome, Refinement, merged
+from shardwright.search.grid.best_first import Refinement, SearchOutcome, merged
 from shardwright.search.grid.bounds.bounded_space import Crossed, bound_space, crossed
-from shardwright.search.grid.bounds.mesh_bounds import has_experts, mesh_bounds
+from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
 from shardwright.search.grid.bounds.nearest_group_prices import near_layers
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import relaxed_bounds
 from shardwright.search.grid.members.declared_space import Space, parts_of
-from shardwright.search.grid.members.device_meshes import MESH, Meshes, full_meshes, idle_meshes
+from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes, idle_meshes
 from shardwright.search.grid.members.searched_options import LADDER
 from shardwright.search.grid.members.strategy_counts import count_members
 from shardwright.search.grid.overlapped_schedules import PairedSearch, search_paired
@@ -33,7 +33,7 @@ from shardwright.search.universal_bound import universal_bound
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
-from shardwright.strategy.grid.model_counts import lone_stages
+from shardwright.strategy.grid.model_counts import has_experts, lone_stages
 
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most
@@ -66,14 +66,14 @@ class Searched:
         paired: results of the schedules that only general plans run.
     """
 
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: SearchOutcome = field(default_factory=SearchOutcome)
     crossed: list[Crossed] = field(default_factory=list)
-    left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
-    repeated: list[Meshes] = field(default_factory=list)
+    left: list[tuple[MeshRows, FloatArray, Space]] = field(default_factory=list)
+    repeated: list[MeshRows] = field(default_factory=list)
     refused: int = 0
     paired: list[PairedSearch] = field(default_factory=list)
 
-    def may_reach(self, meshes: Meshes, space: Space, seconds: float) -> BoolArray:
+    def may_reach(self, meshes: MeshRows, space: Space, seconds: float) -> BoolArray:
         """(meshes,) True where a part may still have a member of at most `seconds` on that mesh."""
         mesh_sets, bound_sets = [meshes], [np.full(len(meshes), -np.inf)]
         for part in self.crossed:
@@ -102,7 +102,7 @@ _CODES: Final = 2**62
 """Codes of meshes are below this, so that they fit into 64 bits."""
 
 
-def _mesh_numbers(sets: list[Meshes]) -> IntArray:
+def _mesh_numbers(sets: list[MeshRows]) -> IntArray:
     """(rows,) number of each mesh over all `sets` in turn; equal meshes have equal numbers."""
     code, size = np.zeros(sum(map(len, sets)), dtype=np.int64), 1
     for name in (*MESH, "order"):
@@ -124,7 +124,7 @@ def search(
     limit: Limit | None = None,
     memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
-    keeps: Callable[[Meshes], BoolArray] | None = None,
+    keeps: Callable[[MeshRows], BoolArray] | None = None,
 ) -> Searched:
     """Bound and refine the members on all devices, then the members that leave devices idle.
 
@@ -143,7 +143,7 @@ def search(
     found, limit = Searched(), limit or Limit()
     first, *others = parts = parts_of(problem, space)
 
-    def meshes_of(part_problem: Problem) -> tuple[Meshes, Meshes | None]:
+    def meshes_of(part_problem: Problem) -> tuple[MeshRows, MeshRows | None]:
         """Meshes of a part on all devices, and those that leave devices idle."""
         # Options place no device: all parts have the same meshes, and as many members of each,
         # unless ZeRO stages mean something else.
@@ -158,7 +158,7 @@ def search(
         full.enumerated + (idle.enumerated if idle is not None else 0)
     )
 
-    def kept_of(part_problem: Problem) -> tuple[Meshes, Meshes | None]:
+    def kept_of(part_problem: Problem) -> tuple[MeshRows, MeshRows | None]:
         """Meshes of a part that `keeps` selects: on all devices, and with idle devices."""
         full, idle = meshes_of(part_problem)
         if keeps is None:
@@ -195,7 +195,7 @@ def search(
 @lru_cache(maxsize=4)
 def _counted_meshes(
     space: Space, facts: GridFacts, zero_stages: tuple[int, ...], zero_with_pipeline: int
-) -> tuple[Meshes, Meshes | None]:
+) -> tuple[MeshRows, MeshRows | None]:
     """Meshes on all devices and meshes with idle devices, with their member counts as columns."""
     full = full_meshes(space, facts)
     count = partial(
@@ -254,8 +254,8 @@ class _Run:
     memory_half: int
     progress: Progress | None
     found: Searched
-    full: Meshes
-    idle: Meshes | None
+    full: MeshRows
+    idle: MeshRows | None
 
     @property
     def most_raw(self) -> int:
@@ -283,7 +283,7 @@ class _Run:
             self.expand_by_bound(meshes)
         self.pair()
 
-    def cross(self, meshes: Meshes) -> tuple[Refinement, bool]:
+    def cross(self, meshes: MeshRows) -> tuple[Refinement, bool]:
         """Expand meshes into bounded members to refine; also True if memory can keep them."""
         until = self.found.outcome.worst_of(self.top)
         bounded = bound_space(
@@ -327,18 +327,15 @@ class _Run:
             self.found.paired.append(paired)
             self.found.outcome = merged(
                 outcome,
-                Outcome(ranked=paired.ranked, lower_bound_s=paired.lower_bound_s),
+                SearchOutcome(ranked=paired.ranked, lower_bound_s=paired.lower_bound_s),
                 top=self.top,
             )
 
-    def expand_by_bound(self, meshes: Meshes) -> None:
+    def expand_by_bound(self, meshes: MeshRows) -> None:
         """Expand and refine meshes by ascending bound while they can hold one of the best.
 
         A set is refined until a mesh that is not expanded or another set has a smaller bound, or to
         its end if memory cannot keep it.
-
-        A set is refined as long as neither a mesh that is left nor another set has a smaller bound,
-        or to its end if it cannot wait.
         """
         meshes, bounds = self._bounded_meshes(meshes)
         order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
@@ -391,7 +388,7 @@ class _Run:
             (meshes.take(unexpanded, illegal=meshes.illegal), bounds[unexpanded], self.space)
         )
 
-    def _bounded_meshes(self, meshes: Meshes) -> tuple[Meshes, FloatArray]:
+    def _bounded_meshes(self, meshes: MeshRows) -> tuple[MeshRows, FloatArray]:
         """Meshes with their lower bounds in seconds, up to the first not bounded in time."""
         expanded = [
             part.whole
@@ -414,7 +411,7 @@ class _Run:
             chunk = meshes.take(rows)
             nearest_layers = (
                 near_layers(self.problem, self.space, self.facts, chunk.columns)
-                if has_experts(self.problem)
+                if has_experts(self.problem.model)
                 else None
             )
             chunk_bounds = mesh_bounds(
@@ -442,13 +439,13 @@ class _Run:
             bounds.append(chunk_bounds)
         return meshes, np.concatenate(bounds)
 
-    def leave(self, meshes: Meshes) -> None:
+    def leave(self, meshes: MeshRows) -> None:
         """Count meshes as not expanded, under the lower bound that holds for every plan."""
         least = universal_bound(self.problem, self.space.devices)
         self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, least)
         self.found.left.append((meshes, np.full(len(meshes), least), self.space))
 
-    def _report_progress(self, outcome: Outcome, least: float, at: int, count: int) -> None:
+    def _report_progress(self, outcome: SearchOutcome, least: float, at: int, count: int) -> None:
         """Report progress: the best step, the lower bound and the number of meshes expanded."""
         if self.progress is not None:
             best = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")

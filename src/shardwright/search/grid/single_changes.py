@@ -29,10 +29,6 @@ def one_change(
     A pipeline of another length or with other chunks distributes its layers anew and takes the
     schedule that its number of chunks needs. Sequence parallelism stays on, or is switched on with
     the first tensor parallelism.
-
-    Data parallelism takes what devices are left; a pipeline of another length or with other chunks
-    spreads its layers anew, and takes the schedule that its number of chunks needs; tensor
-    parallelism splits the stream too where it did, or was not there before.
     """
     seen = {canonical(grid, facts=facts)}
     options = (

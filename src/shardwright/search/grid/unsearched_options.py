@@ -77,9 +77,6 @@ def with_helping_options(
 
     Options are tried in the order of their gain alone. An option that saves less than `LEAST_GAIN`
     on top of the others is left out.
-
-    Options come in the order of what each gains alone; one that gains less than `LEAST_GAIN` on top
-    of the others is left out.
     """
     single_gains: list[tuple[float, str, str]] = []
     for name, value, candidate in option_changes(problem, grid):

@@ -68,8 +68,6 @@ def _seed(
     """Queue tasks without predecessors as arrivals at instant 0, or finish them at once.
 
     Return the numbers of both. A heap of equal instants is in order for every order of insertion.
-
-    A heap of equal instants is in order however it is filled.
     """
     num_arriving, num_done = 0, 0
     for task in range(work.size):
@@ -105,9 +103,6 @@ def _settle(
 
     A task without resources (or work) needs no event: its finish follows from its start, even if
     both are later than the clock.
-
-    A task without resources (or work) needs no event: its finish follows from its start, even if
-    both lie ahead of the clock.
     """
     while num_told < num_done:
         task = done[num_told]

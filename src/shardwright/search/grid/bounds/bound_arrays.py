@@ -37,9 +37,10 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.bounds.layer_spread_arrays import grid_patterns
 from shardwright.search.grid.bounds.pipeline_lines import LineRows, line_rows
 from shardwright.search.grid.members.choice_columns import distinct
-from shardwright.search.grid.members.device_meshes import Meshes
+from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.member_arrays import Members
 from shardwright.search.grid.members.memory_choices import legal_shards
+from shardwright.strategy.grid.model_counts import has_experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,7 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     columns = {name: mesh[name][mesh_of] for name in _MESH_ROW}
     inside = tensor_groups_inside(Rows(columns=mesh), island=problem.cluster.node.island)
     columns["within"] = inside[mesh_of].astype(np.int64)
-    if not _has_experts(problem):
+    if not has_experts(problem.model):
         columns |= {name: np.ones_like(mesh_of) for name in ("dp", "pp", "s_dp", "s_pp")}
     # A group of one has no place on the network.
     columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
@@ -195,12 +196,12 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     return Rows(columns=distinct_rows_), place
 
 
-def rows_of_meshes(problem: Problem, meshes: Meshes) -> Rows:
+def rows_of_meshes(problem: Problem, meshes: MeshRows) -> Rows:
     """Mesh-table rows: each mesh with the stream cut over tp, then, with experts, with copies.
 
     Ranks with copies of the stream hold other parts of the experts.
     """
-    times = 1 + _has_experts(problem)
+    times = 1 + has_experts(problem.model)
     columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
     ones = np.ones_like(columns["tp"])
     cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(meshes))
@@ -214,7 +215,7 @@ def row_of_mesh(problem: Problem, members: Members) -> IntArray:
     """(outers,) row of each outer's mesh among `rows_of_meshes`."""
     outer = members.outers.columns
     copied = (
-        _has_experts(problem)
+        has_experts(problem.model)
         & (outer["sp"] == 0)
         & (members.meshes.columns["tp"][outer["mesh"]] > 1)
     )
@@ -222,9 +223,12 @@ def row_of_mesh(problem: Problem, members: Members) -> IntArray:
     return row
 
 
-def _has_experts(problem: Problem) -> bool:
-    """True if an operator of the model has experts."""
-    return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+def block_repeats(problem: Problem) -> FloatArray:
+    """(blocks,) number of times that the model runs each of its distinct blocks."""
+    repeats = np.zeros(len(problem.model.blocks))
+    for run in problem.model.runs:
+        repeats[run.block] += run.count
+    return repeats
 
 
 def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:

@@ -22,7 +22,7 @@ from shardwright.search.grid.bounds.bound_arrays import (
 from shardwright.search.grid.bounds.host_memory_bounds import drop_over_hosts, excess_over_hosts
 from shardwright.search.grid.bounds.pipeline_line_bounds import raise_by_lines
 from shardwright.search.grid.members.declared_space import Space
-from shardwright.search.grid.members.device_meshes import Meshes
+from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.member_arrays import Members, enumerate_members, member_grid
 from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import HostMemory, StageMemory
@@ -61,7 +61,7 @@ class Crossed:
     """
 
     space: Space
-    meshes: Meshes
+    meshes: MeshRows
     num_members: int
     enumerated: int
     illegal: int
@@ -85,7 +85,7 @@ class Crossed:
         )
 
 
-def crossed(space: Space, meshes: Meshes, bounded: Bounded, *, keep: bool) -> Crossed:
+def crossed(space: Space, meshes: MeshRows, bounded: Bounded, *, keep: bool) -> Crossed:
     """Record the counts of the expanded members of `meshes`, and the members too if `keep`."""
     members = bounded.members
     return Crossed(
@@ -106,7 +106,7 @@ def bound_space(
     facts: GridFacts,
     *,
     capacity: float,
-    meshes: Meshes | None = None,
+    meshes: MeshRows | None = None,
     until: float = math.inf,
 ) -> Bounded:
     """Enumerate the members of `space` on all devices, or on given `meshes`, and bound them.
@@ -172,11 +172,6 @@ def least_offloaded(
 
     None if there is no such member. Computes the MOST_EXACT members with the least offloaded bytes
     over all devices.
-
-    None if there is no such member. Computes the MOST_EXACT members with the least offloaded bytes
-    over all devices.
-
-    Looks at the MOST_EXACT members of which all devices together offload least.
     """
     excess = excess_over_hosts(problem, bounded.prepared)
     places = np.flatnonzero(bounded.memory <= most)

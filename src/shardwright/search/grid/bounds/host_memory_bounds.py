@@ -29,13 +29,8 @@ def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -
     offloads = prepared.members.inner.choices.offload
     if not len(seconds) or not (offloads.any() or problem.runtime.parameters_on_host):
         return
-    room = _host_memory(problem.cluster, prepared.members.meshes.devices)[
-        prepared.members.outers.columns["mesh"]
-    ]
-    if np.isinf(room).all():
-        return
-    least, group_of_option = _offloaded_bytes(problem, prepared)
-    seconds[_by_member(prepared, least > room[:, None], group_of_option)] = np.inf
+    if np.isfinite(_host_memory(problem.cluster, prepared.members.meshes.devices)).any():
+        seconds[excess_over_hosts(problem, prepared) > 0.0] = np.inf
 
 
 def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
@@ -139,8 +134,6 @@ def _by_member(prepared: Prepared, values: Array, group_of_option: IntArray) -> 
     """(members,) expand values by (ZeRO group, outer, offload) to each member.
 
     Members of an outer are ordered by ZeRO, recompute and offload, from `members.start` on.
-
-    An outer's members lie by ZeRO, recompute and offload, from `members.start` on.
     """
     inner = prepared.members.inner
     zero_lists = inner.choices.zero_lists[inner.zero_key]

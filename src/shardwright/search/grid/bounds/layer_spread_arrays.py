@@ -172,8 +172,6 @@ def _evaluated_line_ranks(layout: ChunkLayout, ways: IntArray) -> IntArray:
     """Ranks of `_evaluated_ranks` plus the inner rank nearest the middle of each placement.
 
     Missing ranks are filled with the last rank.
-
-    Missing ranks are filled with the last rank.
     """
     pp, always, num_ways = layout.pp, _evaluated_ranks(layout), int(ways.max()) + 1
     if num_ways == 1:

@@ -36,17 +36,19 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
-from shardwright.search.grid.bounds.bound_arrays import Prepared, jitters
+from shardwright.search.grid.bounds.bound_arrays import Prepared, block_repeats, jitters
 from shardwright.search.grid.bounds.nearest_group_prices import KIND, NearLayers, near_layers
 from shardwright.search.grid.members.choice_columns import (
     Columns,
     distinct,
     extended,
     first_of_each,
+    ring_gather,
 )
 from shardwright.search.grid.members.declared_space import Space, Value
-from shardwright.search.grid.members.device_meshes import Meshes
+from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.strategy.grid.grid_rules import SCHEDULES, GridFacts
+from shardwright.strategy.grid.model_counts import has_experts
 
 _PLACED = ("tp", "cp", "ep", "etp", "s_tp", "s_cp")
 _LOOKED: Final = 8
@@ -76,7 +78,7 @@ def mesh_bounds(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    meshes: Meshes,
+    meshes: MeshRows,
     *,
     known: Prepared | None = None,
     near: NearLayers | None = None,
@@ -98,7 +100,8 @@ def mesh_bounds(
     )
     meshes = meshes.take(distinct_places)
     factor = jitters(problem, meshes.devices) * MARGIN
-    if near is None and has_experts(problem):
+    # The all-to-all of experts depends on where replicas lie: too many placements to price each.
+    if near is None and has_experts(problem.model):
         near = near_layers(problem, space, facts, meshes.columns)
     work = _least_work(problem, space, facts, meshes, known, near)
     bounds = _mean_bounds(problem, space, facts, meshes, work) * factor
@@ -109,19 +112,11 @@ def mesh_bounds(
     return bounds[place]
 
 
-def has_experts(problem: Problem) -> bool:
-    """True if the model has experts, whose all-to-all depends on where replicas lie.
-
-    There are too many placements to price each.
-    """
-    return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
-
-
 def _least_work(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    meshes: Meshes,
+    meshes: MeshRows,
     known: Prepared | None,
     near: NearLayers | None,
 ) -> _Work:
@@ -230,7 +225,7 @@ def _priced_seconds(
     rows = {name: np.repeat(column, len(sizes)) for name, column in columns.items()} | {
         "mbs": np.tile(sizes, len(columns["kind"]))
     }
-    rows["gather"] = np.where(rows["ulysses"] == rows["cp"], 0, rows["gather"])
+    rows["gather"] = ring_gather(rows)
     kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
     ones = np.ones_like(kind)
     placed = Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones))
@@ -242,13 +237,12 @@ def _priced_seconds(
 
 
 def _mean_bounds(
-    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work
+    problem: Problem, space: Space, facts: GridFacts, meshes: MeshRows, work: _Work
 ) -> FloatArray:
     """(meshes,) lower bound in seconds from the mean over ranks, for any number of chunks."""
-    repeats = np.zeros(len(problem.model.blocks))
-    for run in problem.model.runs:
-        repeats[run.block] += run.count
-    model_seconds: FloatArray = np.einsum("b,bks->ks", repeats, work.seconds)[work.kind]
+    model_seconds: FloatArray = np.einsum("b,bks->ks", block_repeats(problem), work.seconds)[
+        work.kind
+    ]
     pp = meshes.columns["pp"][:, None]
     chunks = np.where(_interleaves(space, pp, work.count), max(int(v) for v in space.of("vpp")), 1)
     blocks_before = np.maximum(
@@ -272,7 +266,7 @@ def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
 
 
 def _rank_bounds(
-    problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work, rows: IntArray
+    problem: Problem, space: Space, facts: GridFacts, meshes: MeshRows, work: _Work, rows: IntArray
 ) -> FloatArray:
     """(rows,) lower bound in seconds of some meshes, the maximum over evaluated ranks."""
     pp, bounds = meshes.columns["pp"][rows], np.full(len(rows), np.inf)

@@ -21,7 +21,7 @@ from shardwright.cost.time_parts import CP, EP, TP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.grid.members.choice_columns import Columns, distinct, extended
+from shardwright.search.grid.members.choice_columns import Columns, distinct, extended, ring_gather
 from shardwright.search.grid.members.declared_space import Space
 from shardwright.strategy.grid.grid_rules import GridFacts
 
@@ -58,7 +58,7 @@ def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Column
     columns, _ = distinct({name: meshes[name] for name in KIND})
     for axis in _SWITCHES:
         columns = extended(columns, axis, space.of(axis), facts)
-    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    columns["gather"] = ring_gather(columns)
     # Rows of one structure side by side, as they are priced together.
     columns, _ = distinct({"sp": columns["sp"], **columns})
     sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)

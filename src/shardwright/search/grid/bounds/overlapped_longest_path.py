@@ -19,7 +19,7 @@ from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.strategy.grid.grid_schedules import grid_schedule
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """One action that runs alone, or two overlapped actions, of one pipeline rank.
 
     Args:
@@ -45,7 +45,7 @@ class Steps(NamedTuple):
             Actions with the same part have the same seconds.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     parts: IntArray
     actions: int
     ranks: int
@@ -70,7 +70,7 @@ def steps_of(name: str, pp: int, microbatches: int) -> Steps:
     )
     dependency, paired, part_of = behind.tolist(), first.tolist(), part.reshape(-1).tolist()
     next_action, end = table.row_start[:-1].tolist(), table.row_start[1:].tolist()
-    done, steps = [False] * len(dependency), list[Step]()
+    done, steps = [False] * len(dependency), list[PathStep]()
     progressed = True
     while progressed:
         progressed = False
@@ -86,7 +86,7 @@ def steps_of(name: str, pp: int, microbatches: int) -> Steps:
                 ):
                     break
                 steps.append(
-                    Step(
+                    PathStep(
                         rank,
                         a,
                         dependency[a],

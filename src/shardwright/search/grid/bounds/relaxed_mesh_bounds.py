@@ -21,6 +21,7 @@ from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.problem import Problem
 from shardwright.search.grid.bounds.bound_arrays import (
     Prepared,
+    block_repeats,
     bound_with,
     costs_of,
     facts_of,
@@ -31,10 +32,16 @@ from shardwright.search.grid.bounds.bound_arrays import (
 )
 from shardwright.search.grid.bounds.mesh_bounds import MARGIN
 from shardwright.search.grid.bounds.nearest_group_prices import LAYER, NearLayers, near_rows
-from shardwright.search.grid.members.choice_columns import Columns, extended, first_of_each, select
+from shardwright.search.grid.members.choice_columns import (
+    Columns,
+    extended,
+    first_of_each,
+    ring_gather,
+    select,
+)
 from shardwright.search.grid.members.declared_space import AXES, Space
-from shardwright.search.grid.members.device_meshes import MESH, Meshes
-from shardwright.search.grid.members.member_arrays import Members, Options, chunked
+from shardwright.search.grid.members.device_meshes import MESH, MeshRows
+from shardwright.search.grid.members.member_arrays import ChoiceRows, Members, pipelined
 from shardwright.search.grid.members.memory_choices import memory_choices
 from shardwright.strategy.grid.grid_rules import GridFacts
 
@@ -47,7 +54,7 @@ def relaxed_bounds(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    meshes: Meshes,
+    meshes: MeshRows,
     *,
     capacity: float,
     near: NearLayers | None = None,
@@ -74,7 +81,7 @@ def relaxed_bounds(
         members = Members(
             space=lean,
             meshes=meshes,
-            outers=Options(columns=select(outers.columns, below_limit)),
+            outers=ChoiceRows(columns=select(outers.columns, below_limit)),
             inner=replace(
                 inner, zero_key=inner.zero_key[below_limit], redo_key=inner.redo_key[below_limit]
             ),
@@ -92,7 +99,7 @@ def relaxed_bounds(
     return bounds[place]
 
 
-def _distinguishing_columns(problem: Problem, meshes: Meshes) -> Columns:
+def _distinguishing_columns(problem: Problem, meshes: MeshRows) -> Columns:
     """Columns that determine the relaxed members of a mesh.
 
     Its degrees, the holders of expert states, the inner axis of replicas, and the wait for FP8
@@ -111,8 +118,8 @@ def _distinguishing_columns(problem: Problem, meshes: Meshes) -> Columns:
 
 def _layer_bounds(
     problem: Problem,
-    meshes: Meshes,
-    outers: Options,
+    meshes: MeshRows,
+    outers: ChoiceRows,
     layers: LayerTable,
     layer_row: IntArray,
     *,
@@ -124,14 +131,11 @@ def _layer_bounds(
     Layer seconds are averaged over pipeline ranks.
     """
     mesh = outers.columns["mesh"]
-    repeats = np.zeros(len(problem.model.blocks))
-    for run in problem.model.runs:
-        repeats[run.block] += run.count
     block_seconds = layers.seconds[:, :3].sum(axis=(1, 2))
     factor = jitters(problem, meshes.devices) * MARGIN
     seconds = (
         outers.columns["microbatches"]
-        * (repeats @ block_seconds)[layer_row]
+        * (block_repeats(problem) @ block_seconds)[layer_row]
         / meshes.columns["pp"][mesh]
         * factor[mesh]
     )
@@ -179,7 +183,7 @@ def _least_memory_part(space: Space) -> Space:
     return replace(space, values=tuple((axis, values[axis]) for axis in AXES))
 
 
-def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
+def _outers(space: Space, facts: GridFacts, meshes: MeshRows) -> ChoiceRows:
     """Cross meshes with switches, microbatches, chunks and schedules, without the folding rule."""
     columns = {"mesh": np.arange(len(meshes))} | {
         name: meshes.columns[name] for name in (*MESH, "copies")
@@ -191,19 +195,16 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
         (columns["ulysses"] != columns["cp"])
         | (columns["gather"] == columns["gather"].min(initial=0)),
     )
-    left = {
-        name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
-    }
-    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+    return pipelined(space, facts, columns)
 
 
 def _layers(
-    problem: Problem, meshes: Meshes, outers: Options, space: Space, near: NearLayers | None
+    problem: Problem, meshes: MeshRows, outers: ChoiceRows, space: Space, near: NearLayers | None
 ) -> tuple[LayerTable, IntArray]:
     """Layer table with nested groups, and the row of each outer."""
     outer, mesh = outers.columns, meshes.columns
     columns = {name: mesh[name][outer["mesh"]] if name in mesh else outer[name] for name in LAYER}
-    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    columns["gather"] = ring_gather(columns)
     if near is None or near.modules != space.modules:
         near = near_rows(problem, columns, space.modules)
     return near.table, near.rows_of(columns)

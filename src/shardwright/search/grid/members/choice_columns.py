@@ -23,6 +23,11 @@ def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridF
     return select(crossed, legal_rows(crossed, facts, judged=columns))
 
 
+def ring_gather(columns: Columns) -> IntArray:
+    """(rows,) values of `gather`, with 0 where context parallelism has no ring (ulysses = cp)."""
+    return np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+
+
 def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
     """The rows of all columns where `kept` is True, or at the row numbers in `kept`."""
     return columns if kept is True else {name: column[kept] for name, column in columns.items()}

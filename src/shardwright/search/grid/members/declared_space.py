@@ -550,7 +550,8 @@ def require_searchable(space: Space, problem: Problem) -> None:
     """Raise an error if a value of `space`, such as a pinned one, cannot be searched.
 
     Raises:
-        RuntimeModelError: the runtime does not have it. UsageError: it is not searched yet.
+        RuntimeModelError: the runtime does not have the value.
+        UsageError: no search covers the value.
     """
     for modules in space.modules:
         under(problem, modules)

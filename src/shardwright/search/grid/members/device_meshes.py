@@ -25,7 +25,7 @@ class MemberCounts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meshes:
+class MeshRows:
     """Legal device meshes as columns; axis orders with the same groups are one mesh.
 
     Args:
@@ -54,11 +54,11 @@ class Meshes:
         """Number of raw members: combinations of all axes over these and the illegal meshes."""
         return (int(self.columns["copies"].sum()) + self.illegal) * self.each
 
-    def counted(self, counts: MemberCounts) -> Meshes:
+    def counted(self, counts: MemberCounts) -> MeshRows:
         """Add the numbers of legal and distinct members as columns."""
         return replace(self, columns=self.columns | counts._asdict())
 
-    def joined(self, other: Meshes) -> Meshes:
+    def joined(self, other: MeshRows) -> MeshRows:
         """Concatenate these meshes and the meshes of `other`."""
         columns = {
             name: np.concatenate([column, other.columns[name]])
@@ -66,7 +66,7 @@ class Meshes:
         }
         return replace(self, columns=columns, illegal=self.illegal + other.illegal)
 
-    def take(self, rows: IntArray | BoolArray, *, illegal: int = 0) -> Meshes:
+    def take(self, rows: IntArray | BoolArray, *, illegal: int = 0) -> MeshRows:
         """Select meshes by row; `illegal` sets the number of illegal meshes counted with them."""
         return replace(
             self,
@@ -75,7 +75,7 @@ class Meshes:
         )
 
 
-def full_meshes(space: Space, facts: GridFacts) -> Meshes:
+def full_meshes(space: Space, facts: GridFacts) -> MeshRows:
     """The legal meshes that use all devices: dp = devices / (tp cp pp), if whole."""
     table = _degree_table(space)
     dp, rest = np.divmod(space.devices, table["tp"] * table["cp"] * table["pp"])
@@ -84,7 +84,7 @@ def full_meshes(space: Space, facts: GridFacts) -> Meshes:
     )
 
 
-def idle_meshes(space: Space, facts: GridFacts) -> Meshes:
+def idle_meshes(space: Space, facts: GridFacts) -> MeshRows:
     """The legal meshes that leave devices idle but use at least `space.fewest` devices.
 
     They use whole nodes, or a part of one node, with every dp that divides the batch.
@@ -114,7 +114,7 @@ def _degree_table(space: Space) -> Columns:
     return {name: values.reshape(-1) for name, values in zip(MESH[:-1], axes, strict=True)}
 
 
-def _legal_meshes(space: Space, facts: GridFacts, columns: Columns) -> Meshes:
+def _legal_meshes(space: Space, facts: GridFacts, columns: Columns) -> MeshRows:
     """Keep the legal meshes of `columns` and cross them with their distinct axis orders."""
     if space.dp:
         columns = select(columns, np.isin(columns["dp"], space.dp))
@@ -128,7 +128,7 @@ def _legal_meshes(space: Space, facts: GridFacts, columns: Columns) -> Meshes:
     row, order = np.nonzero(copies)
     meshes = {name: column[row] for name, column in columns.items()} | {"order": order}
     meshes |= _strides(meshes, orders) | {"copies": copies[row, order]}
-    return Meshes(columns=meshes, each=each, illegal=(num_raw - len(columns["dp"])) * len(orders))
+    return MeshRows(columns=meshes, each=each, illegal=(num_raw - len(columns["dp"])) * len(orders))
 
 
 def _equal_orders(columns: Columns, orders: tuple[tuple[str, ...], ...]) -> IntArray:

@@ -20,11 +20,11 @@ from shardwright.cost.bounds.closed_form_arrays import (
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Options as RuntimeOptions
+from shardwright.runtime.runtime import Options
 from shardwright.runtime.runtime_options import ordered
-from shardwright.search.grid.members.choice_columns import Columns, extended, select
+from shardwright.search.grid.members.choice_columns import Columns, extended, ring_gather, select
 from shardwright.search.grid.members.declared_space import Space, require_searchable
-from shardwright.search.grid.members.device_meshes import MESH, Meshes, full_meshes
+from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes
 from shardwright.search.grid.members.memory_choices import MemoryColumns, memory_choices
 from shardwright.strategy.grid.chunk_layers import largest_chunks
 from shardwright.strategy.grid.expert_mesh import FOLDED, folds
@@ -39,7 +39,7 @@ SCHEDULES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ChoiceRows:
     """Legal, distinct choices of some axes as columns; `copies` counts the raw choices of each."""
 
     columns: Columns
@@ -48,7 +48,7 @@ class Options:
         return len(self.columns["copies"])
 
 
-class Chosen(NamedTuple):
+class MemberChoices(NamedTuple):
     """A member's place among the outers, and its places among ZeRO, recompute, offload options."""
 
     outer: int
@@ -70,8 +70,8 @@ class Members:
     """
 
     space: Space
-    meshes: Meshes
-    outers: Options
+    meshes: MeshRows
+    outers: ChoiceRows
     inner: MemoryColumns
     start: IntArray
     enumerated: int
@@ -83,6 +83,10 @@ class Members:
         """Number of legal, distinct members."""
         return int(self.start[-1])
 
+    def outer_of_member(self) -> IntArray:
+        """(members,) place of each member's outer."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
     def least_of(self, values: FloatArray) -> FloatArray:
         """(outers,) least value over each outer's members; inf for an outer without members."""
         least, nonempty = np.full(len(self.outers), np.inf), np.flatnonzero(np.diff(self.start))
@@ -90,7 +94,7 @@ class Members:
             least[nonempty] = np.minimum.reduceat(values, self.start[nonempty])
         return least
 
-    def chosen(self, place: int) -> Chosen:
+    def chosen(self, place: int) -> MemberChoices:
         """Decode a member's place into its outer and its memory choices."""
         outer, inner = int(self.start.searchsorted(place, side="right")) - 1, self.inner
         num_redos, offloads = inner.num_redos[inner.redo_key[outer]], len(inner.choices.offload)
@@ -100,11 +104,11 @@ class Members:
             inner.choices.zero_lists[inner.zero_key[outer]],
             inner.choices.redo_lists[inner.redo_key[outer]],
         )
-        return Chosen(outer, int(zero_places[zero]), int(redo_places[redo]), offload)
+        return MemberChoices(outer, int(zero_places[zero]), int(redo_places[redo]), offload)
 
 
 def enumerate_members(
-    problem: Problem, space: Space, facts: GridFacts, *, meshes: Meshes | None = None
+    problem: Problem, space: Space, facts: GridFacts, *, meshes: MeshRows | None = None
 ) -> Members:
     """List the legal, distinct members of `space` on all devices, or on the given `meshes`.
 
@@ -130,15 +134,19 @@ def enumerate_members(
     )
 
 
-def _outer_choices(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
+def _outer_choices(space: Space, facts: GridFacts, meshes: MeshRows) -> ChoiceRows:
     """Cross meshes with the legal sp, ulysses, gather, microbatch, vpp and schedule values."""
     columns = switched(
         space, facts, {name: meshes.columns[name] for name in (*MESH, "order", "copies")}
     )
-    left = {
-        name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
-    }
-    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+    return pipelined(space, facts, columns)
+
+
+def pipelined(space: Space, facts: GridFacts, columns: Columns) -> ChoiceRows:
+    """Cross rows of meshes and switches with the legal microbatch, vpp and schedule values."""
+    names = ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
+    rows = extended({name: columns[name] for name in names}, "microbatch", space.of("mbs"), facts)
+    return chunked(space, facts, rows)
 
 
 def switched(space: Space, facts: GridFacts, meshes: Columns) -> Columns:
@@ -153,7 +161,7 @@ def switched(space: Space, facts: GridFacts, meshes: Columns) -> Columns:
     ringless = columns["ulysses"] == columns["cp"]
     columns["copies"] = columns["copies"] * np.where(ringless, len(gathers), 1)
     columns = select(columns, ~ringless | (columns["gather"] == gathers[0]))
-    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    columns["gather"] = ring_gather(columns)
     return columns
 
 
@@ -173,9 +181,7 @@ def _expert_mesh_folds(space: Space, columns: Columns) -> BoolArray:
 
 
 @lru_cache(maxsize=2**12)
-def _member_options(
-    of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions
-) -> RuntimeOptions:
+def _member_options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: Options) -> Options:
     """Ordered runtime options of a part (one value each) and of a set of recomputed modules."""
     return ordered((*((name, value) for name, (value,) in of), *modules))
 
@@ -192,7 +198,7 @@ def _unlike_stages(pp: int, vpp: int, first: int, last: int, layers: int) -> int
     return unlike_stages(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
-def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
+def chunked(space: Space, facts: GridFacts, columns: Columns) -> ChoiceRows:
     """Cross rows with the legal (vpp, schedule) pairs of their pp and microbatch counts."""
     pipelines = extended({"pp": arrays.distinct(columns["pp"])}, "vpp", space.of("vpp"), facts)
     splits = list(zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True))
@@ -243,7 +249,7 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
             (outer["schedule"] == SCHEDULE_1F1B) & (outer["microbatches"] == 1), 2, 1
         )
         outer = select(outer, (outer["schedule"] != SCHEDULE_GPIPE) | (outer["microbatches"] > 1))
-    return Options(columns={name: column for name, column in outer.items() if name not in MESH})
+    return ChoiceRows(columns={name: column for name, column in outer.items() if name not in MESH})
 
 
 def _schedule_traits(numbers: IntArray) -> dict[str, BoolArray]:

@@ -5,7 +5,7 @@ Options are lists by key, shared by many members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -181,15 +181,10 @@ def _zero_sets(
 ) -> tuple[list[tuple[int, int]], _Sets, IntArray]:
     """ZeRO options (stage, place of group size), the legal ones by mesh kind, each mesh's kind."""
     options = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
-    edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
-    inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
-    keys = {
-        "holders": mesh["cp"] * mesh["dp"],
-        "inner": inner_axis,
-        "sharded": (edp > 1) & (facts.experts > 0),
-        "pipelined": mesh["pp"] > 1,
-    }
-    kinds, key = distinct_rows({name: column.astype(np.int64) for name, column in keys.items()})
+    columns = (*_holder_counts(mesh, experts=facts.experts > 0), mesh["pp"] > 1)
+    kinds, key = distinct_rows(
+        {str(number): column.astype(np.int64) for number, column in enumerate(columns)}
+    )
     sizes, runtime = tuple(int(size) for size in space.of("shard")), problem.runtime
     deepest_with_pipeline = runtime.zero_with_pipeline
     facts = replace(facts, lone_stages=lone_stages(problem.runtime))
@@ -199,7 +194,7 @@ def _zero_sets(
         for most in (MAX_STAGE, deepest_with_pipeline)
     ]
     sets = [
-        _zero_options(sizes, facts, tuple(options), stages_by_pipeline[int(pipelined)], rest)
+        _zero_options(sizes, facts, tuple(options), stages_by_pipeline[int(pipelined)], *rest)
         for *rest, pipelined in rows
     ]
     return options, sets, key
@@ -243,12 +238,15 @@ def _lists(options: list[list[int]]) -> IntArray:
     )
 
 
+@lru_cache(maxsize=4096)
 def _zero_options(
     sizes: tuple[int, ...],
     facts: GridFacts,
     zeros: tuple[tuple[int, int], ...],
     available_stages: tuple[int, ...],
-    key: Iterable[int],
+    holders: int,
+    inner_axis: int,
+    experts_sharded: int,
 ) -> tuple[list[int], int]:
     """Places of the legal, distinct ZeRO options of a kind of mesh, and the number of legal ones.
 
@@ -258,22 +256,9 @@ def _zero_options(
         sizes: sizes of sharding groups.
         zeros: (stage, place of a size) of each option.
         available_stages: stages that the runtime has for this kind of mesh.
-        key: holders, inner holders, and whether expert states are sharded.
+        holders, inner_axis: numbers of holders of a state, and of those on the inner axis.
+        experts_sharded: 1 if states of experts have several holders.
     """
-    return _known_zero_options(sizes, facts, zeros, available_stages, *key)
-
-
-@lru_cache(maxsize=4096)
-def _known_zero_options(
-    sizes: tuple[int, ...],
-    facts: GridFacts,
-    zeros: tuple[tuple[int, int], ...],
-    available_stages: tuple[int, ...],
-    holders: int,
-    inner_axis: int,
-    experts_sharded: int,
-) -> tuple[list[int], int]:
-    """Cached form of `_zero_options` with the key's values as arguments."""
     stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
     is_legal = legal_rows(
         {"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts

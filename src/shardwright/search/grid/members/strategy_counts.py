@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.search.grid.members.choice_columns import distinct, extended
 from shardwright.search.grid.members.declared_space import Space
-from shardwright.search.grid.members.device_meshes import MemberCounts, Meshes
+from shardwright.search.grid.members.device_meshes import MemberCounts, MeshRows
 from shardwright.search.grid.members.member_arrays import chunked, switched
 from shardwright.search.grid.members.memory_choices import redo_counts, zero_counts
 from shardwright.strategy.grid.grid_rules import GridFacts
@@ -16,7 +16,7 @@ from shardwright.strategy.grid.grid_rules import GridFacts
 def count_members(
     space: Space,
     facts: GridFacts,
-    meshes: Meshes,
+    meshes: MeshRows,
     *,
     zero_stages: tuple[int, ...],
     zero_with_pipeline: int,
@@ -61,7 +61,7 @@ def count_members(
     )
 
 
-def _switch_counts(space: Space, facts: GridFacts, meshes: Meshes) -> tuple[IntArray, IntArray]:
+def _switch_counts(space: Space, facts: GridFacts, meshes: MeshRows) -> tuple[IntArray, IntArray]:
     """(meshes,) numbers of distinct and of raw legal sp, ulysses and gather combinations."""
     axes = ("tp", "cp", "ep", "etp", *(("dp", "order") if facts.experts else ()))
     shapes, shape = distinct({name: meshes.columns[name] for name in axes})
