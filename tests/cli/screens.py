@@ -29,7 +29,7 @@ from shardwright.files.stored_documents import (
 )
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.report.screens import accuracy_screen
-from shardwright.search.advice_answer import Advice, LaunchChange
+from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.certificate import JointPart
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.simulated_strategy import Simulation
@@ -288,7 +288,7 @@ def answering() -> Iterator[None]:
         patch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
         patch.setattr(simulate_strategy, "simulation", simulation)
         advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
-        change = LaunchChange(
+        change = Change(
             text="tp4",
             grid=LAYERS,
             step_time_s=1.0,

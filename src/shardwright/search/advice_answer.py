@@ -10,7 +10,7 @@ from shardwright.strategy.rule_violations import Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchChange:
+class Change:
     """A strategy that differs from the launch's, with its simulated step time.
 
     Args:
@@ -47,8 +47,8 @@ class Advice:
 
     broken: tuple[Violation, ...]
     now: Simulation | None
-    changes: tuple[LaunchChange, ...]
+    changes: tuple[Change, ...]
     considered: int
     best: Answer | None
-    everything: LaunchChange | None
-    causes: tuple[LaunchChange, ...] = ()
+    everything: Change | None
+    causes: tuple[Change, ...] = ()

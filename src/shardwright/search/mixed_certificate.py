@@ -116,7 +116,7 @@ class Floors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimeInterval:
+class Cell:
     """An interval of step times with a lower bound of the cost rate of its plans.
 
     A plan whose step takes `begin_s` to `limit_s` has at least `rate` units a second, so costs at
@@ -171,7 +171,7 @@ class ValuedPart:
     budget: float
     value: float
     lower_bound: float
-    cells: tuple[StepTimeInterval, ...]
+    cells: tuple[Cell, ...]
     front: tuple[FrontPoint, ...] = ()
 
     @property

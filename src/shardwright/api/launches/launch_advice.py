@@ -30,7 +30,7 @@ from shardwright.program.rule_violations import grid_violations
 from shardwright.progress import Progress
 from shardwright.runtime.launch_arguments import ON
 from shardwright.runtime.runtime_options import BY_NAME, offered_values, ordered
-from shardwright.search.advice_answer import Advice, LaunchChange
+from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import Space
 from shardwright.search.grid.single_changes import one_change, simulated_change
@@ -257,17 +257,17 @@ def _change(
     grid: Grid,
     seconds: float,
     now: Simulation | None,
-) -> LaunchChange:
+) -> Change:
     """A strategy compared with the launch's; for a launch that cannot run no settings are
     compared.
     """
     if now is None:
-        return LaunchChange(text=text, grid=grid, step_time_s=seconds, gain=0.0)
+        return Change(text=text, grid=grid, step_time_s=seconds, gain=0.0)
     before, after = (
         _settings(problem, request, launch, launch.grid),
         _settings(problem, request, launch, grid),
     )
-    return LaunchChange(
+    return Change(
         text=text,
         grid=grid,
         step_time_s=seconds,

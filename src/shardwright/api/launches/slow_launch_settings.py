@@ -18,7 +18,7 @@ from shardwright.frameworks.registry import READERS
 from shardwright.frameworks.settings.setting_table import half_settings
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.rule_violations import grid_violations
-from shardwright.search.advice_answer import LaunchChange
+from shardwright.search.advice_answer import Change
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.strategy.grid.grid import Grid
@@ -28,9 +28,7 @@ LEAST_GAIN: Final = 0.01
 """Least share of a step that a cause is told for."""
 
 
-def job_causes(
-    launch: Launch, request: Request, now: Simulation | None
-) -> tuple[LaunchChange, ...]:
+def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tuple[Change, ...]:
     """The launch's own strategy under another job, each predicted anew, those that gain most first.
 
     Args:
@@ -90,7 +88,7 @@ def _changed(
     text: str,
     request: Request,
     settings: tuple[tuple[str, str], ...],
-) -> LaunchChange | None:
+) -> Change | None:
     try:
         problem = problem_of(request)
         if next(iter(grid_violations(problem, launch.grid)), None) is not None:
@@ -104,7 +102,7 @@ def _changed(
         (name, said[name]) for name, _ in added if name in said and said[name] != "not said"
     )
     gain = 1 - after.step_time_s / now.prediction.step_time_s
-    return LaunchChange(
+    return Change(
         text=text,
         grid=launch.grid,
         step_time_s=after.step_time_s,

@@ -13,7 +13,7 @@ from shardwright.frameworks.settings.verdicts import Setting, Verdict
 from shardwright.report.screens.plan_screen import head, part_name, render_simulation, section
 from shardwright.report.screens.why_screen import faster
 from shardwright.report.table_style import plain_table
-from shardwright.search.advice_answer import Advice, LaunchChange
+from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.answer_summary import Line
 from shardwright.search.certificate import claim
 from shardwright.strategy.text.grid_notation import print_grid
@@ -62,7 +62,7 @@ def advice_document(launch: Launch, advice: Advice) -> dict[str, Any]:
     }
 
 
-def _document(change: LaunchChange) -> dict[str, Any]:
+def _document(change: Change) -> dict[str, Any]:
     return {
         "change": change.text,
         "strategy": print_grid(change.grid),
@@ -201,7 +201,7 @@ def _better(launch: Launch, advice: Advice) -> list[RenderableType]:
     return parts
 
 
-def _told(change: LaunchChange, step: float) -> RenderableType:
+def _told(change: Change, step: float) -> RenderableType:
     """A change, its step, and the settings that go and come, as a launch has them."""
     ratio = step / change.step_time_s
     gain = (

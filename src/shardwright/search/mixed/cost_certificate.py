@@ -19,7 +19,7 @@ from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
 from shardwright.search.mixed.plans.write_plan import pipelines_text
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.stage_tables import why_alone
-from shardwright.search.mixed_certificate import FrontPoint, MixedPart, StepTimeInterval, ValuedPart
+from shardwright.search.mixed_certificate import Cell, FrontPoint, MixedPart, ValuedPart
 from shardwright.search.universal_bound import universal_bound
 
 
@@ -38,7 +38,7 @@ def valued_certificate(
     own: OwnGrids,
     pipeline_sets: Mapping[Options, PricedPipelines],
     best: Point,
-    cells: tuple[StepTimeInterval, ...],
+    cells: tuple[Cell, ...],
     *,
     tolerance: float,
     stopped_at: int,
@@ -105,7 +105,7 @@ def _valued(
     own: OwnGrids,
     pipeline_sets: Mapping[Options, PricedPipelines],
     best: Point,
-    cells: tuple[StepTimeInterval, ...],
+    cells: tuple[Cell, ...],
 ) -> ValuedPart:
     record, whatever = own.record, least_of_any(own.record)
 

@@ -50,7 +50,7 @@ from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import StageCosts, first_frames
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_tables import why_alone
-from shardwright.search.mixed_certificate import StepTimeInterval
+from shardwright.search.mixed_certificate import Cell
 from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.search_answer import GeneralAnswer
@@ -237,7 +237,7 @@ def _search(
     )
 
 
-def _compose_plans(search: GoalSearch) -> StepTimeInterval:
+def _compose_plans(search: GoalSearch) -> Cell:
     """Simulate plans from the fastest to the cheapest; what plans take a second whatever their
     time.
 
@@ -367,9 +367,7 @@ def _first(search: GoalSearch) -> float:
     return high / search.effort.cost_limit_ratio if high > first else first
 
 
-def _cells(
-    search: GoalSearch, last: StepTimeInterval, best: Point, clock: Limit
-) -> tuple[StepTimeInterval, ...]:
+def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[Cell, ...]:
     """Intervals of step times that prove the bound of pipelines, of the best plan and the front."""
     pipeline_sets, price_per_second, known = (
         search.pipeline_sets,
@@ -411,7 +409,7 @@ def _cells(
     )
 
 
-def _nothing(search: GoalSearch, last: StepTimeInterval | None) -> InfeasibleError:
+def _nothing(search: GoalSearch, last: Cell | None) -> InfeasibleError:
     """Nothing fits, or nothing that fits is paid by the budget."""
     if search.goal.budget == inf or (last is not None and last.rate is None):
         return InfeasibleError(

@@ -23,7 +23,7 @@ from shardwright.search.mixed.bounds.time_bound import covers
 from shardwright.search.mixed.effort import Effort
 from shardwright.search.mixed.pipelines.price_per_second import PricePerSecond
 from shardwright.search.mixed.pipelines.priced_pipelines import PricedPipelines
-from shardwright.search.mixed_certificate import Floors, StepTimeInterval
+from shardwright.search.mixed_certificate import Cell, Floors
 from shardwright.search.search_limit import Limit
 
 SLIGHT = 1e-7
@@ -78,11 +78,11 @@ def cell_of(
     *,
     budget: float,
     enough: float,
-) -> StepTimeInterval:
+) -> Cell:
     """The cell of all times up to a limit."""
     rate, shown = rate_by(pipeline_sets, price_per_second, limit_s, known, enough=enough)
     empty = rate > budget * (1 + 1e-9)
-    return StepTimeInterval(
+    return Cell(
         begin_s=0.0,
         limit_s=limit_s,
         rate=rate if isfinite(rate) else None,
@@ -96,14 +96,14 @@ def cells_of_all_times(
     price_per_second: PricePerSecond,
     *,
     budget: float,
-    last: StepTimeInterval,
+    last: Cell,
     target: Callable[[float], float],
     edges: tuple[float, ...],
     effort: Effort,
     clock: Limit,
     known: Mapping[Options, Known],
     say: Callable[[float], None],
-) -> tuple[StepTimeInterval, ...]:
+) -> tuple[Cell, ...]:
     """Cells of all times, the longest first.
 
     Args:
@@ -118,10 +118,7 @@ def cells_of_all_times(
     while True:
         say(high)
         if clock.passed():
-            return (
-                *cells,
-                StepTimeInterval(begin_s=0.0, limit_s=high, rate=0.0, empty=False, shown=()),
-            )
+            return (*cells, Cell(begin_s=0.0, limit_s=high, rate=0.0, empty=False, shown=()))
         wanted = target(high)
         cell = cell_of(
             pipeline_sets,
@@ -151,10 +148,10 @@ def earliest_within(
     effort: Effort,
     clock: Limit,
     known: Mapping[Options, Known],
-) -> StepTimeInterval:
+) -> Cell:
     """Times by which no plan within a budget ends, as long as can be shown up to `high`."""
 
-    def tried(limit_s: float) -> StepTimeInterval:
+    def tried(limit_s: float) -> Cell:
         return cell_of(
             pipeline_sets,
             price_per_second,
@@ -167,7 +164,7 @@ def earliest_within(
     found = tried(high)
     if found.empty:
         return found
-    low, found = 0.0, StepTimeInterval(begin_s=0.0, limit_s=0.0, rate=None, empty=True, shown=())
+    low, found = 0.0, Cell(begin_s=0.0, limit_s=0.0, rate=None, empty=True, shown=())
     while high - low > effort.budget_limit_precision * high and not clock.passed():
         middle = (low + high) / 2
         cell = tried(middle)
@@ -175,7 +172,7 @@ def earliest_within(
     return found
 
 
-def least_value(cells: tuple[StepTimeInterval, ...], *, by: float = inf) -> float:
+def least_value(cells: tuple[Cell, ...], *, by: float = inf) -> float:
     """Lower bound on dollars or joules of a plan that ends by some seconds; inf where cells show
     that there is none.
     """
@@ -189,9 +186,7 @@ def least_value(cells: tuple[StepTimeInterval, ...], *, by: float = inf) -> floa
     )
 
 
-def cell_holds(
-    pipeline_sets: PipelineSets, price_per_second: PricePerSecond, cell: StepTimeInterval
-) -> bool:
+def cell_holds(pipeline_sets: PipelineSets, price_per_second: PricePerSecond, cell: Cell) -> bool:
     """True where a cell's floors make up the space by its limit and prove its rate."""
     if {one.options for one in cell.shown} != set(pipeline_sets):
         return False
