@@ -38,7 +38,7 @@ class Frame:
     def text(self) -> str:
         """Text of the frame's ranges."""
         low, high = self.replicas
-        many = f"{low}" if low == high else f"{low} to {high}"
+        count_text = f"{low}" if low == high else f"{low} to {high}"
         lanes = (
             (
                 ", one lane, with zero2 or 3"
@@ -49,11 +49,11 @@ class Frame:
             else ""
         )
         return (
-            f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g}"
+            f"{count_text} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g}"
             f" nodes{lanes}{self._held()}"
         )
 
-    def _held(self) -> str:
+    def _sole_text(self) -> str:
         """Text of the layers that one class of pools holds alone; empty = any."""
         if self.sole is None:
             return ""

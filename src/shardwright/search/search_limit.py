@@ -93,10 +93,10 @@ def out_of_time() -> OutOfTimeError:
 
 
 def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None) -> Limit:
-    """A limit of `seconds` from now and `most_looks` clock checks, or one that repeats a stop.
+    """A limit of `seconds` and `most_looks` clock checks; `stop_at` repeats a stopped search.
 
-    `most_looks` of 0 = any number. With `stop_at` the limit repeats a stopped search (0 = a search
-    that was not stopped).
+    `seconds` count from now. `most_looks` of 0 = any number, `stop_at` of 0 = a search that was not
+    stopped.
     """
     if stop_at is not None:
         return Limit(stop_at=stop_at)

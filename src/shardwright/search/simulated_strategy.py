@@ -44,9 +44,9 @@ class Simulation:
 
 def simulation_lines(simulation: Simulation) -> list[Line]:
     """Lines (label, text) of the request and of the simulated step."""
-    given = {name: getattr(simulation, name) for name in ("classes", "fitting", "notes")}
+    texts = {name: getattr(simulation, name) for name in ("classes", "fitting", "notes")}
     return summary(
-        simulation.request, simulation.prediction, strategy=strategy_text(simulation), **given
+        simulation.request, simulation.prediction, strategy=strategy_text(simulation), **texts
     )
 
 

@@ -88,9 +88,11 @@ def stage_kinds(
     return tuple(placed)
 
 
-def _one_for_each_group(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
+def _one_for_each_group(parameters: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
     """One parameter for each distinct group of devices with which a device reduces."""
     parameter_of_group: dict[tuple[int, int, bool], HeldParameters] = {}
-    for h in held:
-        parameter_of_group.setdefault((id(h.uses), id(h.group), h.is_tied), h)
+    for parameter in parameters:
+        parameter_of_group.setdefault(
+            (id(parameter.uses), id(parameter.group), parameter.is_tied), parameter
+        )
     return parameter_of_group.values()

@@ -166,19 +166,19 @@ def _waiting_share(program: Program, costs: StageCosts, template: Template) -> f
 
     def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float, float]:
         """Seconds of an action: total, expert all-to-all, GEMM and attention, own kernels."""
-        step, which = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
+        step, task_kind = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
         seconds = costs.seconds(
-            lane, chunk, family_of[lane, chunk], part, which, early=template.early
+            lane, chunk, family_of[lane, chunk], part, task_kind, early=template.early
         )
         exposed, routed, products = (
-            min(part(step, which), seconds)
+            min(part(step, task_kind), seconds)
             for part in (exposed_seconds, routed_seconds, product_seconds)
         )
         return (
             seconds,
             routed,
             products,
-            max(action_seconds(step, which, early=template.early) - exposed, 0.0),
+            max(action_seconds(step, task_kind, early=template.early) - exposed, 0.0),
         )
 
     own_action = spent(template.lane, template.chunk, int(template.kind), template.slice)

@@ -48,7 +48,14 @@ class Deal:
     @property
     def working(self) -> tuple[int, ...]:
         """Sorted numbers of the devices of all lanes."""
-        return tuple(sorted(device for lane in self.devices for some in lane for device in some))
+        return tuple(
+            sorted(
+                device
+                for lane in self.devices
+                for label_devices in lane
+                for device in label_devices
+            )
+        )
 
 
 def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
@@ -84,9 +91,9 @@ def _kind_multisets(
         yield ()
         return
     for place, kind in enumerate(kinds):
-        left = tuple(n - k for n, k in zip(sizes, kind.devices, strict=True))
-        if min(left) >= 0 and sum(left) >= lanes - 1:
-            for others in _kind_multisets(kinds[place:], lanes - 1, left):
+        remaining = tuple(n - k for n, k in zip(sizes, kind.devices, strict=True))
+        if min(remaining) >= 0 and sum(remaining) >= lanes - 1:
+            for others in _kind_multisets(kinds[place:], lanes - 1, remaining):
                 yield kind, *others
 
 
@@ -95,7 +102,10 @@ def unordered(kinds: tuple[LaneKind, ...], num_members_of: Callable[[LaneKind], 
 
     `num_members_of` returns the number of members of a kind.
     """
-    return prod(choices(num_members_of(kind), len(list(alike))) for kind, alike in groupby(kinds))
+    return prod(
+        choices(num_members_of(kind), len(list(equal_kinds)))
+        for kind, equal_kinds in groupby(kinds)
+    )
 
 
 def choices(members: int, lanes: int) -> int:

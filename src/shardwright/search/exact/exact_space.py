@@ -78,16 +78,16 @@ def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
         UsageError: the problem is too large for the enumeration; the message names the limits.
     """
     devices = problem.cluster.num_devices
-    most = MOST_DEVICES if lanes == 1 else MOST_DEVICES_OF_LANES
+    max_devices = MOST_DEVICES if lanes == 1 else MOST_DEVICES_OF_LANES
     if not 1 <= lanes <= MOST_LANES:
         raise UsageError(
             f"--lanes {lanes}: the exact space has plans of 1 to {MOST_LANES} lanes",
             hint=f"--lanes {MOST_LANES} or fewer",
         )
-    if devices > most or blocks > MOST_BLOCKS:
+    if devices > max_devices or blocks > MOST_BLOCKS:
         raise UsageError(
             f"{blocks} blocks on {devices} devices are too many for the exact space: at most"
-            f" {MOST_BLOCKS} blocks (embedding and head among them), {most} devices,"
+            f" {MOST_BLOCKS} blocks (embedding and head among them), {max_devices} devices,"
             f" {MOST_MICROBATCHES} microbatches",
             hint="--space joint, or fewer --max-devices",
         )
@@ -116,7 +116,14 @@ class Partition:
     @property
     def working(self) -> tuple[int, ...]:
         """Sorted numbers of the devices of all stages."""
-        return tuple(sorted(device for stage in self.devices for some in stage for device in some))
+        return tuple(
+            sorted(
+                device
+                for stage in self.devices
+                for label_devices in stage
+                for device in label_devices
+            )
+        )
 
 
 def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
@@ -183,9 +190,9 @@ def _device_counts(
             yield ()
         return
     for first in product(*(range(n + 1) for n in sizes)):
-        left = tuple(n - k for n, k in zip(sizes, first, strict=True))
-        if sum(first) and sum(left) >= stages - 1:
-            for rest in _device_counts(stages - 1, left, idle=idle):
+        remaining = tuple(n - k for n, k in zip(sizes, first, strict=True))
+        if sum(first) and sum(remaining) >= stages - 1:
+            for rest in _device_counts(stages - 1, remaining, idle=idle):
                 yield first, *rest
 
 
@@ -204,4 +211,4 @@ def dealt(
 
 def stage_trees(devices: tuple[tuple[int, ...], ...], space: ExactSpace) -> Iterator[CutNode | int]:
     """Yield every split tree of a stage on devices that are grouped by label."""
-    yield from labelled_trees(tuple(len(some) for some in devices), space.trees)
+    yield from labelled_trees(tuple(len(label_devices) for label_devices in devices), space.trees)

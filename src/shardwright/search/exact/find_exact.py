@@ -114,10 +114,10 @@ def find_exact(
             problem, space, ranked[number], shape, best=best, counts=counts, messages=messages
         )
 
-    left, lower = best_first(
+    unevaluated, lower = best_first(
         bounds, look, best=best, floor=lower, limit=limit, words="run orders", progress=progress
     )
-    for at in left:
+    for at in unevaluated:
         priced = ranked[queue[at][0]]
         live, fitting = _orders_that_fit(
             len(priced.choices), priced.partition.microbatches, priced.rooms(int(queue[at][1]))

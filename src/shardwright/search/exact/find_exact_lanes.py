@@ -149,14 +149,14 @@ def _priced_deals(
     all_deals = list(deals(problem, space))
     unpriced = num_members(problem, space, blocks=blocks)
     counts.enumerated += unpriced
-    for turn, deal in enumerate(all_deals):
+    for number, deal in enumerate(all_deals):
         if limit.ends(found=best.plan is not None):
             counts.bounded_b0 += unpriced
             return result, floor
         if progress is not None:
             progress(
                 progress_text("price lanes", best_s=best.seconds, lower_s=0.0, limit=limit),
-                turn,
+                number,
                 len(all_deals),
             )
         lanes = tuple(
@@ -165,7 +165,7 @@ def _priced_deals(
         )
         shapes_of = dict(zip(deal.kinds, lanes, strict=True))
         enumerated, legal, distinct = (
-            unordered(deal.kinds, each) for each in _member_counters(shapes_of)
+            unordered(deal.kinds, count) for count in _member_counters(shapes_of)
         )
         unpriced -= enumerated
         counts.illegal += enumerated - legal
@@ -298,10 +298,12 @@ def rooms(problem: Problem, program: Program, costs: StageCosts) -> IntArray:
     stages = [
         (lane, chunk) for lane, lane_ in enumerate(lanes) for chunk in range(len(lane_.stages))
     ]
-    most = np.array([lanes[lane].microbatches for lane, _ in stages], dtype=np.int64)
+    microbatches = np.array([lanes[lane].microbatches for lane, _ in stages], dtype=np.int64)
     result = np.zeros(len(stages), dtype=np.int64)
-    for in_flight in range(int(most.max()), 0, -1):
-        row = [flights(m, min(in_flight, m)) for m in most[_stage_of_rows(program)].tolist()]
+    for in_flight in range(int(microbatches.max()), 0, -1):
+        row = [
+            flights(m, min(in_flight, m)) for m in microbatches[_stage_of_rows(program)].tolist()
+        ]
         kind, microbatch = (
             np.array(column)
             for column in zip(*(action for one in row for action in one), strict=True)
@@ -318,7 +320,7 @@ def rooms(problem: Problem, program: Program, costs: StageCosts) -> IntArray:
             if m.reserved > m.capacity
         }
         fits = np.array([stage not in too_large for stage in range(len(stages))])
-        result = np.where((result == 0) & fits, np.minimum(in_flight, most), result)
+        result = np.where((result == 0) & fits, np.minimum(in_flight, microbatches), result)
         if result.all():
             break
     return result

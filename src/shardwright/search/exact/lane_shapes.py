@@ -152,12 +152,12 @@ class LanePrices:
             )
 
         # Network cards and links shared with other lanes distinguish trees, too.
-        every = range(alone.cluster.num_devices)
+        all_devices = range(alone.cluster.num_devices)
         shares_nodes = at_work(alone.cluster, working) is not alone.cluster
 
         def beside(tree: CutNode | int) -> object:
             """Cost key of a tree if all devices of the cluster run, or False if illegal."""
-            return isinstance(crowded := priced(tree, every), StageOption) and crowded.alike
+            return isinstance(crowded := priced(tree, all_devices), StageOption) and crowded.alike
 
         stage_key = start, end, tuple(map(len, devices)), samples
         legal_options: dict[CutNode | int, StageOption] = {}

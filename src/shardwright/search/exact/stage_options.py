@@ -45,7 +45,9 @@ LANE = "main"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageOption:
-    """One stage of a plan with its price; equal only to itself.
+    """One stage of a plan under one split tree, with its seconds, memory room and cost key.
+
+    Equal only to itself.
 
     Args:
         stage: stage as in a plan.
@@ -177,7 +179,7 @@ def price_stage(
     working: tuple[int, ...],
     shards: tuple[Shards, ...] = (),
 ) -> StageOption | Illegal:
-    """Price the stage with blocks first .. end - 1, whatever the stages on other devices are.
+    """Price the stage with blocks first .. end - 1, independently of the other stages.
 
     Args:
         microbatches: number of microbatches of the global batch.

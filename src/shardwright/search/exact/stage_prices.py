@@ -110,7 +110,7 @@ def price_tree(
 
     See `price_stage`.
     """
-    base = min(device for some in devices for device in some)
+    base = min(device for label_devices in devices for device in label_devices)
     stage = stage_of_blocks(problem, first=first, end=end, tree=split_on(tree, devices), base=base)
     return price_stage(
         problem,

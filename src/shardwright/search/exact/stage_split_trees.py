@@ -56,11 +56,11 @@ def labelled_trees(
     Args:
         depth: number of cuts that remain; None = the depth of the space.
     """
-    left = space.depth if depth is None else depth
+    cuts_left = space.depth if depth is None else depth
     total = sum(counts)
     if total == 1:
         yield counts.index(1)
-    if total < 2 or not left:
+    if total < 2 or not cuts_left:
         return
     for dim in space.dims:
         for first in product(*(range(n + 1) for n in counts)):
@@ -68,15 +68,15 @@ def labelled_trees(
             if not 0 < sum(first) < total:
                 continue
             for first_tree, second_tree in product(
-                labelled_trees(first, space, depth=left - 1),
-                labelled_trees(second, space, depth=left - 1),
+                labelled_trees(first, space, depth=cuts_left - 1),
+                labelled_trees(second, space, depth=cuts_left - 1),
             ):
                 for weight in space.weights:
                     yield CutNode(dim=dim, weights=(weight, 1), children=(first_tree, second_tree))
         for parts in range(3, total + 1):
             if all(n % parts == 0 for n in counts):
                 for child in labelled_trees(
-                    tuple(n // parts for n in counts), space, depth=left - 1
+                    tuple(n // parts for n in counts), space, depth=cuts_left - 1
                 ):
                     yield CutNode(dim=dim, weights=(1,) * parts, children=(child,) * parts)
             elif parts == total:
@@ -89,15 +89,15 @@ def labelled_trees(
 
 def split_on(tree: CutNode | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
     """The labelled tree as a split of devices by label; offsets count from the lowest device."""
-    left = [iter(sorted(label_devices)) for label_devices in devices]
-    return _split(tree, left)[0]
+    device_iterators = [iter(sorted(label_devices)) for label_devices in devices]
+    return _split(tree, device_iterators)[0]
 
 
-def _split(tree: CutNode | int, left: list[Iterator[int]]) -> tuple[Split | None, int]:
+def _split(tree: CutNode | int, device_iterators: list[Iterator[int]]) -> tuple[Split | None, int]:
     """Take the leaves' devices from iterators by label; return the split and its lowest device."""
     if isinstance(tree, int):
-        return None, next(left[tree])
-    children = [_split(child, left) for child in tree.children]
+        return None, next(device_iterators[tree])
+    children = [_split(child, device_iterators) for child in tree.children]
     base = min(device for _, device in children)
     offsets = tuple(device - base for _, device in children)
     strides = {b - a for a, b in pairwise(offsets)}

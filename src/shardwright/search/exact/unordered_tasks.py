@@ -94,7 +94,10 @@ def tasks_of_shape(
         [program.posts.first_stage[lane] + chunk for lane, chunk, _ in families], dtype=np.int64
     )
     same_stage = stage_of[:, None] == stage_of[None, :]
-    are_coupled = [[family in costs.coupled[one] for *_, family in families] for one in families]
+    are_coupled = [
+        [family in costs.coupled[class_families] for *_, family in families]
+        for class_families in families
+    ]
     return ShapeTasks(
         links=links[~_is_order_link(program, links, last)],
         stage_of=stage_of,

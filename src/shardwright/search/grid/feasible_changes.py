@@ -52,7 +52,7 @@ class ChangedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Changes of one kind, the smallest first.
+    """Candidate changes of one kind to an infeasible request, the smallest first.
 
     Args:
         about: kind of change, for the progress line.

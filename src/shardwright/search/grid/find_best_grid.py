@@ -246,15 +246,15 @@ def problem_text(problem: Problem) -> str:
 
 
 @lru_cache(maxsize=64)
-def _text_of(known: Same[Problem]) -> str:
+def _text_of(identity: Same[Problem]) -> str:
     """Cached representation of a problem's model, cluster, job and runtime."""
-    problem = known.value
+    problem = identity.value
     return repr((problem.model, problem.cluster, problem.job, problem.runtime))
 
 
-def _alternative(best: Prediction, other: Simulated) -> Alternative:
+def _alternative(best: Prediction, simulated: Simulated) -> Alternative:
     """Summarise a next best plan by its largest changes of the step breakdown against the best."""
-    best_parts, other_parts = dict(best.breakdown_s), dict(breakdown(other.result))
+    best_parts, other_parts = dict(best.breakdown_s), dict(breakdown(simulated.result))
     changes = sorted(
         (
             (name, other_parts.get(name, 0.0) - best_parts.get(name, 0.0))
@@ -263,11 +263,11 @@ def _alternative(best: Prediction, other: Simulated) -> Alternative:
         key=lambda x: -abs(x[1]),
     )
     return Alternative(
-        grid=other.grid,
-        step_time_s=other.step_time_s,
-        allocated_bytes=max(m.allocated for m in other.result.memory),
+        grid=simulated.grid,
+        step_time_s=simulated.step_time_s,
+        allocated_bytes=max(m.allocated for m in simulated.result.memory),
         changes=tuple(
-            (name, value) for name, value in changes if abs(value) > 1e-4 * other.step_time_s
+            (name, value) for name, value in changes if abs(value) > 1e-4 * simulated.step_time_s
         )[:CHANGES],
-        indistinguishable=other.step_time_s <= best.interval_s[1],
+        indistinguishable=simulated.step_time_s <= best.interval_s[1],
     )

@@ -64,16 +64,16 @@ def nothing_fits(
         for part in crossed
     ]
     smallest_strategies = [
-        least
+        smallest_member
         for part_problem, part in parts
-        if (least := smallest(part_problem, part, enough=capacity)) is not None
+        if (smallest_member := smallest(part_problem, part, enough=capacity)) is not None
     ]
     # Where options are searched, changes are tried with the first value of each.
     first = parts_of(problem, space)[0]
     problem = under(problem, first.chosen)
     if not smallest_strategies:
         return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))
-    grid, stage = min(smallest_strategies, key=lambda least: least[1].reserved)
+    grid, stage = min(smallest_strategies, key=lambda smallest_member: smallest_member[1].reserved)
     if stage.reserved <= capacity:
         # The smallest strategy fits its devices, and would have been found if it fitted its nodes.
         on_host = grid, max(footprint_of_grid(problem, grid)[1], key=lambda pair: pair.lacking)
@@ -90,11 +90,11 @@ def nothing_fits(
             f"{format_bytes(host.need)} of host memory a node",
         )
     else:
-        need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
-        name, most = max(stage.items, key=lambda item: item[1])
+        need, missing = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
+        name, largest_bytes = max(stage.items, key=lambda item: item[1])
         message = (
             f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage"
-            f" {stage.rank} ({format_bytes(most)} of it {name}), {more} more than the"
+            f" {stage.rank} ({format_bytes(largest_bytes)} of it {name}), {missing} more than the"
             f" {format_bytes(capacity)} of a device that plans may fill"
         )
         needed = f"{need} a device"

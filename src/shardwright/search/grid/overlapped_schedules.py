@@ -108,13 +108,16 @@ def rows_of(name: str, pp: int, microbatches: int) -> tuple[RankRow, ...]:
     )
 
 
-def _row(table: ActionTable, at: slice) -> RankRow:
+def _row(table: ActionTable, actions_of_rank: slice) -> RankRow:
     """Count the actions, pairs and in-flight microbatches of one rank's slice of actions."""
-    kind, chunk = table.kind[at].astype(np.int64), table.chunk[at].astype(np.int64)
+    kind, chunk = (
+        table.kind[actions_of_rank].astype(np.int64),
+        table.chunk[actions_of_rank].astype(np.int64),
+    )
     starts_pair = (
         np.zeros(len(kind), dtype=np.bool_)
         if table.overlapped is None
-        else table.overlapped[at] != 0
+        else table.overlapped[actions_of_rank] != 0
     )
     ends_pair = np.concatenate([[False], starts_pair[:-1]])
     actions = np.stack([kind, chunk], axis=1)
@@ -124,7 +127,7 @@ def _row(table: ActionTable, at: slice) -> RankRow:
         last += 1
     step = np.where(kind == _F, 1, np.where((kind == _B) | (kind == _W), -1, 0))
     chunks = arrays.distinct(chunk)
-    held = np.cumsum((chunk[:, None] == chunks) * step[:, None], axis=0)
+    in_flight = np.cumsum((chunk[:, None] == chunks) * step[:, None], axis=0)
     return RankRow(
         alone=_with_counts(actions[~starts_pair & ~ends_pair]),
         behind=_with_counts(actions[last + 1 :]),
@@ -133,7 +136,7 @@ def _row(table: ActionTable, at: slice) -> RankRow:
         ),
         first=int(chunk[0]),
         last=int(chunk[last]),
-        held=distinct_rows(held),
+        held=distinct_rows(in_flight),
         chunks=chunks,
     )
 
@@ -155,24 +158,24 @@ def _action_seconds(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArra
 
 
 def _by_action_kind(
-    both: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray
+    forward_and_backward: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Seconds by kind of action (F, I, W, B): total, expert all-to-all, GEMM and attention.
 
     I and W are the two parts of B.
 
     Args:
-        both, moved, dense: (2, chunks, ...) seconds of F and B: total, expert all-to-all, and
-            GEMM and attention.
+        forward_and_backward, moved, dense: (2, chunks, ...) seconds of F and B: total, expert
+            all-to-all, and GEMM and attention.
         weight: seconds of W.
     """
-    (forward, backward), nothing = both, np.zeros_like(weight)
-    whole = np.stack([forward, backward - weight, weight, backward])
-    exposed = np.minimum(np.stack([moved[0], moved[1], nothing, moved[1]]), whole)
+    (forward, backward), nothing = forward_and_backward, np.zeros_like(weight)
+    total = np.stack([forward, backward - weight, weight, backward])
+    exposed = np.minimum(np.stack([moved[0], moved[1], nothing, moved[1]]), total)
     products = np.minimum(
-        np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), whole
+        np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), total
     )
-    return whole, exposed, products
+    return total, exposed, products
 
 
 def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts) -> float:
@@ -276,12 +279,15 @@ def _chunk_action_seconds(
     Args:
         seconds: (blocks, phases, parts, n).
     """
-    both = np.einsum(
+    part_seconds = np.einsum(
         "cb,bkpn->kcpn", counts, np.stack([seconds[:, 0], seconds[:, 1] + seconds[:, 2]], axis=1)
     )
     weight = np.einsum("cb,bpn->cn", counts, seconds[:, 2])
     return _by_action_kind(
-        both.sum(axis=2), weight, both[:, :, _ROUTED].sum(axis=2), both[:, :, _PRODUCTS].sum(axis=2)
+        part_seconds.sum(axis=2),
+        weight,
+        part_seconds[:, :, _ROUTED].sum(axis=2),
+        part_seconds[:, :, _PRODUCTS].sum(axis=2),
     )
 
 
@@ -350,8 +356,8 @@ def _overlapped_part(space: Space) -> Space | None:
         "shard": (0,),
     }
     values = {
-        axis: tuple(v for v in found if v in required_values.get(axis, found))
-        for axis, found in space.values
+        axis: tuple(v for v in axis_values if v in required_values.get(axis, axis_values))
+        for axis, axis_values in space.values
     }
     # Lanes of two directions shard over the holders of both, and what each microbatch gathers with
     # them: those have no bound here yet.

@@ -338,52 +338,54 @@ class _Run:
         its end if memory cannot keep it.
         """
         meshes, bounds = self._bounded_meshes(meshes)
-        order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
+        order, next_mesh, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
         outcome_before, sets = self.found.outcome, list[Refinement]()
         waiting: list[tuple[float, int]] = []
-        # A member that is not ranked is in an unexpanded mesh, with a bound of at least `least`, or
-        # in a waiting set, with at least `best`: once both reach the last rank, none is better.
-        while at < len(order) or waiting:
+        # A member that is not ranked is in an unexpanded mesh, with a bound of at least
+        # `next_mesh_bound`, or in a waiting set, with at least `next_set_bound`. Once both reach
+        # the last rank, no member is better.
+        while next_mesh < len(order) or waiting:
             outcome = self.found.outcome
-            least, (best, number) = (
-                float(bounds[order[at]]) if at < len(order) else np.inf,
+            next_mesh_bound, (next_set_bound, set_number) = (
+                float(bounds[order[next_mesh]]) if next_mesh < len(order) else np.inf,
                 waiting[0] if waiting else (np.inf, -1),
             )
-            if min(least, best) >= outcome.worst_of(self.top):
+            if min(next_mesh_bound, next_set_bound) >= outcome.worst_of(self.top):
                 break
             if self.limit.ends(found=bool(outcome.ranked)):
-                outcome.lower_bound_s = min(outcome.lower_bound_s, least)
+                outcome.lower_bound_s = min(outcome.lower_bound_s, next_mesh_bound)
                 break
-            if best <= least:
+            if next_set_bound <= next_mesh_bound:
                 heapq.heappop(waiting)
                 # A set whose bound equals the next bound is still refined by one step.
-                next_bound = min(least, waiting[0][0] if waiting else np.inf)
-                until = max(next_bound, np.nextafter(best, np.inf))
+                next_bound = min(next_mesh_bound, waiting[0][0] if waiting else np.inf)
+                until = max(next_bound, np.nextafter(next_set_bound, np.inf))
             else:
-                self._report_progress(outcome, least, at, len(order))
+                self._report_progress(outcome, next_mesh_bound, next_mesh, len(order))
                 size = max(min(size, self.most_raw // PARTS // meshes.each), 1)
-                end = at + int(
+                end = next_mesh + int(
                     np.searchsorted(
-                        bounds[order[at : at + size]], min(outcome.worst_of(self.top), best)
+                        bounds[order[next_mesh : next_mesh + size]],
+                        min(outcome.worst_of(self.top), next_set_bound),
                     )
                 )
-                refinement, can_wait = self.cross(meshes.take(np.sort(order[at:end])))
-                at, size, number, until = (
+                refinement, can_wait = self.cross(meshes.take(np.sort(order[next_mesh:end])))
+                next_mesh, size, set_number, until = (
                     end,
                     size * 4,
                     len(sets),
                     refinement.least() if can_wait else np.inf,
                 )
                 sets.append(refinement)
-            self.refine(sets[number], until=until)
-            if sets[number].least() < np.inf:
-                heapq.heappush(waiting, (sets[number].least(), number))
+            self.refine(sets[set_number], until=until)
+            if sets[set_number].least() < np.inf:
+                heapq.heappush(waiting, (sets[set_number].least(), set_number))
             self.found.outcome = reduce(
                 partial(merged, top=self.top),
                 (refinement_set.outcome for refinement_set in sets),
                 outcome_before,
             )
-        unexpanded = order[at:]
+        unexpanded = order[next_mesh:]
         self.found.left.append(
             (meshes.take(unexpanded, illegal=meshes.illegal), bounds[unexpanded], self.space)
         )
@@ -441,16 +443,18 @@ class _Run:
 
     def leave(self, meshes: MeshRows) -> None:
         """Count meshes as not expanded, under the lower bound that holds for every plan."""
-        least = universal_bound(self.problem, self.space.devices)
-        self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, least)
-        self.found.left.append((meshes, np.full(len(meshes), least), self.space))
+        bound_s = universal_bound(self.problem, self.space.devices)
+        self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, bound_s)
+        self.found.left.append((meshes, np.full(len(meshes), bound_s), self.space))
 
-    def _report_progress(self, outcome: SearchOutcome, least: float, at: int, count: int) -> None:
+    def _report_progress(
+        self, outcome: SearchOutcome, lower_s: float, num_expanded: int, count: int
+    ) -> None:
         """Report progress: the best step, the lower bound and the number of meshes expanded."""
         if self.progress is not None:
             best = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")
             self.progress(
-                progress_text("search meshes", best_s=best, lower_s=least, limit=self.limit),
-                at,
+                progress_text("search meshes", best_s=best, lower_s=lower_s, limit=self.limit),
+                num_expanded,
                 count,
             )

@@ -140,11 +140,11 @@ def _sampled_unexpanded_meshes(
                 under(problem, part.chosen), part, facts, capacity=capacity, meshes=mesh
             )
             expanded.append(crossed(part, mesh, bounded, keep=True))
-            least = float(bounded.seconds.min(initial=float("inf")))
+            least_b0 = float(bounded.seconds.min(initial=float("inf")))
             _require_order(
                 grid_text=f"mesh {row}",
                 lower=float(seconds[row]),
-                upper=least,
+                upper=least_b0,
                 names="the mesh's bound and B0",
             )
     return tuple(expanded)

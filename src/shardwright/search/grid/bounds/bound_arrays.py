@@ -153,7 +153,7 @@ def with_lines(problem: Problem, prepared: Prepared, outers: BoolArray) -> Prepa
         row_of_mesh(problem, members) < len(members.meshes)
     )
     return replace(
-        prepared, lines=line_rows(problem, members, some=outers, cut=is_cut.astype(np.int64))
+        prepared, lines=line_rows(problem, members, requested=outers, cut=is_cut.astype(np.int64))
     )
 
 

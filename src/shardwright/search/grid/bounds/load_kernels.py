@@ -82,9 +82,18 @@ def _load_prices() -> None:
 
 def _load_events() -> None:
     """Call the event kernel on one task."""
-    one = np.zeros(1, dtype=np.int32)
+    one_task = np.zeros(1, dtype=np.int32)
     ends = np.zeros(2, dtype=np.int32)
-    simulate(np.ones(1, dtype=np.int64), one, ends, one[:0], ends, one[:0], one[:0], 1)
+    simulate(
+        np.ones(1, dtype=np.int64),
+        one_task,
+        ends,
+        one_task[:0],
+        ends,
+        one_task[:0],
+        one_task[:0],
+        1,
+    )
 
 
 def _facts() -> Facts:

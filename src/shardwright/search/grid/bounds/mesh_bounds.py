@@ -156,8 +156,8 @@ def _placement_columns(columns: Columns) -> IntArray:
 
 def _forward_backward_seconds(table: LayerTable) -> FloatArray:
     """(blocks, rows) seconds of forward and backward passes together."""
-    both: FloatArray = table.seconds.sum(axis=2)[:, :3].sum(axis=1)
-    return both
+    seconds: FloatArray = table.seconds.sum(axis=2)[:, :3].sum(axis=1)
+    return seconds
 
 
 def _nearest_seconds(
@@ -176,16 +176,16 @@ def _nearest_seconds(
         sizes, near.columns["mbs"][known_rows]
     )
     # The first set of modules recomputes the least.
-    both = _forward_backward_seconds(near.table)[:, :rows]
+    table_seconds = _forward_backward_seconds(near.table)[:, :rows]
     return np.stack(
-        [_least(seconds[known_rows], flat_place, count * len(sizes)) for seconds in both]
-    ).reshape(len(both), count, len(sizes))
+        [_least(seconds[known_rows], flat_place, count * len(sizes)) for seconds in table_seconds]
+    ).reshape(len(table_seconds), count, len(sizes))
 
 
-def _least(values: FloatArray, at: IntArray, count: int) -> FloatArray:
+def _least(values: FloatArray, places: IntArray, count: int) -> FloatArray:
     """(count,) least of the values at each place; inf without a value."""
     result = np.full(count, np.inf)
-    np.minimum.at(result, at, values)
+    np.minimum.at(result, places, values)
     return result
 
 
@@ -253,8 +253,8 @@ def _mean_bounds(
         work.count * model_seconds / pp
         + blocks_before * work.seconds[layers].min(axis=0)[work.kind]
     )
-    least: FloatArray = np.where(work.legal, seconds, np.inf).min(axis=1)
-    return least
+    bounds: FloatArray = np.where(work.legal, seconds, np.inf).min(axis=1)
+    return bounds
 
 
 def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
@@ -296,8 +296,8 @@ def _rank_bounds(
         _interleaves(space, lines.pp[line, None], count),
         has_plain_schedule,
     )
-    least = np.where(legal, seconds, np.inf).min(axis=1, initial=np.inf)
-    bounds[has_pipeline] = np.minimum.reduceat(least, begin[has_pipeline])
+    pipeline_bounds = np.where(legal, seconds, np.inf).min(axis=1, initial=np.inf)
+    bounds[has_pipeline] = np.minimum.reduceat(pipeline_bounds, begin[has_pipeline])
     return bounds
 
 

@@ -129,14 +129,17 @@ def _nested_strides(rows: Columns) -> Columns:
     }
 
 
-def _places(known: Columns, wanted: Columns) -> IntArray:
-    """Place of each `wanted` choice among the `known` choices."""
+def _places(table_columns: Columns, wanted: Columns) -> IntArray:
+    """Place of each `wanted` choice among the `table_columns` choices."""
     codes, wanted_codes = (
-        np.zeros(len(columns["tp"]), dtype=np.int64) for columns in (known, wanted)
+        np.zeros(len(columns["tp"]), dtype=np.int64) for columns in (table_columns, wanted)
     )
     for name in LAYER:
-        radix = int(known[name].max(initial=0)) + 1
-        codes, wanted_codes = codes * radix + known[name], wanted_codes * radix + wanted[name]
+        radix = int(table_columns[name].max(initial=0)) + 1
+        codes, wanted_codes = (
+            codes * radix + table_columns[name],
+            wanted_codes * radix + wanted[name],
+        )
     order = np.argsort(codes, kind="stable")
     places: IntArray = order[np.searchsorted(codes[order], wanted_codes)]
     return places

@@ -67,6 +67,6 @@ class Peaks:
             items = state_bytes(problem, choices, priced, cuts_of(choices, priced))
             self._states[states_key] = np.sum([values for _, values in items], axis=0)
         if rest_key not in self._beside:
-            kept = bytes_beside_states(problem, choices, priced)
+            step_bytes = bytes_beside_states(problem, choices, priced)
             table = order_table(grid, microbatches=microbatches_of(problem, grid))
-            self._beside[rest_key] = _StatelessBytes(kept, allocated_bytes(table, kept))
+            self._beside[rest_key] = _StatelessBytes(step_bytes, allocated_bytes(table, step_bytes))

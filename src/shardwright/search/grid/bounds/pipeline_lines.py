@@ -50,20 +50,20 @@ class LineRows:
 
 
 def line_rows(
-    problem: Problem, members: Members, *, some: BoolArray, cut: IntArray
+    problem: Problem, members: Members, *, requested: BoolArray, cut: IntArray
 ) -> LineRows | None:
     """Pipeline lines of the members with unequal groups, with table rows; None if all lie alike.
 
     Args:
-        some: (outers,) True where lines are requested.
+        requested: (outers,) True where lines are requested.
         cut: (outers,) 1 where the stream is cut over tp, as in `bound_arrays.rows_of_meshes`.
     """
     outer, mesh = members.outers.columns, members.meshes.columns
-    if not some.any():
+    if not requested.any():
         return None
     tiers = problem.cluster.tiers()
-    degrees = tuple(arrays.distinct(outer["ulysses"][some]).tolist())
-    requested_meshes = arrays.distinct(outer["mesh"][some])
+    degrees = tuple(arrays.distinct(outer["ulysses"][requested]).tolist())
+    requested_meshes = arrays.distinct(outer["mesh"][requested])
     unequal_meshes = requested_meshes[
         _groups_differ({name: mesh[name][requested_meshes] for name in _MESH}, tiers, degrees)
     ]
@@ -82,7 +82,7 @@ def line_rows(
     )
     place = np.full(len(members.meshes), -1, dtype=np.int64)
     place[unequal_meshes] = np.arange(len(unequal_meshes))
-    of_outer = np.where(some, place[outer["mesh"]], -1)
+    of_outer = np.where(requested, place[outer["mesh"]], -1)
     ways = np.where(
         of_outer >= 0, np.array([mesh_lines.num_ways for mesh_lines in lines])[of_outer], 0
     )

@@ -419,17 +419,17 @@ def _pinned_axes(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
                     f"schedule={','.join(paired)} is searched beside 1f1b alone",
                     hint=f"schedule=1f1b,{','.join(paired)}",
                 )
-        wanted = tuple(dict.fromkeys(_axis_value(axis, word) for word in words))
+        pinned_values = tuple(dict.fromkeys(_axis_value(axis, word) for word in words))
         if axis == "dp":
-            dp = tuple(int(v) for v in wanted)
+            dp = tuple(int(v) for v in pinned_values)
         elif axis in ends:
-            if len(wanted) > 1:
+            if len(pinned_values) > 1:
                 raise UsageError(
                     f"{axis} takes one value, not {','.join(words)}", hint="plan once for each"
                 )
-            ends[axis] = int(wanted[0])
+            ends[axis] = int(pinned_values[0])
         else:
-            values[axis] = wanted
+            values[axis] = pinned_values
     ordered_values = tuple((axis, values[axis]) for axis in AXES)
     return replace(
         space, values=ordered_values, dp=dp, first=ends["first"], last=ends["last"], paired=paired
@@ -441,7 +441,10 @@ def _pinned_options(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
     modules = {name: values for name, values in pins.items() if name in LADDER}
     if modules:
         space = replace(
-            space, modules=pinned_modules(space.modules, modules, own=dict(space.runtime_options))
+            space,
+            modules=pinned_modules(
+                space.modules, modules, runtime_values=dict(space.runtime_options)
+            ),
         )
     searched = {
         **dict(space.options),
@@ -459,14 +462,15 @@ def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
         paired = tuple(name for name in space.paired if name not in words)
         words = tuple(word for word in words if word not in space.paired)
     unwanted = {_axis_value(axis, word) for word in words}
-    left = tuple(v for v in space.of(axis) if v not in unwanted)
-    if not left:
+    remaining = tuple(v for v in space.of(axis) if v not in unwanted)
+    if not remaining:
         raise UsageError(
             f"excluding {axis}={','.join(words)} leaves no value",
             hint=f"values: {', '.join(map(str, space.of(axis)))}",
         )
     values = tuple(
-        (name, left if name == axis else values_of_axis) for name, values_of_axis in space.values
+        (name, remaining if name == axis else values_of_axis)
+        for name, values_of_axis in space.values
     )
     return replace(space, values=values, paired=paired)
 
@@ -474,10 +478,10 @@ def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
 def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
     """Remove the members that have a runtime option at one of the values `words`."""
     present = space.option_values(name)
-    left = tuple(value for value in present if value not in words)
-    if left == present:
+    remaining = tuple(value for value in present if value not in words)
+    if remaining == present:
         return space
-    if not left:
+    if not remaining:
         raise UsageError(
             f"excluding {name}={','.join(words)} leaves no value",
             hint=f"the space has {name}={', '.join(present)}; --pin takes another value",
@@ -485,25 +489,27 @@ def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
     if name in LADDER:
         return replace(
             space,
-            modules=without_modules(space.modules, name, words, own=dict(space.runtime_options)),
+            modules=without_modules(
+                space.modules, name, words, runtime_values=dict(space.runtime_options)
+            ),
         )
     return replace(
         space,
         options=tuple(
-            (option, left if option == name else values) for option, values in space.options
+            (option, remaining if option == name else values) for option, values in space.options
         ),
     )
 
 
 def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
     """Distinct values of a runtime option; raise UsageError for an unknown value."""
-    values, known = tuple(dict.fromkeys(words)), BY_NAME[name].values
-    unknown = next((value for value in values if value not in known), "")
+    values, legal_values = tuple(dict.fromkeys(words)), BY_NAME[name].values
+    unknown = next((value for value in values if value not in legal_values), "")
     if unknown or not values:
         message = (
             f"{name}={unknown[:40]} is not known" if unknown else f"no value of {name} is named"
         )
-        raise UsageError(message, hint=f"{name} is {' or '.join(known)}")
+        raise UsageError(message, hint=f"{name} is {' or '.join(legal_values)}")
     return values
 
 
@@ -537,11 +543,13 @@ def _axis_value(axis: str, word: str) -> Value:
                 hint="innermost axis first",
             )
         return word
-    least, most = 0 if axis in _FROM_ZERO else 1, _LARGEST.get(axis, MAX_DEGREE)
-    if not (word.isascii() and word.isdigit() and len(word) <= 10 and least <= int(word) <= most):
+    minimum, maximum = 0 if axis in _FROM_ZERO else 1, _LARGEST.get(axis, MAX_DEGREE)
+    if not (
+        word.isascii() and word.isdigit() and len(word) <= 10 and minimum <= int(word) <= maximum
+    ):
         raise UsageError(
-            f"{axis}={word[:40]} is not a whole number from {least} to {most}",
-            hint=f"for example {axis}={_EXAMPLES.get(axis, max(least, 1))}",
+            f"{axis}={word[:40]} is not a whole number from {minimum} to {maximum}",
+            hint=f"for example {axis}={_EXAMPLES.get(axis, max(minimum, 1))}",
         )
     return int(word)
 

@@ -121,14 +121,16 @@ def _legal_meshes(space: Space, facts: GridFacts, columns: Columns) -> MeshRows:
     num_raw = len(columns["dp"])
     columns = select(columns, legal_rows(columns, facts))
     orders = space.orders
-    each = prod(len(space.of(axis)) for axis in AXES if axis not in (*MESH, "order")) * len(
+    num_choices = prod(len(space.of(axis)) for axis in AXES if axis not in (*MESH, "order")) * len(
         space.modules
     )
     copies = _equal_orders(columns, orders)
     row, order = np.nonzero(copies)
     meshes = {name: column[row] for name, column in columns.items()} | {"order": order}
     meshes |= _strides(meshes, orders) | {"copies": copies[row, order]}
-    return MeshRows(columns=meshes, each=each, illegal=(num_raw - len(columns["dp"])) * len(orders))
+    return MeshRows(
+        columns=meshes, each=num_choices, illegal=(num_raw - len(columns["dp"])) * len(orders)
+    )
 
 
 def _equal_orders(columns: Columns, orders: tuple[tuple[str, ...], ...]) -> IntArray:

@@ -140,8 +140,8 @@ def zero_counts(
                 effective_stage, np.zeros(len(deepest), dtype=np.bool_)
             ) | (available & group.any(axis=1))
         has_stage_0 |= available & (legal & ~shards & ~one_holder).any(axis=1)
-    for effective_stage, found in has_meaning.items():
-        distinct += found if effective_stage else 0
+    for effective_stage, is_present in has_meaning.items():
+        distinct += is_present if effective_stage else 0
     num_stages = np.sum(
         [has_stage[stage] for stage in stages if stage], axis=0, dtype=np.int64
     ) + np.zeros_like(deepest)
@@ -190,8 +190,8 @@ def _zero_sets(
     facts = replace(facts, lone_stages=lone_stages(problem.runtime))
     rows = zip(*(column.tolist() for column in kinds.values()), strict=True)
     stages_by_pipeline = [
-        tuple(s for s in runtime.zero_stages if s <= most)
-        for most in (MAX_STAGE, deepest_with_pipeline)
+        tuple(s for s in runtime.zero_stages if s <= deepest)
+        for deepest in (MAX_STAGE, deepest_with_pipeline)
     ]
     sets = [
         _zero_options(sizes, facts, tuple(options), stages_by_pipeline[int(pipelined)], *rest)

@@ -87,16 +87,22 @@ def turns_on(modules: Options, runtime_values: Mapping[str, str]) -> bool:
 
 
 def without_modules(
-    sets: Iterable[Options], name: str, values: Collection[str], *, own: Mapping[str, str]
+    sets: Iterable[Options],
+    name: str,
+    values: Collection[str],
+    *,
+    runtime_values: Mapping[str, str],
 ) -> tuple[Options, ...]:
     """The module sets in which option `name` has none of the given values."""
     return tuple(
-        module_set for module_set in sets if dict(module_set).get(name, own.get(name)) not in values
+        module_set
+        for module_set in sets
+        if dict(module_set).get(name, runtime_values.get(name)) not in values
     )
 
 
 def pinned_modules(
-    sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, own: Mapping[str, str]
+    sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, runtime_values: Mapping[str, str]
 ) -> tuple[Options, ...]:
     """The module sets that have the pinned values of LADDER options, the fewest modules first.
 
@@ -111,7 +117,7 @@ def pinned_modules(
         *(sorted(pins[name], key=lambda value: value == "on") for name in names)
     ):
         pinned = dict(zip(names, values, strict=True))
-        with_defaults = [{**own, **dict(module_set)} for module_set in module_sets]
+        with_defaults = [{**runtime_values, **dict(module_set)} for module_set in module_sets]
         matching = [
             module_set
             for module_set, all_values in zip(module_sets, with_defaults, strict=True)
@@ -125,7 +131,7 @@ def pinned_modules(
         ]
         # Values that are the runtime's own are not set.
         without_defaults = [
-            ordered(pair for pair in module_set.items() if own.get(pair[0]) != pair[1])
+            ordered(pair for pair in module_set.items() if runtime_values.get(pair[0]) != pair[1])
             for module_set in extended_sets
         ]
         result |= dict.fromkeys(matching or without_defaults)
