@@ -23,7 +23,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.simulator.fitted_runs import FRAMEWORK, Runs
+from shardwright.simulator.fitted_runs import FRAMEWORK, FittedRuns
 from shardwright.simulator.step_time_interval import COEFFICIENTS, UNSEEN
 from shardwright.validation.training.measured_rows import TrainingMetric
 from shardwright.validation.training.order_and_scaling import TrainingRow, timed
@@ -106,7 +106,7 @@ def _without_laboratory(row: TrainingRow, rows: Sequence[TrainingRow]) -> dict[s
 
 
 @cache
-def _runs_without(laboratory: str, rows: tuple[TrainingRow, ...]) -> Runs:
+def _runs_without(laboratory: str, rows: tuple[TrainingRow, ...]) -> FittedRuns:
     return runs_of(ran(r) for r in rows if r.run.laboratory != laboratory)
 
 
@@ -115,14 +115,14 @@ def ran(row: TrainingRow) -> tuple[str, str]:
     return row.run.runtime, row.run.cluster.node.accelerator.name
 
 
-def runs_of(ran: Iterable[tuple[str, str]]) -> Runs:
+def runs_of(ran: Iterable[tuple[str, str]]) -> FittedRuns:
     """Of (runtime as text, accelerator) pairs."""
     pairs, options = set(), set()
     for text, accelerator in set(ran):
         runtime = load_runtime(text)
         pairs.add((runtime.base, accelerator))
         options |= {*({**dict(runtime.own), **dict(runtime.options)}.items())}
-    return Runs(pairs=frozenset(pairs), options=frozenset(options))
+    return FittedRuns(pairs=frozenset(pairs), options=frozenset(options))
 
 
 def runs_text(ran: Iterable[tuple[str, str]]) -> str:

@@ -133,7 +133,7 @@ def need(prediction: Prediction) -> int:
 @pytest.fixture(autouse=True)
 def _no_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would fit is not looked for where nothing does: it takes longer than all else here."""
-    monkeypatch.setattr(infeasible_hints, "_fitting", lambda *_: ([], True))
+    monkeypatch.setattr(infeasible_hints, "_fitting_changes", lambda *_: ([], True))
 
 
 @pytest.mark.parametrize("name", FACES)

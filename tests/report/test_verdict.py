@@ -48,7 +48,7 @@ def test_where_the_blocks_alone_are_too_large_it_is_said(over: int, blocks: bool
     )
     words = verdict(device)
     assert words.startswith("DOES NOT FIT")
-    assert ("its tensors fit" in words) == blocks
+    assert ("the tensors fit" in words) == blocks
 
 
 def changed(change: str) -> str:

@@ -98,7 +98,7 @@ OWN = dict.fromkeys(LADDER, "off")
 def test_pins_keep_the_steps_of_the_ladder_that_have_them(
     pins: dict[str, tuple[str, ...]], found: tuple[Options, ...]
 ) -> None:
-    assert pinned_modules(rungs(0, 1, 2, 3, 4), pins, own=OWN) == found
+    assert pinned_modules(rungs(0, 1, 2, 3, 4), pins, runtime_values=OWN) == found
 
 
 def test_an_option_behind_the_runtime_is_decided() -> None:
@@ -123,9 +123,9 @@ def test_the_first_set_of_modules_runs_the_least_again(
 ) -> None:
     """Bounds of whole meshes count on it, whatever is pinned and excluded."""
     problem = real_problem("deepseek-v3", "h100-sxm:64", seq_len=4096, global_batch=64)
-    sets = pinned_modules(module_ladder(problem), pins, own=OWN)
+    sets = pinned_modules(module_ladder(problem), pins, runtime_values=OWN)
     for name, value in excludes.items():
-        sets = without_modules(sets, name, (value,), own=OWN)
+        sets = without_modules(sets, name, (value,), runtime_values=OWN)
     on = [{name for name, value in chosen if value == "on"} for chosen in sets]
     assert all(on[0] <= other for other in on)
     assert len(set(sets)) == len(sets)

@@ -37,7 +37,8 @@ def test_rows_together_are_rows_one_after_another() -> None:
     space, capacity = space_of(ASKED, problem, facts), capacity_of(ASKED, problem)
     together = search(problem, space, facts, capacity=capacity, top=1)
     alone = [
-        search(replace(problem), part, facts, capacity=capacity, top=1) for part in space.rows()
+        search(replace(problem), part, facts, capacity=capacity, top=1)
+        for part in space.option_parts()
     ]
     assert len(alone) == 4
     best = min((one.outcome.ranked[0] for one in alone), key=lambda one: one.step_time_s)

@@ -80,7 +80,7 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
             space, values=tuple((axis, FEW.get(axis, values)) for axis, values in space.values)
         )
     assert space.paired == orders
-    part = overlapped_schedules._part(space)
+    part = overlapped_schedules._overlapped_part(space)
     assert part is not None
     members = enumerate_members(problem, part, facts)
     prepared, counted = prepare(problem, members), overlapped_schedules.PairedSearch()
@@ -91,8 +91,8 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
             grid = replace(
                 member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks
             )
-            bound = overlapped_schedules._bound(
-                problem, prepared, place, grid, facts, capacity=1e15, found=counted
+            bound = overlapped_schedules._member_bound(
+                problem, prepared, place, grid, facts, capacity=1e15, result=counted
             )
             if bound is None:
                 continue
@@ -102,14 +102,14 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
             tight.append(bound / result.step_time_s)
             if result.need <= CAPACITY:
                 fitting[grid] = result.step_time_s
-            rest = overlapped_schedules._bound(
+            rest = overlapped_schedules._member_bound(
                 problem,
                 prepared,
                 place,
                 grid,
                 facts,
                 capacity=result.need,
-                found=overlapped_schedules.PairedSearch(),
+                result=overlapped_schedules.PairedSearch(),
             )
             assert rest is not None, grid
     # What is reduced behind the last action is in no bound, and is long here without ZeRO on two

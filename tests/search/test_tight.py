@@ -69,9 +69,9 @@ def test_bounds_of_experts_under_options_and_modules_are_as_tight(
     problem = problem_of(asked)
     facts = facts_of(problem)
     space = space_of(asked, problem, facts)
-    assert len(space.rows()) == 4
+    assert len(space.option_parts()) == 4
     assert len(space.modules) > 3
-    for part in space.rows():
+    for part in space.option_parts():
         b0, b1 = _looseness(Case(problem=under(problem, part.chosen), facts=facts, space=part), 8)
         assert b0 <= 0.05
         assert b1 <= 0.01
@@ -94,20 +94,21 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
     problem = problem_of(asked)
     facts = facts_of(problem)
     space = space_of(asked, problem, facts)
-    part = overlapped_schedules._part(space)
+    part = overlapped_schedules._overlapped_part(space)
     assert part is not None
     members = enumerate_members(problem, part, facts)
     prepared, counted = prepare(problem, members), overlapped_schedules.PairedSearch()
     capacity, gaps = effective_memory(problem.cluster), list[float]()
     kernels = (
-        overlapped_schedules._kernels(problem, prepared) * members.outers.columns["microbatches"]
+        overlapped_schedules._kernel_seconds_per_rank(problem, prepared)
+        * members.outers.columns["microbatches"]
     )
     quick = np.flatnonzero(np.repeat(kernels, np.diff(members.start)) < 25.0)
     for place in Random(5).sample(quick.tolist(), 1200):
         for name in space.paired:
-            grid = overlapped_schedules._grid(members, name, place)
-            bound = overlapped_schedules._bound(
-                problem, prepared, place, grid, facts, capacity=capacity, found=counted
+            grid = overlapped_schedules._rescheduled_grid(members, name, place)
+            bound = overlapped_schedules._member_bound(
+                problem, prepared, place, grid, facts, capacity=capacity, result=counted
             )
             if bound is not None and len(gaps) < 192:
                 gaps.append(1 - bound / simulate_grid(problem, grid).step_time_s)

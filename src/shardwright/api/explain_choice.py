@@ -27,7 +27,7 @@ from shardwright.files.stored_documents import (
 )
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import grid_violations, plan_violations
-from shardwright.search.grid.locate_grid import Fate, Placed, placed_in
+from shardwright.search.grid.locate_grid import Fate, LocatedGrid, placed_in
 from shardwright.search.orders.fill_in_plan_orders import is_open
 from shardwright.search.search_answer import Answer, GeneralAnswer
 from shardwright.search.simulated_strategy import Simulation
@@ -138,11 +138,13 @@ def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
 
 def _placed(
     stored: StoredSimulation, problem: Problem, grid: Grid | None, other: Simulation | None
-) -> Placed:
+) -> LocatedGrid:
     if not isinstance(stored, StoredPlan):
-        return Placed(fate=Fate.UNSEARCHED, reason="the plan is one strategy that was simulated")
+        return LocatedGrid(
+            fate=Fate.UNSEARCHED, reason="the plan is one strategy that was simulated"
+        )
     if stored.certificate.scenarios is not None:
-        return Placed(
+        return LocatedGrid(
             fate=Fate.UNSEARCHED,
             reason=(
                 "the search was over several scenarios, and both are compared on the cluster as"
@@ -151,11 +153,11 @@ def _placed(
         )
     least = stored.certificate.lower_bound_s
     if other is None:
-        return Placed(fate=Fate.ILLEGAL, reason="no space has it")
+        return LocatedGrid(fate=Fate.ILLEGAL, reason="no space has it")
     mixed = stored.certificate.mixed is not None
     if grid is None or mixed or stored.space not in GRIDS:
         name = "mixed" if mixed else stored.space
-        return Placed(
+        return LocatedGrid(
             fate=Fate.UNSEARCHED, reason=f"the {name} space has other strategies", bound_s=least
         )
     facts = facts_of(problem)
@@ -163,7 +165,7 @@ def _placed(
     ranked = [stored.grid, *(other.grid for other in stored.alternatives)]
     for rank, one in enumerate(ranked, start=1):
         if one is not None and canonical(one, facts=facts) == same:
-            return Placed(
+            return LocatedGrid(
                 fate=Fate.BEST if rank == 1 else Fate.RANKED, reason=f"rank {rank}", bound_s=least
             )
     grids = replace(stored.request, space="standard") if stored.space in JOINT else stored.request

@@ -1,4 +1,4 @@
-"""The answer of `advise`: a launch simulated, and the changes that make it faster."""
+"""The answer of `advise`: a simulated launch, and the changes that make it faster."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shardwright.strategy.rule_violations import Violation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A strategy that differs from the launch's, with its step.
+    """A strategy that differs from the launch's, with its simulated step time.
 
     Args:
-        text: what is changed, in the grid's words.
-        grid: with it.
-        step_time_s: simulated.
-        gain: share of the launch's time that it saves; 0 where the launch cannot run.
-        added, removed: settings of the framework, (name, value), that make the difference.
+        text: the change, in the words of the grid notation.
+        grid: the changed strategy.
+        step_time_s: simulated seconds.
+        gain: fraction of the launch's step time that is saved; 0 if the launch cannot run.
+        added, removed: framework settings, (name, value), that make the difference.
     """
 
     text: str
@@ -34,15 +34,15 @@ class Advice:
     """The advice for a launch: its own step, the changes that gain most, and the best strategy.
 
     Args:
-        broken: rules that the strategy breaks.
-        now: it, simulated; None where it breaks a rule.
-        changes: of one decision each, those that gain most, the most first.
-        considered: changes of one decision that were simulated.
-        best: the best strategy of the space, certified; None where nothing fits.
-        everything: a change of the launch that is no slower than `best` and every one of `changes`:
-            the fastest of them with every option that helps it.
-        causes: what of the launch's job costs most and no option of the search changes, such as a
-            number format of 32 bits.
+        broken: rules that the launch's strategy breaks.
+        now: the simulated launch; None if it breaks a rule.
+        changes: changes of one decision that gain most, the largest gain first.
+        considered: number of changes of one decision that were simulated.
+        best: the best strategy of the space, certified; None if nothing fits.
+        everything: a change of the launch that is no slower than `best` and each of `changes`: the
+            fastest of them with every option that helps it.
+        causes: properties of the launch's job that cost most and that no option of the search
+            changes, such as a number format of 32 bits.
     """
 
     broken: tuple[Violation, ...]

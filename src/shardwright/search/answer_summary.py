@@ -1,5 +1,6 @@
-"""The summary of an answer in a few lines, the same on every screen and in ``print``: the
-request, the strategy, time and memory.
+"""The summary of an answer as lines of text: request, strategy, step time, speed and memory.
+
+It is the same on every screen and in ``print``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from shardwright.strategy.text.printable import printable
 from shardwright.units import format_bytes, format_dollars, format_parameters, format_percent
 
 Line = tuple[str, str]
-"""A label (empty = none) and what stands behind it."""
+"""A label (empty = none) and the text after the label."""
 
 LABEL: Final = 10
-"""Columns of the labels."""
+"""Width of the label column."""
 TIGHT: Final = 0.95
-"""Share of a device's memory beyond which a prediction, a few percent off, is no promise."""
+"""Fraction of a device's memory above which a plan may not fit, by errors of a few percent."""
 NO_FIT: Final = "DOES NOT FIT"
 WARNING: Final = (
     f"above {format_percent(TIGHT, digits=0)} it may run out in practice: keep some free"
@@ -29,22 +30,20 @@ WARNING: Final = (
 
 
 def text_of(lines: Iterable[Line]) -> str:
-    """The lines as ``print`` shows them."""
+    """Text of the lines, with labels in a column of fixed width."""
     return "\n".join(f"{label:<{LABEL}}{words}" if label else words for label, words in lines)
 
 
 def answer_line(strategy: str, *, step_time_s: float, misfit: str = "") -> str:
-    """The line that ``--quiet`` prints: seconds of a step, a tab, and the strategy; behind
-    another tab the memory that is missing, if any.
-    """
+    """The line of ``--quiet``: step seconds, tab, strategy, and tab, missing memory if any."""
     return "\t".join([f"{step_time_s:.9g} s", strategy, *([misfit] if misfit else [])]) + "\n"
 
 
 def misfit_text(p: Prediction, *, classes: tuple[str, ...] = ()) -> str:
-    """Devices and nodes that lack memory, and the bytes they lack; empty where everything fits.
+    """Text of the device and node memory that is missing; empty if the plan fits.
 
     Args:
-        classes: devices of each class as text, of a general plan.
+        classes: text of the devices of each class, for a general plan.
     """
     if p.fits:
         return ""
@@ -68,15 +67,15 @@ def summary(
     """Lines (label, text) of the request, the strategy, the step and its memory.
 
     Args:
-        request: None = not known.
-        strategy: as text.
-        classes, fitting, notes: as in `search.simulation.Simulation`.
-        searched: among plans that leave the request's headroom free.
+        request: None = unknown.
+        strategy: text of the strategy.
+        classes, fitting, notes: see `search.simulated_strategy.Simulation`.
+        searched: True if the plan was searched among plans that leave the request's headroom free.
     """
-    asked = [*request_lines(request), ("", "")] if request else []
+    request_part = [*request_lines(request), ("", "")] if request else []
     runtime = [("Runtime", request.runtime)] if request and request.runtime else []
     return [
-        *asked,
+        *request_part,
         ("Model", model_text(prediction.model)),
         ("Strategy", strategy),
         *runtime,
@@ -90,9 +89,9 @@ def summary(
 def request_lines(request: Request) -> list[Line]:
     """Lines (label, text) of the request, without the runtime."""
     devices = f", at most {request.max_devices:,} devices" if request.max_devices else ""
-    chosen = [f"{axis}={','.join(values)}" for axis, values in request.pins]
-    chosen += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
-    asked = (
+    restrictions = [f"{axis}={','.join(values)}" for axis, values in request.pins]
+    restrictions += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
+    question = (
         f"{request.model} on {request.cluster}{devices}: "
         f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step,"
         f" {request.precision}"
@@ -102,8 +101,8 @@ def request_lines(request: Request) -> list[Line]:
     goal = [request.objective] if request.objective != "time" else []
     goal += [f"at most {format_dollars(request.budget)} an hour"] if request.budget else []
     return [
-        ("", asked),
-        *([("", f"pinned: {', '.join(chosen)}")] if chosen else []),
+        ("", question),
+        *([("", f"pinned: {', '.join(restrictions)}")] if restrictions else []),
         *([("", f"objective: {', '.join(goal)}")] if goal else []),
         *(
             [("", f"scenarios of {request.scenarios}, judged by {judged_by(request.tail)}")]
@@ -114,22 +113,21 @@ def request_lines(request: Request) -> list[Line]:
 
 
 def model_text(model: Counted) -> str:
-    """The model's name and size, the share that a token uses and that is trained where that is
-    less, and the fields that were not read.
+    """Text of the model's name, parameter counts (all, active, trained) and unread fields.
+
+    Active and trained parameters are left out if they equal all parameters.
     """
-    whole, active, trained = (
+    all_parameters, active, trained = (
         format_parameters(count) for count in (model.parameters, model.active, model.trainable)
     )
-    text = f"{printable(model.name)}, {whole} parameters"
-    text += f", {active} of them for a token" if active != whole else ""
-    text += f", {trained} trained" if trained != whole else ""
+    text = f"{printable(model.name)}, {all_parameters} parameters"
+    text += f", {active} of them for a token" if active != all_parameters else ""
+    text += f", {trained} trained" if trained != all_parameters else ""
     return text + (f"; not read: {', '.join(model.unread)}" if model.unread else "")
 
 
 def kept_free(request: Request | None, *, searched: bool) -> str:
-    """Text of the device memory that no plan may use: reserved by the user, and the headroom of
-    a search.
-    """
+    """Text of the device memory that plans leave free: the user's reserve and the headroom."""
     if request is None:
         return ""
     size = (
@@ -149,19 +147,22 @@ def kept_free(request: Request | None, *, searched: bool) -> str:
 def prediction_lines(
     p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
 ) -> list[Line]:
-    """Lines (label, text) of the cluster, the step, its speed, the verdict on memory, and the
-    inputs that are assumed.
+    """Lines (label, text) of cluster, step time, speed, cost, memory verdict and assumed inputs.
 
     Args:
-        kept: what memory is kept free, as text.
-        classes, fitting: as `verdict` takes them.
+        kept: text of the memory that is kept free.
+        classes, fitting: see `verdict`.
     """
     low, high = p.interval_s
-    said = {source.quantity: source for source in p.sources}
-    parts = [said[name] for name in ("nodes", "switches", "links between zones") if name in said]
+    source_of = {source.quantity: source for source in p.sources}
+    network_sources = [
+        source_of[name]
+        for name in ("nodes", "switches", "links between zones")
+        if name in source_of
+    ]
     cluster = [
         (f"{s.value} (assumed)" if s.origin.evidence is Evidence.ASSUMED else s.value)
-        for s in parts
+        for s in network_sources
     ] or [p.cluster]
     idle = f"{p.devices:,} of {p.devices + p.idle_devices:,}; {p.idle_devices:,} stay idle"
     assumed = dict.fromkeys(s.quantity for s in p.sources if s.origin.evidence is Evidence.ASSUMED)
@@ -188,9 +189,7 @@ def prediction_lines(
 
 
 def cost_text(spending: Spending) -> str:
-    """Dollars of a step, of a billion tokens and of an hour, the share of network egress, and
-    the devices that are paid for.
-    """
+    """Text of the dollars per step, per billion tokens and per hour, and the paid devices."""
     assert spending.usd is not None
     egress = (
         f", {format_dollars(spending.egress_usd)} of it for bytes between zones"
@@ -209,13 +208,14 @@ def cost_text(spending: Spending) -> str:
 def verdict(
     p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
 ) -> str:
-    """The verdict on memory: how full the fullest device is, with a warning where it is nearly
-    full; or by how much it does not fit, and the changes that would fit.
+    """Text of the memory verdict: fill of the fullest device, or the missing bytes and remedies.
+
+    A nearly full device adds a warning.
 
     Args:
-        kept: what memory is kept free, as text.
-        classes: devices of each class as text, of a general plan.
-        fitting: changes that fit.
+        kept: text of the memory that is kept free.
+        classes: text of the devices of each class, for a general plan.
+        fitting: changes with which the plan fits.
     """
     room = p.capacity_bytes
     share = p.reserved_bytes / room
@@ -230,12 +230,12 @@ def verdict(
                 f", {format_bytes(p.full_bytes - p.reserved_bytes)} less than if all parameters"
                 " were trained"
             )
-        more = WARNING if share > TIGHT else kept
-        return f"{fits}; {more}" if more else fits
+        remark = WARNING if share > TIGHT else kept
+        return f"{fits}; {remark}" if remark else fits
     hint = f"; fits with {' or '.join(fitting)}" if fitting else ""
     blocks = (
-        "; its tensors fit, its allocator's blocks do not: PyTorch frees blocks and asks again in"
-        " every step, for a time not priced"
+        "; the tensors fit, but the caching allocator's fragmentation does not: PyTorch would run,"
+        " calling cudaFree and cudaMalloc in every step; that time is not predicted"
     )
     on_devices = p.reserved_bytes > p.capacity_bytes
     return (
@@ -244,28 +244,24 @@ def verdict(
 
 
 def host_share(hosts: tuple[HostMemory, ...]) -> str:
-    """Text of the share of host memory that the fullest node uses, for the verdict; empty =
-    nothing is offloaded.
-    """
+    """Text of the host memory that the fullest node uses; empty if nothing is offloaded."""
     if not hosts:
         return ""
     host = hosts[0]
-    of = (
+    used = (
         f"{format_percent(host.need / host.capacity)} of the {format_bytes(host.capacity)}"
         if host.capacity
         else format_bytes(host.need)
     )
     return (
-        f", and the fullest node needs {of} of its host memory"
+        f", and the fullest node needs {used} of its host memory"
         if host.capacity
-        else f", and the fullest node needs {of} of host memory"
+        else f", and the fullest node needs {used} of host memory"
     )
 
 
 def _tensors_fit(p: Prediction) -> bool:
-    """True if every stage fits without the blocks that the allocator keeps beyond what is
-    allocated.
-    """
+    """True if every stage fits without the fragmentation of the caching allocator."""
     return all(
         s.reserved - dict(s.items).get("fragmentation", 0) <= (s.capacity or p.capacity_bytes)
         for s in p.stages

@@ -10,14 +10,15 @@ from shardwright.search.simulated_strategy import Simulation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One row of a comparison.
+    """A simulated strategy as a row of a comparison, with prices and training tokens.
 
     Args:
-        simulation: on its own cluster.
-        devices: of the cluster.
-        prices: of each kind of node; () = not known.
-        usd_per_hour: of the nodes that the strategy uses, None where a price is not known.
-        tokens: to be trained on; 0 = not said.
+        simulation: simulation on the row's own cluster.
+        devices: number of devices of the cluster.
+        prices: list prices of each kind of node; () = unknown.
+        usd_per_hour: dollars an hour of the nodes that the strategy uses, None if a price is
+            unknown.
+        tokens: number of training tokens; 0 = not given.
     """
 
     simulation: Simulation
@@ -28,29 +29,23 @@ class Compared:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training on all tokens, one step after another: no failures, no
-        checkpoints, no evaluation.
-        """
+        """Seconds of training on all tokens, without failures, checkpoints and evaluation."""
         return self.tokens / self.simulation.prediction.tokens_per_s
 
     @property
     def paid_devices(self) -> int:
-        """Devices of the nodes that are paid for."""
+        """Number of devices in the nodes that are paid for."""
         spending = self.simulation.prediction.spending
         return sum(spending.paid_devices) if spending is not None else self.devices
 
     @property
     def usd(self) -> float | None:
-        """Dollars of the nodes and of bytes between zones for training on all tokens; None where
-        a price is unknown.
-        """
+        """Dollars of nodes and inter-zone traffic for all tokens; None if a price is unknown."""
         return None if self.usd_per_token is None else self.usd_per_token * self.tokens
 
     @property
     def usd_per_token(self) -> float | None:
-        """Dollars of the nodes and of bytes between zones for one token; None where a price is
-        unknown.
-        """
+        """Dollars of nodes and inter-zone traffic per token; None if a price is unknown."""
         prediction = self.simulation.prediction
         if self.usd_per_hour is None:
             return None

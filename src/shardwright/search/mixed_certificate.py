@@ -1,6 +1,4 @@
-"""Parts of the certificate of a mixed space: frames, which are subsets that make up the space, and
-the dual prices that prove the bound of each.
-"""
+"""Certificate of a mixed-cluster search: subsets of the space, and dual prices that bound each."""
 
 from __future__ import annotations
 
@@ -11,23 +9,23 @@ from shardwright.runtime.runtime import Options
 from shardwright.strategy.plan.plan import Plan
 
 GIVEN_UP = -1
-"""A pool whose grids were given up before one that fits was found."""
+"""`PoolAlone.stopped_at` of a pool whose grid search gave up before a grid that fits was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """A subset of the plans of a mixed space, given by ranges of replicas, tensor parallel degree,
-    nodes and sharding.
+    """A subset of a mixed space, given by ranges of replicas, tensor parallelism, nodes, sharding.
 
     Args:
-        replicas: least and most in a plan.
-        tp: no stage has a smaller tensor parallel degree.
-        nodes: least and most that a plan fills.
-        sharded: plans of which some lane shards gradients or parameters among its own replicas;
-            False = those of which none does.
-        alone: of these the plans of one lane; False = those of several.
-        sole: classes of pools (`mixed.shared_layers`) each of which alone holds some layer of every
-            replica; several hold each other layer. None = plans with any such classes.
+        replicas: least and largest number of replicas in a plan.
+        tp: least tensor parallel degree of a stage.
+        nodes: least and largest number of nodes that a plan fills.
+        sharded: True = plans of which some lane shards gradients or parameters among its own
+            replicas; False = plans without such a lane.
+        alone: of the sharded plans, True = those of one lane; False = those of several lanes.
+        sole: classes of pools (`mixed.stages.shared_layer_synchronisation`) each of which alone
+            holds some layer of every replica; several classes hold each other layer. None = any
+            plans.
     """
 
     replicas: tuple[int, int]
@@ -38,9 +36,9 @@ class Frame:
     sole: tuple[int, ...] | None = None
 
     def text(self) -> str:
-        """Description of the frame."""
+        """Text of the frame's ranges."""
         low, high = self.replicas
-        many = f"{low}" if low == high else f"{low} to {high}"
+        count_text = f"{low}" if low == high else f"{low} to {high}"
         lanes = (
             (
                 ", one lane, with zero2 or 3"
@@ -51,31 +49,32 @@ class Frame:
             else ""
         )
         return (
-            f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g}"
+            f"{count_text} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g}"
             f" nodes{lanes}{self._held()}"
         )
 
-    def _held(self) -> str:
-        """Description of the layers that one class of pools holds alone; empty = any."""
+    def _sole_text(self) -> str:
+        """Text of the layers that one class of pools holds alone; empty = any."""
         if self.sole is None:
             return ""
         if not self.sole:
             return ", every layer on several kinds of device"
-        kinds = " and some on kind ".join(str(one + 1) for one in self.sole)
-        return f", some layers on kind {kinds} alone, the others on several"
+        names = " and some on kind ".join(str(pool_class + 1) for pool_class in self.sole)
+        return f", some layers on kind {names} alone, the others on several"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dual:
-    """Prices under which no replica of a shape is worth more samples than it costs; so no plan of
-    the frame does more than `samples`.
+    """Dual prices that prove a bound: no plan of the frame processes more than `samples`.
+
+    Under these prices, no replica of a shape processes more samples than it costs.
 
     Args:
-        limit_s: by which.
-        devices: samples that a device of each pool is worth.
-        nodes, replicas: likewise a node that is filled, a replica (negative where every plan has
-            some too many).
-        samples: what all devices, nodes and replicas of the frame are worth.
+        limit_s: seconds in which the samples are processed.
+        devices: price, in samples, of a device of each pool.
+        nodes, replicas: price of a filled node, and of a replica (negative if every plan has too
+            many).
+        samples: price of all devices, nodes and replicas of the frame.
     """
 
     frame: Frame
@@ -88,14 +87,15 @@ class Dual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Prices under which no replica of a shape is worth more samples than it costs, what it takes a
-    second among that; so no plan of the frame does the batch by the limit and takes less than
-    `rate`.
+    """Dual prices that prove a least cost rate: no plan of the frame has a rate below `rate`.
+
+    Under these prices, no replica of a shape processes more samples than it costs, its own cost
+    rate included. So no plan of the frame processes the batch by the limit at a lower rate.
 
     Args:
-        limit_s, devices, nodes, replicas: as of `Dual`.
-        money: samples that one unit a second (dollars, joules) is worth.
-        rate: units a second; None = no plan of the frame ends by the limit whatever it takes.
+        limit_s, devices, nodes, replicas: see `Dual`.
+        money: price, in samples, of one unit a second (dollars, joules).
+        rate: units a second; None = no plan of the frame ends by the limit at any rate.
     """
 
     frame: Frame
@@ -109,7 +109,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Floors of frames that make up the space under some options of the runtime."""
+    """Floors of frames that together cover the space under some runtime options."""
 
     options: Options
     floors: tuple[Floor, ...]
@@ -117,13 +117,15 @@ class Floors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Plans whose step takes `begin_s` to `limit_s`: none takes less than `rate` units a second, so
-    none costs less than begin_s x rate.
+    """An interval of step times with a lower bound of the cost rate of its plans.
+
+    A plan whose step takes `begin_s` to `limit_s` has at least `rate` units a second, so costs at
+    least begin_s x rate.
 
     Args:
-        rate: None = none ends by the limit whatever it takes.
-        empty: there are no plans by the limit, or none within the budget.
-        shown: what shows it; () = nothing is shown.
+        rate: units a second; None = no plan ends by the limit at any rate.
+        empty: True if no plan ends by the limit, or none within the budget.
+        shown: floors that prove the rate; () = nothing is proven.
     """
 
     begin_s: float
@@ -135,8 +137,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """A plan that no plan found beats in both: seconds and units a step, the least that any plan of
-    the space by that time can take, its pipelines in words, and the plan itself.
+    """A point of the time-cost front: a plan that no found plan beats in both seconds and units.
+
+    Args:
+        lower_bound: least units of any plan of the space by that time.
+        pipelines: text of the plan's pipelines.
     """
 
     step_time_s: float
@@ -152,13 +157,13 @@ class ValuedPart:
 
     Args:
         objective: time, cost, energy or pareto.
-        unit: of values: usd or joules.
-        budget: dollars an hour that plans may rent for, 0 = any.
-        value: of the plan, units a step.
-        lower_bound: no plan of the space takes less; of a search for time that no plan of the space
-            and the budget is faster is `MixedPart.lower_bound_s`.
-        cells: of times, which show it, the longest first.
-        front: the fastest first.
+        unit: unit of values: usd or joules.
+        budget: dollars an hour that plans may cost, 0 = any.
+        value: units a step of the plan.
+        lower_bound: units a step that no plan of the space can beat. The bound of the time of plans
+            within the budget is `MixedPart.lower_bound_s`.
+        cells: intervals of step times that prove it, the longest first.
+        front: the time-cost front, the fastest first.
     """
 
     objective: str
@@ -171,25 +176,25 @@ class ValuedPart:
 
     @property
     def gap(self) -> float:
-        """(value - lower bound) / value."""
+        """Relative gap of the cost: (value - lower bound) / value."""
         return (self.value - self.lower_bound) / self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAlone:
-    """The best grid on one pool's devices alone.
+    """The best grid on the devices of one pool alone.
 
     Args:
-        name: of the accelerator.
-        devices: of the pool.
-        strategy: the grid in words, empty = none fits.
-        step_time_s: of it, in the whole cluster; None = none fits.
-        lower_bound_s: no grid is faster.
-        stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
-        worth_s: seconds a step that one device more of this pool takes off the bound of several
-            pipelines; None where none was shown.
-        fewest: devices that a grid uses at least, where ranges of devices are searched one by one;
-            0 = they are not.
+        name: name of the accelerator.
+        devices: number of devices of the pool.
+        strategy: text of the grid, empty = none fits.
+        step_time_s: step seconds of the grid in the whole cluster; None = none fits.
+        lower_bound_s: seconds that no grid can beat.
+        stopped_at: see `search.certificate.Certificate`, or `GIVEN_UP`.
+        worth_s: seconds by which one more device of this pool lowers the bound of several
+            pipelines; None = nothing is proven.
+        fewest: least devices of a grid, if ranges of devices are searched one by one; 0 = they are
+            not.
     """
 
     name: str
@@ -204,7 +209,7 @@ class PoolAlone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closed:
-    """Frames that are closed under some options of the runtime."""
+    """Frames that are ruled out under some runtime options, with the dual prices that prove it."""
 
     options: Options
     duals: tuple[Dual, ...]
@@ -212,8 +217,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """The fastest plan found of another composition than the best's: its pipelines in words,
-    seconds, and the plan itself.
+    """The fastest plan found of another pipeline composition than the best plan's.
+
+    Args:
+        pipelines: text of its pipelines.
     """
 
     pipelines: str
@@ -223,23 +230,20 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPart:
-    """The part of a certificate that a mixed space adds.
+    """The part of a certificate that the search of a mixed cluster adds.
 
     Args:
-        shapes: pipelines that replicas may be, under each set of options.
-        alone: each pool's own.
-        closed: frames and prices.
-        tests: linear programs solved.
-        lower_bound_s: no plan of several pipelines is faster, 0 = not shown.
-        tolerance: gap that was good
-        enough.
-        pipelines: of the best plan, in words; empty = it is a grid of one pool.
-        runners: next best of other compositions, as far
-        as they were found: none is proven to be next.
-        composed_stopped_at: as of the certificate, of the look for
-        plans.
-        valued: of a search for cost, energy or a budget.
-        why_alone: why there are no pipelines in the space; empty = there are.
+        shapes: number of pipelines that replicas may be, under each set of options.
+        alone: the best grid of each pool.
+        closed: frames that are ruled out, with prices.
+        tests: number of linear programs solved.
+        lower_bound_s: seconds that no plan of several pipelines can beat, 0 = nothing is proven.
+        tolerance: gap at which the search stops.
+        pipelines: text of the best plan's pipelines; empty = the plan is a grid of one pool.
+        runners: next best plans of other compositions that were found; their rank is not proven.
+        composed_stopped_at: `Certificate.stopped_at` of the search for plans.
+        valued: part of a search for cost, energy or within a budget.
+        why_alone: why the space has no pipelines over several pools; empty = it has.
     """
 
     shapes: int
@@ -256,32 +260,31 @@ class MixedPart:
 
     @property
     def fastest_alone(self) -> PoolAlone | None:
-        """The pool whose own best grid is the fastest; None where nothing fits on any."""
-        some = [one for one in self.alone if one.step_time_s is not None]
-        return min(some, key=lambda one: one.step_time_s or 0.0, default=None)
+        """The pool with the fastest own grid; None if nothing fits on any pool."""
+        feasible = [pool for pool in self.alone if pool.step_time_s is not None]
+        return min(feasible, key=lambda pool: pool.step_time_s or 0.0, default=None)
 
 
 def worth_of(closed: Iterable[Closed], node_sizes: Sequence[int]) -> tuple[float | None, ...]:
-    """Seconds of a step that one device more of each pool takes off the bound, to first order; None
-    where no frame does anything by it.
+    """Seconds by which one more device of each pool lowers the step's bound, to first order.
 
-    Of the frame that is nearest to open: a device of a pool with nodes of n adds its price pi and
-    the share sigma / n of a node's to the samples S that are done by T, and samples come at S / T a
-    second, so the bound falls by (pi + sigma / n) T / S. What changes with it elsewhere (other
-    frames, more replicas) is left out.
+    None if no frame has a bound. Computed for the frame with the most samples: a device of a pool
+    with nodes of n adds its price pi and the share sigma / n of a node's price to the samples S
+    that are processed by T. Samples are processed at S / T a second, so the bound falls by (pi +
+    sigma / n) T / S. Other effects (other frames, more replicas) are left out.
 
     Args:
         node_sizes: devices of a node of each pool.
     """
     tightest = max(
-        (dual for one in closed for dual in one.duals if dual.samples > 0),
+        (dual for frame in closed for dual in frame.duals if dual.samples > 0),
         key=lambda dual: dual.samples,
         default=None,
     )
     if tightest is None:
         return (None,) * len(node_sizes)
-    each = tightest.limit_s / tightest.samples
+    seconds_per_sample = tightest.limit_s / tightest.samples
     return tuple(
-        (price + tightest.nodes / node) * each
+        (price + tightest.nodes / node) * seconds_per_sample
         for price, node in zip(tightest.devices, node_sizes, strict=True)
     )

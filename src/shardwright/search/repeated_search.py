@@ -1,4 +1,4 @@
-"""The best plans of one request for several numbers of devices or batches."""
+"""The best plans of one request for several numbers of devices or several batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Trial:
     """The best plan for one number of devices and one batch.
 
     Args:
-        devices: of the cluster.
+        devices: number of devices of the cluster.
         global_batch: sequences a step.
-        simulation: of the best plan; None where there is none.
-        why: there is none.
+        simulation: simulation of the best plan; None = no plan.
+        why: reason why there is no plan.
     """
 
     devices: int
@@ -24,38 +24,46 @@ class Trial:
 
     @property
     def tokens_per_s(self) -> float:
-        """Text tokens a second; 0 where nothing fits."""
+        """Text tokens a second; 0 if nothing fits."""
         return self.simulation.prediction.tokens_per_s if self.simulation is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """The best plans on ever more devices, with the same batch.
+class ScalingTable:
+    """The best plans on increasing numbers of devices, with the same batch.
 
     Args:
         trials: fewest devices first.
-        knee: devices of the trial with the most efficiency over step time; 0 where nothing fits.
+        knee: number of devices of the trial with the highest efficiency over step time; 0 if
+            nothing fits.
     """
 
     trials: tuple[Trial, ...]
     knee: int
 
     def efficiency(self, trial: Trial) -> float:
-        """Tokens a second and device, idle ones too, over those of the fewest devices that fit."""
-        first = next(one for one in self.trials if one.simulation is not None)
+        """Tokens a second per device of a trial, relative to the smallest trial that fits.
+
+        Idle devices count.
+        """
+        first = next(
+            trial_that_fits
+            for trial_that_fits in self.trials
+            if trial_that_fits.simulation is not None
+        )
         return trial.tokens_per_s / trial.devices * first.devices / first.tokens_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """The best plans of several batches, and the batch that gains most training progress a second.
+    """The best plans of several batches, and the batch with the most training progress a second.
 
     Args:
         trials: the smallest batch first.
         seq_len: tokens of a sequence.
-        critical: tokens a step of the critical batch.
-        source: of that.
-        chosen: sequences a step.
+        critical: critical batch in tokens a step.
+        source: source of the critical batch.
+        chosen: sequences a step of the best batch.
     """
 
     trials: tuple[Trial, ...]

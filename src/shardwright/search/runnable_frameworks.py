@@ -1,4 +1,4 @@
-"""The frameworks that can run a plan."""
+"""The training frameworks that can run a plan."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
-    """Targets of `export`, by the parts of a plan that they can run.
+    """Export targets, by how far they can run a plan.
 
     Args:
-        exact: run it as it is.
-        otherwise: (target, what it does otherwise).
-        refused: (target, the first thing that it cannot do).
+        exact: targets that run the plan as it is.
+        otherwise: (target, difference) of targets that run a different plan.
+        refused: (target, reason) of targets that cannot run it.
     """
 
     exact: tuple[str, ...]

@@ -1,6 +1,4 @@
-"""Part of the certificate of a plan for several states of a cluster, and the mean by which such
-a plan is judged.
-"""
+"""Certificate of a plan for several states of a cluster, and the tail mean that judges the plan."""
 
 from __future__ import annotations
 
@@ -11,13 +9,13 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioOutcome:
-    """Results in one state of the cluster.
+    """Results of a robust search in one state of the cluster.
 
     Args:
-        share: of the time.
-        step_time_s: of the plan in it.
-        best_s, strategy: of the fastest plan tried in it.
-        lower_bound_s: no plan of the space is faster in it.
+        share: fraction of the time in this state.
+        step_time_s: step seconds of the chosen plan in this state.
+        best_s, strategy: step seconds and text of the fastest plan tried in this state.
+        lower_bound_s: seconds that no plan of the space can beat in this state.
     """
 
     name: str
@@ -30,7 +28,7 @@ class ScenarioOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A plan that was simulated in every state: seconds in each, and the mean of its slow tail."""
+    """A plan that was simulated in every state, with its seconds in each and its tail mean."""
 
     strategy: str
     tail_s: float
@@ -39,15 +37,14 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenariosPart:
-    """Part of the certificate of a search over several states.
+    """The part of a certificate that a search over several states adds.
 
     Args:
-        level: of the tail (`tail_mean`).
-        outcomes: by state.
-        ranked: how many plans each state's own search ranked; of these tried were simulated in
-        every state, and ruled_out were not, as what they take in the states that ranked them is too
-        much already.
-        next_best: the best of those tried behind the answer.
+        level: level of the tail (`tail_mean`).
+        outcomes: results by state.
+        ranked: number of plans that each state's own search ranked. Of these, `tried` were
+            simulated in every state, and `ruled_out` were not, since their bound was too large.
+        next_best: the best tried plans after the answer.
     """
 
     level: float
@@ -59,15 +56,15 @@ class ScenariosPart:
 
 
 def tail_mean(seconds: Sequence[float], shares: Sequence[float], *, level: float) -> float:
-    """The mean of the slowest part of the time: conditional value at risk.
+    """Mean seconds over the slowest 1 - `level` of the time: conditional value at risk.
 
     CVaR_a = min over c of c + sum_s share_s max(t_s - c, 0) / (1 - a), which is the mean of t over
-    the slowest 1 - a of the shares. It never falls when some t_s rises. Of 1 s for 90 % of the time
-    and 3 s for 10 %: 1.2 at level 0, 2 at 0.8, 3 from 0.9 on.
+    the slowest 1 - a of the shares. It never falls when some t_s rises. With 1 s for 90 % of the
+    time and 3 s for 10 %: 1.2 at level 0, 2 at 0.8, 3 from 0.9 on.
 
     Args:
-        seconds: of a step by state.
-        shares: of the time, together one.
+        seconds: step seconds in each state.
+        shares: fraction of the time in each state; they add up to one.
         level: a, from 0 (the mean) to 1 (the slowest state).
 
     Source: Rockafellar and Uryasev 2000, Optimization of conditional value-at-risk, theorem 1.
@@ -85,7 +82,7 @@ def tail_mean(seconds: Sequence[float], shares: Sequence[float], *, level: float
 
 
 def judged_by(level: float) -> str:
-    """Description of the mean by which a plan is judged."""
+    """Text of the mean by which plans for several scenarios are judged."""
     if level <= 0.0:
         return "the mean step over the scenarios"
     return (

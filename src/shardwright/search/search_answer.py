@@ -1,6 +1,4 @@
-"""The answers of searches: the best strategy, what it is worth, and the proof that none is better;
-of a search of grids also the next best ones.
-"""
+"""The answers of searches: the best strategy, its certificate, and the next best strategies."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
 
 Detail = TypeVar("Detail")
-"""A strategy in the terms of the search that found it."""
+"""Type of the search-specific description of a strategy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +25,9 @@ class Alternative:
     """A next best strategy, certified in rank.
 
     Args:
-        changes: (part of the breakdown, seconds more than the best, or less where negative), the
-            largest first, whichever way.
-        indistinguishable: within the prediction's interval of the best.
+        changes: (part of the step breakdown, seconds more than the best), the largest absolute
+            difference first.
+        indistinguishable: True if within the prediction interval of the best.
     """
 
     grid: Grid
@@ -41,9 +39,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """Effect of a change of the cluster: seconds of a step of the same plan, and of the plan
-    that is best then.
-    """
+    """Effect of a changed cluster: step seconds of the same plan, and of the new best plan."""
 
     change: str
     same_plan_s: float
@@ -53,12 +49,13 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearby:
-    """A number of devices or a batch near the request's whose best plan leaves no device idle.
+    """A device count or batch near the request's, whose best plan leaves no device idle.
 
     Args:
-        devices, global_batch: of it.
-        step_time_s: seconds of its best plan.
-        gain: tokens a second and device of the cluster, idle ones too, over the answer's, less one.
+        devices, global_batch: the changed numbers.
+        step_time_s: step seconds of the best plan there.
+        gain: tokens a second per device of the cluster, idle ones too, relative to the answer, less
+            one.
     """
 
     devices: int
@@ -69,11 +66,11 @@ class Nearby:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Useful share of the time under failures.
+    """Useful fraction of the time under failures and checkpoints.
 
     Args:
-        failures_per_day: of the whole cluster.
-        checkpoint_interval_s: the interval that loses least (Young 1974, Daly 2006).
+        failures_per_day: failures of the whole cluster.
+        checkpoint_interval_s: interval that loses the least time (Young 1974, Daly 2006).
         goodput: useful seconds over elapsed seconds.
         assumptions: one line each.
     """
@@ -86,9 +83,7 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionChange:
-    """The best strategy with another value of one option of the runtime: seconds of its step, and
-    the share of the step that it saves.
-    """
+    """The best strategy with another value of one runtime option: step seconds, fraction saved."""
 
     option: str
     value: str
@@ -98,11 +93,11 @@ class OptionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsearched:
-    """Options that a search kept at one value although they change no numerics.
+    """Runtime options that a search kept fixed although they change no numerics.
 
     Args:
         fixed: (option, value) of each such option of the runtime.
-        best: the change of one of them that gains most; None where none saves 0.1 % of the step.
+        best: the change of one option that gains most; None if none saves 0.1 % of the step.
     """
 
     fixed: Options
@@ -111,15 +106,14 @@ class Unsearched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer of a search of grids: the best grid, its prediction and proof, and the next best
-    ones.
+    """The answer of a search of grids: the best grid, prediction, certificate, next best grids.
 
     Args:
         grid: the best strategy.
-        plan: the same as a whole plan.
-        request: what was asked.
-        nearby: what would do much better.
-        waited: the limit cut in before there was a plan (`search.limit.Limit`).
+        plan: the best strategy as a general plan.
+        request: the user's request.
+        nearby: device counts or batches near the request that would do much better.
+        waited: True if the limit passed before there was a plan (`search.search_limit.Limit`).
     """
 
     grid: Grid
@@ -135,7 +129,7 @@ class Answer:
     waited: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        """The request, the best grid and the claim of the certificate, in a few lines."""
+        """Text of the request, the best grid and the claim of the certificate."""
         c = self.certificate
         return text_of(
             [*answer_lines(self), ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))]
@@ -144,14 +138,15 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralAnswer(Generic[Detail]):
-    """The best strategy that a search of general plans found, and the proof.
+    """The best strategy that a search of general plans found, with its certificate.
 
     Args:
-        strategy: a grid where no other plan is better.
-        certificate: its `best_s` is the step of the strategy.
-        detail: the strategy in the terms of its search.
-        waited: the limit cut in before there was a plan (`search.limit.Limit`).
-        simulation: of the strategy, as a plan file holds it; None as long as no request is known.
+        strategy: a grid if no other plan is better.
+        certificate: certificate whose `best_s` is the strategy's step seconds.
+        detail: search-specific description of the strategy.
+        waited: True if the limit passed before there was a plan (`search.search_limit.Limit`).
+        simulation: simulation of the strategy, as a plan file holds it; None if no request is
+            known.
     """
 
     strategy: Grid | Plan
@@ -163,25 +158,23 @@ class GeneralAnswer(Generic[Detail]):
 
     @property
     def plan(self) -> Plan | None:
-        """The strategy where it is a general plan; None where it is a grid."""
+        """The strategy if it is a general plan; None if it is a grid."""
         return None if isinstance(self.strategy, Grid) else self.strategy
 
     @property
     def step_time_s(self) -> float:
-        """Seconds of a step of the strategy; over several scenarios the mean of the slow tail."""
+        """Step seconds of the strategy; over several scenarios the mean of the slow tail."""
         return self.certificate.best_s
 
     def __str__(self) -> str:
-        """The request, the strategy and the claim of the certificate, in a few lines."""
+        """Text of the simulation, if any, and the claim of the certificate."""
         c = self.certificate
         proof = claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)
         return f"{self.simulation or ''}\n{proof}".strip()
 
 
 def answer_lines(answer: Answer) -> list[Line]:
-    """Lines (label, text) of the request, the best grid, and the devices or batches near it that
-    would do much better.
-    """
+    """Lines (label, text) of the request, the best grid, and better nearby sizes or batches."""
     better = [
         f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s,"
         f" {n.gain:+.0%} tokens/s/device"

@@ -1,6 +1,4 @@
-"""The time limit of a search, the looks at the clock that repeat a stopped search, and the text
-of its progress line.
-"""
+"""The time limit of a search, its numbered clock checks, and the text of its progress line."""
 
 from __future__ import annotations
 
@@ -14,29 +12,30 @@ from shardwright.errors import OutOfTimeError
 from shardwright.units import format_percent, format_seconds
 
 STOP: Final = threading.Event()
-"""Set by who wants every search of this process to end at its next look at the clock."""
+"""Event that ends every search of this process at its next clock check."""
 PATIENCE: Final = 10
-"""How many times as long as it was asked for, and at least FIRST_PLAN_S, a search without any plan
-yet looks on for its first."""
+"""Multiple of its time limit, and at least FIRST_PLAN_S, for which a search without a plan goes on
+until its first plan."""
 FIRST_PLAN_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class Limit:
-    """The time limit of a search, and its looks at the clock.
+    """The time limit of a search, with a counter of its clock checks.
 
-    Between two looks a search does the same work whatever the clock says, so the number of the look
-    at which it stopped says all about what it had seen: a search over the same space with `stop_at`
-    of that number ends with the same answer, on a faster or slower machine.
+    Between two checks a search does the same work for any clock, so the number of the check at
+    which it stopped determines its state: a search of the same space with `stop_at` of that number
+    ends with the same answer, on a faster or slower machine.
 
     Args:
-        deadline_s: on `time.monotonic`.
-        given_up_s: on the same, when a search without any plan ends too.
-        stop_at: the look to stop at instead, 0 = go by the clock.
-        most_looks: the look at which it cuts in whatever the clock says, 0 = none.
-        looks: so far.
-        stopped_at: the look at which the limit cut in, 0 = it did not; it stays.
-        waited: it cut in before there was a plan, and the search went on to the first.
+        deadline_s: time limit on `time.monotonic`.
+        given_up_s: time on the same clock at which a search without any plan ends too.
+        stop_at: number of the check to stop at, instead of the clock; 0 = by the clock.
+        most_looks: number of the check at which the limit passes for any clock, 0 = none.
+        looks: number of checks so far.
+        stopped_at: number of the check at which the limit passed, 0 = not yet; it stays.
+        waited: True if the limit passed before there was a plan, and the search went on to its
+            first.
     """
 
     deadline_s: float = inf
@@ -48,7 +47,7 @@ class Limit:
     waited: bool = False
 
     def passed(self) -> bool:
-        """Look at the clock; True if the limit has passed."""
+        """Check the clock once; True if the limit has passed, now or before."""
         if not self.stopped_at:
             self.looks += 1
             if self.looks == self.stop_at if self.stop_at else self._is_due():
@@ -56,14 +55,16 @@ class Limit:
         return self.stopped_at > 0
 
     def _is_due(self) -> bool:
+        """True if the check count, Ctrl-C or the deadline ends the search now."""
         return self.looks == self.most_looks or STOP.is_set() or time.monotonic() > self.deadline_s
 
     def ends(self, *, found: bool) -> bool:
-        """Look at the clock; True if the search ends here. Past the limit it goes on until
-        something is `found`, as an answer needs a plan.
+        """Check the clock; True if the limit passed and a plan was `found`, so the search ends.
+
+        Past the limit a search goes on until it has a plan, as an answer needs a plan.
 
         Raises:
-            OutOfTimeError: nothing was found, and the patience for a first plan has passed too.
+            OutOfTimeError: no plan was found, and the patience for a first plan has passed too.
         """
         if not self.passed():
             return False
@@ -76,7 +77,7 @@ class Limit:
 
     @property
     def left_s(self) -> float:
-        """Seconds until the limit; inf where there is none."""
+        """Seconds until the deadline, at least 0; inf without a deadline."""
         return max(self.deadline_s - time.monotonic(), 0.0)
 
 
@@ -92,8 +93,10 @@ def out_of_time() -> OutOfTimeError:
 
 
 def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None) -> Limit:
-    """A limit of `seconds` from now and of `most_looks` at the clock (0 = any number); with
-    `stop_at` the limit that repeats a stopped search (0 = one that was not stopped).
+    """A limit of `seconds` and `most_looks` clock checks; `stop_at` repeats a stopped search.
+
+    `seconds` count from now. `most_looks` of 0 = any number, `stop_at` of 0 = a search that was not
+    stopped.
     """
     if stop_at is not None:
         return Limit(stop_at=stop_at)
@@ -107,15 +110,15 @@ def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stops:
-    """The looks at the clock at which the parts of a search were stopped, to repeat it.
+    """Numbers of the clock checks at which the parts of a search were stopped, to repeat it.
 
     0 = the part ended by itself.
 
     Args:
-        search: of the search itself; of a mixed one the proof of its bound.
-        grids: of the searches of grids that it begins with: one of a joint search, one of each pool
-            of a mixed cluster.
-        composed: of the part of a mixed search that finds plans.
+        search: stop of the search itself; of a mixed search, of the proof of its bound.
+        grids: stops of the grid searches at its start: one of a joint search, one of each pool of a
+            mixed cluster.
+        composed: stop of the part of a mixed search that finds plans.
     """
 
     search: int = 0
@@ -124,12 +127,12 @@ class Stops:
 
 
 def progress_text(doing: str, *, best_s: float, lower_s: float, limit: Limit) -> str:
-    """The text of a progress line: ``refine: best 54.3 s, gap 85.1 %, 2 s left``.
+    """Text of a progress line, such as ``refine: best 54.3 s, gap 85.1 %, 2 s left``.
 
     Args:
-        doing: the part of the search that runs.
-        best_s: seconds of the best plan so far; inf = there is none.
-        lower_s: a lower bound of all plans of the space; 0 = not known yet.
+        doing: name of the phase of the search.
+        best_s: seconds of the best plan so far; inf = no plan yet.
+        lower_s: lower bound in seconds of all plans of the space; 0 = not known yet.
     """
     parts = []
     if best_s < inf:

@@ -1,4 +1,4 @@
-"""The request of a search in the user's words, enough to search again."""
+"""The request of a search in the user's words, complete enough to repeat the search."""
 
 from __future__ import annotations
 
@@ -9,57 +9,56 @@ from shardwright.units import GIB
 
 HEADROOM: Final = 0.05
 SEARCH_MEMORY: Final = 2 * GIB
-"""Bytes that a search may take for the members of a space, beside what the program takes itself."""
+"""Bytes that a search may use for the members of a space, besides the program's own memory."""
 OBJECTIVES: Final = ("time", "cost", "energy", "pareto")
-"""What plans are best in: seconds of a step, dollars, joules, or both seconds and dollars (a
+"""Objectives of a search: seconds of a step, dollars, joules, or both seconds and dollars (a
 front)."""
 Choices = tuple[tuple[str, tuple[str, ...]], ...]
 """(axis, values) pairs of pins or exclusions."""
 TOP: Final = 3
-"""Next best plans where nothing is said."""
+"""Default number of next best plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A user's request: everything that a plan file needs to search again.
+    """A user's request: everything that a plan file needs to repeat the search.
 
     Args:
         model: catalog name or path of a config.json.
         cluster: expression or path of a YAML file.
-        seq_len: tokens.
+        seq_len: tokens of a sequence.
         global_batch: samples a step.
-        precision: recipe of the job; empty = bf16, or fp16 where the devices have no units for it.
-        runtime: catalog name; empty = the devices' default.
+        precision: precision recipe of the job; empty = bf16, or fp16 if the devices lack bf16
+            units.
+        runtime: catalog name; empty = default of the devices.
         pins, excludes: (axis, values) pairs.
-        max_devices: 0 = all.
-        use_all: no device of them is left idle.
-        reserve_bytes, reserve_fraction: of each device's memory, which programs do not have.
-        headroom: share of the rest that plans of a
-        search leave free, as predictions of memory are a few percent off.
+        max_devices: largest number of devices, 0 = all.
+        use_all: True if no device may be left idle.
+        reserve_bytes, reserve_fraction: memory of each device that programs may not use.
+        headroom: fraction of the remaining memory that searched plans leave free, as predictions of
+            memory are a few percent off.
         encoder_len, image_tokens: tokens of a sample's encoder text and patches of its images, for
             models that read them (else 0).
         expert_imbalance: tokens of the device with the busiest experts over the mean.
-        dropout: attention and hidden dropout are on.
-        gradient_wire: dtype of gradients on the network; empty = the one in which the runtime adds
-            them up.
-        search_memory: bytes for the members of a space (`search.grid.by_mesh`): a larger space is
-            searched in parts.
+        dropout: True if attention and hidden dropout are on.
+        gradient_wire: number format of gradients on the network; empty = the format in which the
+            runtime accumulates them.
+        search_memory: bytes for the members of a space (`search.grid.search_by_mesh`): a larger
+            space is searched in parts.
         space: ``standard``, ``exhaustive``, ``joint``, ``joint-named`` or ``exact``.
-        lanes: most of them, of plans of the exact space.
-        top: next best plans to rank; searches that rank none (joint, exact, for cost or energy)
-            take 0 and `TOP` alone.
-        train: what is trained (`model.trained.parse_training`); empty = all.
-        teacher: catalog name or path of the model whose logits the
-        loss reads (`model.taught`); empty = there is none.
+        lanes: largest number of lanes in the exact space.
+        top: number of next best plans to rank; searches that rank none (joint, exact, for cost or
+            energy) accept 0 and `TOP` alone.
+        train: trained parameters (`model.trained_parameters.parse_training`); empty = all.
+        teacher: catalog name or path of the model whose logits the loss reads
+            (`model.distillation`); empty = none.
         objective: ``time``, ``cost``, ``energy`` or ``pareto`` (the front of time and cost).
-        budget: dollars an hour that plans may rent
-        for; 0 = any.
-        scenarios: path of a file with the states in which the cluster is met; empty = as it is
-            alone.
-        tail: level of the slow tail by whose mean plans for several states are judged
-            (`search.scenarios.tail_mean`).
-        profile: path of a profile whose measured rates take the place of the catalog's; empty =
-            none.
+        budget: dollars an hour that plans may cost; 0 = any.
+        scenarios: path of a file of cluster conditions with probabilities; empty = the cluster as
+            it is.
+        tail: level of the slow tail whose mean judges plans for several states
+            (`search.scenario_certificate.tail_mean`).
+        profile: path of a profile whose measured rates replace the catalog's; empty = none.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""A simulated strategy with the request that simulates it again."""
+"""A simulated strategy with the request that repeats its simulation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Simulation:
     """A simulated strategy with its request.
 
     Args:
-        name: of the strategy, such as the first line of a notation says.
-        grid: the grid that says it, None if none does.
-        plan: the general plan that was simulated, every order found; None where the grid was
+        name: name of the strategy, such as the first line of a notation.
+        grid: the grid that expresses it, None = no grid does.
+        plan: the general plan that was simulated, with every order found; None if the grid was
             lowered as it is.
         prediction: time and memory; of a general plan by classes of devices.
-        classes: devices of each class as text (general plans).
-        notes: what was done to the strategy before it was simulated, one line each.
-        fitting: of a grid that does not fit, changes of one axis that do.
+        classes: text of the devices of each class (general plans).
+        notes: changes that were made to the strategy before the simulation, one line each.
+        fitting: changes of one axis with which a grid that does not fit would fit.
     """
 
     request: Request
@@ -38,38 +38,37 @@ class Simulation:
     fitting: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The request and the simulated step, in a few lines."""
+        """Text of the request and the simulated step."""
         return text_of(simulation_lines(self))
 
 
 def simulation_lines(simulation: Simulation) -> list[Line]:
     """Lines (label, text) of the request and of the simulated step."""
-    given = {name: getattr(simulation, name) for name in ("classes", "fitting", "notes")}
+    texts = {name: getattr(simulation, name) for name in ("classes", "fitting", "notes")}
     return summary(
-        simulation.request, simulation.prediction, strategy=strategy_text(simulation), **given
+        simulation.request, simulation.prediction, strategy=strategy_text(simulation), **texts
     )
 
 
 def strategy_text(simulation: Simulation) -> str:
-    """The grid of a simulated strategy, or the name and size of its plan with its pipeline
-    orders.
-    """
+    """Text of a simulated grid, or of a plan's name, sizes and pipeline orders."""
     if simulation.grid is not None:
         return print_grid(simulation.grid)
     assert simulation.plan is not None
     plan, name = simulation.plan, printable(simulation.name, length=MAX_STRATEGY)
     stages = sum(len(lane.stages) for lane in plan.lanes)
     counts = (
-        _count(plan.devices, "device"),
-        _count(len(plan.lanes), "lane"),
-        _count(stages, "stage"),
+        _count_text(plan.devices, "device"),
+        _count_text(len(plan.lanes), "lane"),
+        _count_text(stages, "stage"),
     )
     orders = ", ".join(o.schedule if isinstance(o, NamedOrder) else "a table" for o in plan.orders)
     pipelined = any(len(lane.stages) > 1 for lane in plan.lanes)
     return f"{name or 'a plan'}: {', '.join(counts)}{f', order {orders}' if pipelined else ''}"
 
 
-def _count(number: int, noun: str) -> str:
+def _count_text(number: int, noun: str) -> str:
+    """Text of a number with its noun in singular or plural."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -78,12 +77,12 @@ class Verified:
     """Results of the verification of a stored simulation.
 
     Args:
-        devices: of the strategy.
-        actions: that its orders hold and that run without a deadlock (0 where a grid was lowered as
-            it is).
-        drift: |simulated again - stored| / stored.
-        full: share of its memory that the fullest device needs.
-        leaves: of the file, made again.
+        devices: number of devices of the strategy.
+        actions: number of actions in its orders, which run without a deadlock (0 if a grid was
+            lowered as it is).
+        drift: |new - stored| / stored step time.
+        full: fraction of its memory that the fullest device needs.
+        leaves: number of values of the file that were recomputed.
     """
 
     devices: int

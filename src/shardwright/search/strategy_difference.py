@@ -1,87 +1,98 @@
-"""A strategy compared with a plan: its gains and losses, the rules it breaks, and its place in
-the search.
-"""
+"""A strategy compared with a plan: time and memory by part, broken rules, fate in the search."""
 
 from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.grid.locate_grid import Placed
+from shardwright.search.grid.locate_grid import LocatedGrid
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.simulator.prediction import Prediction, StageMemory
 from shardwright.strategy.rule_violations import Violation
 
 Beside = tuple[tuple[str, float, float], ...]
-"""(part, of the plan, of the other strategy)."""
+"""(part, value of the plan, value of the other strategy) for each part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """The comparison of a strategy with a plan.
+    """The comparison of another strategy with a plan.
 
     Args:
-        plan: what the other strategy is held against.
-        strategy: the other one, as text.
-        broken: every rule that it breaks.
-        other: it, simulated; None where it breaks a rule.
-        placed: where the search put it.
-        read_as: how words that are not of the notation were read, such as ``"fsdp" as tp1 cp1 pp1
-            zero3``.
+        plan: the plan that the other strategy is compared with.
+        strategy: text of the other strategy.
+        broken: rules that it breaks.
+        other: simulation of the other strategy; None if it breaks a rule.
+        placed: its fate in the search.
+        read_as: reading of words outside the notation, such as ``"fsdp" as tp1 cp1 pp1 zero3``.
     """
 
     plan: Simulation
     strategy: str
     broken: tuple[Violation, ...]
     other: Simulation | None
-    placed: Placed
+    placed: LocatedGrid
     read_as: str = ""
 
     @property
     def seconds(self) -> Beside:
-        """(part, seconds of the plan, seconds of the other strategy) of each part of the step;
-        each column adds up to its step.
+        """(part, seconds of the plan, seconds of the other strategy) for each part of the step.
+
+        Each column adds up to its step.
         """
         return (
             ()
             if self.other is None
-            else _beside(self.plan.prediction.breakdown_s, self.other.prediction.breakdown_s)
+            else _paired_by_name(
+                self.plan.prediction.breakdown_s, self.other.prediction.breakdown_s
+            )
         )
 
     @property
     def memory(self) -> Beside:
-        """(item, bytes of the plan, bytes of the other strategy) of each fullest device; each
-        column adds up to its reserved memory.
+        """(item, bytes of the plan, bytes of the other strategy) on each fullest device.
+
+        Each column adds up to its reserved memory.
         """
         return (
             ()
             if self.other is None
-            else _beside(fullest(self.plan.prediction).items, fullest(self.other.prediction).items)
+            else _paired_by_name(
+                fullest(self.plan.prediction).items, fullest(self.other.prediction).items
+            )
         )
 
     @property
     def host_memory(self) -> Beside:
-        """(item, bytes of the plan, bytes of the other strategy) in the host memory of each
-        fullest node; empty where neither offloads.
+        """(item, bytes of the plan, bytes of the other) in host memory of each fullest node.
+
+        Empty if neither offloads.
         """
         return (
             ()
             if self.other is None
-            else _beside(_fullest_node(self.plan.prediction), _fullest_node(self.other.prediction))
+            else _paired_by_name(
+                _fullest_node(self.plan.prediction), _fullest_node(self.other.prediction)
+            )
         )
 
 
 def _fullest_node(prediction: Prediction) -> tuple[tuple[str, int], ...]:
+    """Items of host memory on the fullest node; empty if nothing is offloaded."""
     return prediction.host_memory[0].items if prediction.host_memory else ()
 
 
-def _beside(one: tuple[tuple[str, float], ...], other: tuple[tuple[str, float], ...]) -> Beside:
-    here, there = dict(one), dict(other)
+def _paired_by_name(
+    plan_parts: tuple[tuple[str, float], ...], other_parts: tuple[tuple[str, float], ...]
+) -> Beside:
+    """Pair two tables by name, with 0 for a missing name."""
+    plan_values, other_values = dict(plan_parts), dict(other_parts)
     return tuple(
-        (name, here.get(name, 0), there.get(name, 0)) for name in dict.fromkeys([*here, *there])
+        (name, plan_values.get(name, 0), other_values.get(name, 0))
+        for name in dict.fromkeys([*plan_values, *other_values])
     )
 
 
 def fullest(prediction: Prediction) -> StageMemory:
-    """The stage, or class of devices, that uses the largest share of its memory."""
+    """The stage, or class of devices, that fills the largest fraction of its memory."""
     return max(
         prediction.stages,
         key=lambda stage: (

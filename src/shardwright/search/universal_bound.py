@@ -1,4 +1,4 @@
-"""Lower bounds of a step that hold for every plan, in a space or not."""
+"""Lower bounds of the step time that hold for every plan, inside a space or not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from shardwright.program.problem import Problem
 
 
 def universal_bound(problem: Problem, devices: int) -> float:
-    """Lower bound in seconds of a step of any plan: model FLOPs over the rate of all devices on
-    endless GEMMs.
+    """Lower bound in seconds of the step of any plan on `devices` devices of one kind.
+
+    Model FLOPs over the rate of all devices on endless GEMMs, or on attention if that is faster.
     """
     machine = problem_machine(problem)
     rate = machine.peak * machine.gemm.compute_efficiency / machine.gemm.sustained
@@ -18,8 +19,9 @@ def universal_bound(problem: Problem, devices: int) -> float:
 
 
 def universal_seconds(problem: Problem) -> float:
-    """Lower bound in seconds of a step of any plan, without jitter: model FLOPs over the rate of
-    all devices of all kinds together.
+    """Lower bound in seconds of the step of any plan on the whole, possibly mixed cluster.
+
+    Model FLOPs over the summed rates of all devices of all kinds, without jitter.
     """
     cluster = problem.cluster
     rate, first = 0.0, 0

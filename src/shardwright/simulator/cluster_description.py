@@ -1,4 +1,4 @@
-"""The nodes, switches, links and prices of a cluster as the prediction read them, in words."""
+"""Text and source of a cluster's nodes, switches, links, prices and host memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes, format_seconds
 
 
 def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
-    """Sources of the nodes, of the switches between several nodes, and of prices that the cluster
-    file does not state.
+    """Sources of the nodes, the switches, the links between zones, and the listed prices.
+
+    Switches count only between several nodes, prices only if the cluster file does not state them.
     """
     return (*_network_sources(cluster), *_price_sources(cluster))
 
 
 def _price_sources(cluster: Cluster) -> tuple[Source, ...]:
-    """Each price that was taken from a list, once for each accelerator."""
+    """Sources of the prices that were taken from a price list, once for each kind of node."""
     source_of_kind = {
         group.kind.name: Source(
             quantity=f"price of {group.kind.accelerator.name}",
@@ -34,6 +35,7 @@ def _price_sources(cluster: Cluster) -> tuple[Source, ...]:
 
 
 def _network_sources(cluster: Cluster) -> tuple[Source, ...]:
+    """Sources of the nodes and, with several nodes, of the switches and zone links."""
     nodes = Source(
         quantity="nodes",
         value=" + ".join(_node_group_text(group) for group in cluster.groups),
@@ -62,10 +64,10 @@ UNSTATED_HOST_MEMORY: Final = Origin(
 
 
 def host_sources(cluster: Cluster, used: Sequence[int]) -> tuple[Source, ...]:
-    """Sources of the host memory and its bandwidth on each kind of node, which bound offloading.
+    """Sources of host memory and host link of each kind of node, which limit offloading.
 
     Args:
-        used: numbers of node groups.
+        used: numbers of the node groups that the plan uses.
     """
     distinct_sources = dict.fromkeys(
         source
@@ -76,6 +78,7 @@ def host_sources(cluster: Cluster, used: Sequence[int]) -> tuple[Source, ...]:
 
 
 def _host_sources_of_node(kind: NodeKind, *, cluster: Cluster) -> Iterator[Source]:
+    """Yield the sources of a node's host memory and of its link to the host."""
     host, name = kind.host, "" if cluster.is_uniform else f"{kind.name} "
     origin = host.origin or Origin(
         evidence=Evidence.PUBLISHED, reference="the cluster's description"
@@ -98,7 +101,7 @@ def _host_sources_of_node(kind: NodeKind, *, cluster: Cluster) -> Iterator[Sourc
 
 
 def _zone_link_text(zone_link: ZoneLink) -> str:
-    """Text of a link between zones: ``east to west 25 Gb/s a node, 60 ms``."""
+    """Text of a link between zones, such as ``east to west 25 Gb/s a node, 60 ms``."""
     delay = (
         format_seconds(zone_link.link.latency_s)
         if zone_link.link.latency_s
@@ -111,8 +114,9 @@ def _zone_link_text(zone_link: ZoneLink) -> str:
 
 
 def _node_group_text(group: NodeGroup) -> str:
-    """Text of a node group: ``2 nodes of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s
-    each``.
+    """Text of a node group: its nodes, accelerators, scale-up domain and network cards.
+
+    For example ``2 nodes of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s each``.
     """
     kind = group.kind
     rate = kind.nic.bandwidth * BITS_PER_BYTE / GIGA
@@ -137,6 +141,7 @@ def fabric_text(cluster: Cluster) -> str:
 
 
 def _tier_text(tier: FabricTier) -> str:
+    """Text of one switch tier: its devices, rail optimisation and oversubscription."""
     below = f"of {tier.num_devices:,} devices" if tier.num_devices else "over all devices"
     rails = ", rail-optimised" if tier.rails else ""
     ratio = f", oversubscribed {tier.oversubscription:.4g}:1" if tier.oversubscription > 1 else ""

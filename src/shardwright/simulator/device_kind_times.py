@@ -1,4 +1,4 @@
-"""Busy and waiting seconds of each kind of device in a step, and the kind that it waits for."""
+"""Busy and waiting seconds of each kind of device in a step, by the cause of the wait."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from shardwright.simulator.prediction import KindTimes
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 LINKS: Final = "links"
-"""Cause of waits while no device computes: messages, gathers and sums of gradients."""
+"""Cause of waits while no device computes: messages, gathers and gradient reductions."""
 _NO_TASK: Final = -1
 
 
 def kind_names(cluster: Cluster) -> tuple[str, ...]:
-    """Name of each node group's kind: its accelerator, and its zone where there are several."""
+    """Name of each node group's kind: its accelerator, and its zone if there are several zones."""
     has_zones = len(cluster.zones) > 1
     return tuple(
         f"{g.kind.accelerator.name}{f'@{g.zone}' if has_zones else ''}" for g in cluster.groups
@@ -31,11 +31,12 @@ def kind_names(cluster: Cluster) -> tuple[str, ...]:
 def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, ...]:
     """Busy seconds of the mean device of each kind, and its waiting seconds by cause.
 
-    A device waits while its compute stream runs nothing. The cause is read off the chain of tasks
-    that held it up: from its next task back along the task that each one began behind, as far as
-    the wait reaches. Seconds in which that chain computes are waits for the kind that computes, its
-    own included (another stage of it); the others are waits for `LINKS`. Busy seconds, waits and
-    jitter add up to the step. Left out: waiting inside actions, for collectives in a stage.
+    A device waits while its compute stream runs nothing. The cause is found by walking back from
+    the device's next task along the chain of tasks that each started last before it, as far as the
+    wait reaches. Seconds in which a task of that chain computes are waits for the kind that
+    computes, which may be the device's own kind (another stage); the other seconds are waits for
+    `LINKS`. Busy seconds, waits and jitter add up to the step. Waits inside actions, for
+    collectives in a stage, are left out.
     """
     program, timeline = simulated.program, simulated.timeline
     names = kind_names(cluster)
@@ -76,9 +77,7 @@ def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, .
 def _busy_and_waiting(
     program: Program, start: IntArray, finish: IntArray, kind_of: IntArray, *, num_kinds: int
 ) -> tuple[FloatArray, FloatArray]:
-    """(classes,) busy seconds, and (classes, kinds + 1) seconds of waiting for each kind and for
-    links.
-    """
+    """(classes,) busy seconds, and (classes, kinds + 1) waiting seconds by kind, links last."""
     klass = program.templates.klass[program.instances.template]
     is_action = program.instances.stream == int(Stream.COMPUTE)
     last_before = _last_predecessors(program, klass, finish)
@@ -91,7 +90,7 @@ def _busy_and_waiting(
         own_actions = own_actions[np.argsort(start[own_actions], kind="stable")]
         busy_until = np.concatenate([[0], np.maximum.accumulate(finish[own_actions])])
         next_start = np.concatenate([start[own_actions], [end]])
-        # Behind its last action a device waits for whatever ends the step.
+        # After its last action a device waits for the task that ends the step.
         waits_behind = np.concatenate([last_before[own_actions], [last_task]])
         gaps = np.flatnonzero(next_start > busy_until)
         waits[number] = _waits_by_cause(
@@ -119,8 +118,9 @@ def _waits_by_cause(
     *,
     num_kinds: int,
 ) -> FloatArray:
-    """(kinds + 1,) picoseconds of several waits, each from `low` to `high`, by the cause of the
-    tasks that end in `task`.
+    """(kinds + 1,) picoseconds of waits from `low` to `high`, by the kind that computed meanwhile.
+
+    Each wait ends with a task in `task`, whose chain of last predecessors is followed.
     """
     picoseconds = np.zeros(num_kinds + 1)
     while len(task):
@@ -141,8 +141,9 @@ def _waits_by_cause(
 
 
 def _last_predecessors(program: Program, klass: IntArray, finish: IntArray) -> IntArray:
-    """(tasks,) among the tasks that each one waits for, those before it on its stream included, the
-    one that ends last; -1 = none.
+    """(tasks,) predecessor of each task that finishes last, or -1.
+
+    The task before it on its stream is a predecessor too.
     """
     instances = program.instances
     count = len(instances)

@@ -1,4 +1,4 @@
-"""Dollars a step for bytes that leave their zone."""
+"""Dollars a step for network egress: bytes that leave their zone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from shardwright.units import GIGA
 
 
 def egress_usd(problem: Problem, simulated: SimulatedPlan) -> float:
-    """Dollars that a step pays for bytes between zones: the bytes that each class's first device
-    sends over the zones' links, for all its devices.
+    """Dollars that a step costs for bytes between zones; 0 if no link has a price.
 
-    A message is paid at the price of its two zones' link; traffic of a group over several zones at
-    the dearest link that leaves the sender's zone for one of the group's. 0 where no link has a
-    price. Traffic that `traffic.plan_traffic` leaves out is left out.
+    The bytes that each class's first device sends over zone links count for all its devices. A
+    message has the price of the link between its two zones. Group traffic over several zones has
+    the price of the most expensive link from the sender's zone to a zone of the group. Traffic that
+    `network_traffic.plan_traffic` leaves out is left out.
     """
     cluster = problem.cluster
     price_of_link = {

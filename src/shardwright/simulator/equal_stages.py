@@ -1,5 +1,6 @@
-"""Kinds of stages: stages of a plan that differ only by their place in whole units of the network,
-with the holdings of the first one's devices.
+"""Groups of stages with equal costs, which differ only by their place in whole network units.
+
+Each group has the parameters that the devices of its first stage hold.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from shardwright.program.stages.stage_segments import StageParts
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageKind:
-    """Stages that are priced once.
+    """Stages with equal costs, which are priced once.
 
     Args:
         first: first of the stages.
         held: parameters that its families hold.
-        sample: (family, index into the stage's sums, a parameter) that show which devices sum
-            together.
+        sample: (family, index into the stage's reductions, a parameter), which show the devices
+            that reduce gradients together.
     """
 
     first: StageParts
@@ -35,14 +36,15 @@ class StageKind:
 
 
 PlacedKind = tuple[StageParts, StageKind, tuple[Summing, ...]]
-"""A stage, its kind, and the sums that it has a part in."""
+"""A stage, its kind, and the gradient reductions in which it takes part."""
 
 
 def stage_kinds(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing]
 ) -> tuple[PlacedKind, ...]:
-    """Every stage in order, with its kind: of the problem this reads where the network's units
-    begin.
+    """Assign every stage, in order, to its kind of equal stages, with its gradient reductions.
+
+    The problem determines where the network's units begin.
     """
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
@@ -54,8 +56,8 @@ def stage_kinds(
     for stage in (stage for lane in stages for stage in lane):
         base, own_sums = stage.base, used.get((stage.lane, stage.chunk), [])
         firsts = tuple([family.first - base for family in stage.families])
-        parts = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
-        sums = tuple(
+        segment_keys = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
+        sum_keys = tuple(
             [
                 (
                     n,
@@ -68,8 +70,8 @@ def stage_kinds(
                 for n, number, summing in own_sums
             ]
         )
-        alike = (stage.lane, base % unit if unit else base, firsts, parts, sums)
-        if alike not in kinds:
+        kind_key = (stage.lane, base % unit if unit else base, firsts, segment_keys, sum_keys)
+        if kind_key not in kinds:
             held = held_by_families(
                 stages,
                 {id(summing): summing for *_, summing in own_sums}.values(),
@@ -81,14 +83,16 @@ def stage_kinds(
                 for (*_, d), held_by_device in held.items()
                 for h in _one_for_each_group(held_by_device)
             ]
-            kinds[alike] = StageKind(first=stage, held=held, sample=tuple(sample))
-        placed.append((stage, kinds[alike], tuple([summing for *_, summing in own_sums])))
+            kinds[kind_key] = StageKind(first=stage, held=held, sample=tuple(sample))
+        placed.append((stage, kinds[kind_key], tuple([summing for *_, summing in own_sums])))
     return tuple(placed)
 
 
-def _one_for_each_group(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
-    """One parameter for each distinct group of devices that a device sums with."""
+def _one_for_each_group(parameters: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
+    """One parameter for each distinct group of devices with which a device reduces."""
     parameter_of_group: dict[tuple[int, int, bool], HeldParameters] = {}
-    for h in held:
-        parameter_of_group.setdefault((id(h.uses), id(h.group), h.is_tied), h)
+    for parameter in parameters:
+        parameter_of_group.setdefault(
+            (id(parameter.uses), id(parameter.group), parameter.is_tied), parameter
+        )
     return parameter_of_group.values()

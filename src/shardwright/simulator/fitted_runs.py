@@ -1,6 +1,4 @@
-"""Runs that the shipped constants were fitted to; a prediction that has nothing in common with any
-of them is doubtful.
-"""
+"""Measured runs to which the shipped constants were fitted, and doubts about other predictions."""
 
 from __future__ import annotations
 
@@ -19,22 +17,22 @@ FILE: Final = Path(__file__).with_name("runs.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """Measured runs, by framework and device.
+class FittedRuns:
+    """Framework, device and option of each measured run.
 
     Args:
-        pairs: (base, accelerator) of each run.
-        options: (option, value) that some run had, set or the framework's own.
+        pairs: (framework release, accelerator) of each run.
+        options: (option, value) that some run had, set or by default.
     """
 
     pairs: frozenset[tuple[str, str]]
     options: frozenset[tuple[str, str]]
 
     def doubts(self, runtime: Runtime, accelerator: str) -> dict[str, float]:
-        """Share of each reason to doubt a prediction, 0 or 1.
+        """Share, 0 or 1, of each reason to doubt a prediction without similar measured runs.
 
-        Reasons: no run under the framework's version; none with one of the options that are set;
-        runs under the framework, but none on this device.
+        Reasons: no run with the framework's version; no run with one of the options that are set;
+        runs with the framework, but none on this device.
         """
         devices = {device for base, device in self.pairs if base == (runtime.base or runtime.name)}
         return {
@@ -45,12 +43,14 @@ class Runs:
 
 
 @cache
-def shipped_runs() -> Runs:
-    """The runs of `runs.json`, which `tools/fit_constants.py` writes with the constants, and
-    `tools/shipped_runs.py` anew.
+def shipped_runs() -> FittedRuns:
+    """The measured runs of `runs.json`, cached.
+
+    `tools/fit_constants.py` writes the file with the constants, and `tools/shipped_runs.py` writes
+    it again.
     """
     fields = json.loads(FILE.read_text(encoding="utf-8"))
-    return Runs(
+    return FittedRuns(
         pairs=frozenset(map(tuple, fields["pairs"])),
         options=frozenset(map(tuple, fields["options"])),
     )

@@ -1,5 +1,6 @@
-"""A general plan's Program as the event kernel's tasks: seconds of each template, and its loads on
-links and multiprocessors.
+"""Tasks of the event kernel from a lowered plan: seconds of each task, and its resource loads.
+
+Resources are links and multiprocessors.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from shardwright.simulator.kernel.event_kernel import SCALE
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 _LAST_INSTANT = 2**62
-"""Latest picosecond of unshared tasks: the 64-bit clock has as much again for tasks that share a
-device and slow each other."""
+"""Largest sum of unshared task picoseconds: the 64-bit clock leaves as much again for the slowdown
+of tasks that share a device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sends:
-    """Messages along the edges.
+    """Messages along the edges between stages.
 
     Args:
-        each: (class of senders, its part of an edge's messages), equal ones once.
+        each: (class of senders, its part of an edge's messages), without repetition.
         of: (templates,) index into `each`, -1 = no send.
     """
 
@@ -45,11 +46,12 @@ class _Sends:
 
 
 def _sends(problem: Problem, program: Program) -> _Sends:
-    """The sends of a Program; edges between stages of one class each that lie alike in the network
-    share theirs.
+    """List the sends of a program; edges with equal network placement share one crossing.
+
+    Only edges between stages of one class each share.
     """
     class_of, unit = class_numbers(program.classes), repeats_after(plan_units(problem))
-    alike: dict[tuple[int, int], Crossing] = {}
+    crossing_of_form: dict[tuple[int, int], Crossing] = {}
     number_of_send: dict[tuple[int, ...], int] = {}
     each: list[tuple[int, Crossing]] = []
     templates, posts = program.templates, program.posts
@@ -74,9 +76,11 @@ def _sends(problem: Problem, program: Program) -> _Sends:
             if not single:
                 crossing = crossing_of(problem, messages, klass, class_of)
             else:
-                if form not in alike:
-                    alike[form] = crossing_of(problem, messages, klass, class_of)
-                crossing = replace(alike[form], into=((receiver, alike[form].into[0][1]),))
+                if form not in crossing_of_form:
+                    crossing_of_form[form] = crossing_of(problem, messages, klass, class_of)
+                crossing = replace(
+                    crossing_of_form[form], into=((receiver, crossing_of_form[form].into[0][1]),)
+                )
             number_of_send[key] = len(each)
             each.append((klass, crossing))
         of[index] = number_of_send[key]
@@ -87,8 +91,10 @@ def _sends(problem: Problem, program: Program) -> _Sends:
 def _units_of_classes(
     classes: tuple[DeviceClass, ...], units: tuple[Units, ...], total: int
 ) -> tuple[IntArray, IntArray]:
-    """(levels, classes) unit of each class's first device, and (levels, classes, 2) the class's
-    members in that unit, and the unit's devices.
+    """Network unit of each class at each level, and device counts of the class and the unit.
+
+    Shapes are (levels, classes) and (levels, classes, 2): the class's devices in the unit of its
+    first device, then all devices of that unit.
     """
     firsts = np.array([c.devices.first for c in classes], dtype=np.int64)
     unit = np.array([level.of(firsts) for level in units])
@@ -103,10 +109,11 @@ def _units_of_classes(
     return unit, np.stack([np.array(members), np.array(sizes)], axis=2)
 
 
-class _Uses:
-    """Resources by number, and each task's loads on them."""
+class _ResourceLoads:
+    """Numbers the shared resources, and computes the loads of actions and transfers on them."""
 
     def __init__(self, problem: Problem, program: Program, costs: StageCosts) -> None:
+        """Number the resources: multiprocessors, ports and shared uplinks in both directions."""
         units = plan_units(problem)
         self.count, self.levels = len(program.classes), len(units)
         unit, load = _units_of_classes(program.classes, units, problem.cluster.num_devices)
@@ -129,8 +136,9 @@ class _Uses:
             )
 
     def pool(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
-        """(resource, weight) of the uplinks between the island and `tier`, loaded by all devices of
-        the class in that unit.
+        """(resource, weight) of uplinks between island and `tier`, loaded by a whole class.
+
+        The class's devices in the unit of its first device count.
         """
         loads = []
         for below in range(1, tier):
@@ -144,11 +152,11 @@ class _Uses:
         return loads
 
     def action(self, klass: int) -> list[tuple[int, int]]:
-        """(resource, weight) of an action of a class that may run beside a collective."""
+        """(resource, weight) of an action of a class that may overlap with a collective."""
         return [(klass, SCALE)] if self.extra[klass] else []
 
     def sync(self, klass: int) -> list[tuple[int, int]]:
-        """(resource, weight) of a gather or a reduction."""
+        """(resource, weight) of a parameter gather or a gradient reduction of a class."""
         uses = [(klass, self.extra[klass])] if self.extra[klass] else []
         for tier, share in enumerate(self.shares[klass]):
             weight = min(round(share * SCALE), SCALE)
@@ -163,7 +171,7 @@ class _Uses:
         return uses
 
     def send(self, klass: int, sent: Crossing) -> list[tuple[int, int]]:
-        """(resource, weight) of a send."""
+        """(resource, weight) of a message from a class: outgoing and incoming ports and uplinks."""
         weight = max(round(sent.sent / sent.most * SCALE), 1)
         uses = [
             (self.out + klass * self.levels + sent.tier, weight),
@@ -181,9 +189,7 @@ class _Uses:
 def plan_kernel_tasks(
     problem: Problem, program: Program, costs: StageCosts
 ) -> tuple[IntArray, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, int]:
-    """The Program as the kernel's arguments: work, dependencies, and each task's loads on the
-    shared resources.
-    """
+    """Arguments of the event kernel: work, dependencies and resource loads of each task."""
     problem = working_problem(problem, working_devices(Same(program.stages)))
     sends = _sends(problem, program)
     templates, instances = program.templates, program.instances
@@ -198,7 +204,7 @@ def plan_kernel_tasks(
         work * (templates.piece + 1) // templates.pieces
         - work * templates.piece // templates.pieces
     )
-    uses = _Uses(problem, program, costs)
+    uses = _ResourceLoads(problem, program, costs)
     count = len(program.classes)
     rows = [uses.action(k) for k in range(count)] + [uses.sync(k) for k in range(count)] + [[]]
     row = np.where(templates.kind <= TaskKind.R, templates.klass, templates.klass + count)
@@ -231,7 +237,7 @@ def plan_kernel_tasks(
 
 
 def _require_countable(seconds: FloatArray, *, instances: IntArray, pieces: IntArray) -> None:
-    """Raise if all tasks one after another could end after the 64-bit clock does."""
+    """Raise InfeasibleError if all tasks in sequence could exceed the 64-bit clock."""
     if (
         max(float(seconds / pieces @ instances), float((seconds * pieces).max()))
         * PICOSECONDS_PER_SECOND
@@ -247,7 +253,7 @@ def _require_countable(seconds: FloatArray, *, instances: IntArray, pieces: IntA
 def template_seconds(
     problem: Problem, program: Program, costs: StageCosts, sends: _Sends
 ) -> FloatArray:
-    """(templates,) uncontended seconds of all pieces of each template."""
+    """(templates,) uncontended seconds of all pieces of each task template."""
     templates, posts = program.templates, program.posts
     numbers = {key: i for i, key in enumerate(costs.families)}
     family_of = np.array(
@@ -261,6 +267,7 @@ def template_seconds(
     kind = templates.kind
 
     def family(lane: IntArray, chunk: IntArray) -> IntArray:
+        """Number of the device family of each template's class in a lane and chunk."""
         return np.asarray(
             family_of[posts.number[templates.klass, posts.first_stage[lane] + chunk]],
             dtype=np.int64,
@@ -273,12 +280,12 @@ def template_seconds(
     seconds[action] = table.seconds[
         templates.early[action], kind[action], family_of_template[action], templates.slice[action]
     ]
-    for which, name in (
+    for sync_kind, name in (
         (TaskKind.GATHER, "gather_s"),
         (TaskKind.REDUCE, "reduce_s"),
         (TaskKind.REDUCE_TIED, "tied_s"),
     ):
-        sending = np.flatnonzero(kind == which)
+        sending = np.flatnonzero(kind == sync_kind)
         if len(sending):
             seconds_of_family = np.array(
                 [float(getattr(cost.slices[0], name)[0]) for cost in costs.families.values()]
@@ -319,10 +326,10 @@ def template_seconds(
     lanes, slices = templates.lane[sending].tolist(), templates.slice[sending].tolist()
     scale = np.array([scales[lane][part] for lane, part in zip(lanes, slices, strict=True)])
     seconds[sending] = latency + busiest_elements * scale / bandwidth
-    for place, (index, which) in enumerate(
+    for place, (index, sync_kind) in enumerate(
         zip(sending.tolist(), sends.of[sending].tolist(), strict=True)
     ):
-        first_action = sends.each[which][1]
+        first_action = sends.each[sync_kind][1]
         if first_action.collectives:
             seconds[index] += around_seconds(
                 problem, first_action.collectives, first_action.around, scale=float(scale[place])

@@ -1,6 +1,4 @@
-"""Memory of this machine that a simulation may take: simulations that need more are refused before
-anything is built.
-"""
+"""Memory of this machine that a simulation may use, checked before anything is built."""
 
 from __future__ import annotations
 
@@ -14,24 +12,22 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.units import GIB, format_bytes
 
 MOST_BYTES: Final = int(3.5 * GIB)
-"""Bytes that a simulation may take on a machine with more: such a simulation runs for a minute or
-two, and a request for more is hardly intended."""
+"""Most bytes of a simulation on any machine: such a simulation runs for a minute or two, and a
+larger request is hardly intended."""
 ACTION_BYTES: Final = 900
-"""Of each action of each pipeline rank: its row, its tasks and sends, and their dependencies.
+"""Bytes of each action of each pipeline rank: its row, its tasks and sends, and their dependencies.
 Measured on eight ranks: 830 (1F1B), 850 (interleaved), 700 (zero bubble, by shorter actions).
 """
 TASK_BYTES: Final = 2400
-"""Of each task of a traced device, its spans and its lines of the file. Measured: 2,200."""
+"""Bytes of each task of a traced device: its spans and its lines of the file. Measured: 2,200."""
 _MEMINFO: Final = Path("/proc/meminfo")
 _GROUP: Final = Path("/sys/fs/cgroup")
 
 
 def require_room(count: int, *, action_bytes: int, doing: str) -> None:
-    """Raise if `count` actions of `action_bytes` each are more than this machine has left, or
-    MOST_BYTES.
+    """Raise ResourceError if `count` actions of `action_bytes` exceed the free memory.
 
-    Raises:
-        ResourceError: names the bytes that they would take.
+    MOST_BYTES limits the free memory.
     """
     room = min(memory_left(), MOST_BYTES)
     if count * action_bytes > room:
@@ -43,11 +39,12 @@ def require_room(count: int, *, action_bytes: int, doing: str) -> None:
 
 
 def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
-    """Least number of actions in a simulation of `plan`: a forward and a backward of each
-    microbatch and slice on each family of a stage.
+    """Least number of actions in a simulation of `plan`.
+
+    One forward and one backward of each microbatch and slice on each family of a stage.
 
     Args:
-        families: number of device families that are simulated separately, by lane and stage.
+        families: number of device families that are simulated separately, by (lane, stage).
     """
     numbers = {lane.name: number for number, lane in enumerate(plan.lanes)}
     total = 0
@@ -65,13 +62,15 @@ def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
 
 
 def memory_left() -> int:
-    """Bytes of memory that this process can still take: of the machine, or of the container that it
-    runs in; MOST where neither is known.
+    """Bytes that this process can still allocate, of the machine or its container.
+
+    MOST_BYTES if neither is known.
     """
-    return min(_machine_left(), _group_left())
+    return min(_machine_left(), _container_left())
 
 
 def _machine_left() -> int:
+    """Available bytes of the machine; its total memory, or MOST_BYTES, if unknown."""
     try:
         for line in _MEMINFO.read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -84,9 +83,10 @@ def _machine_left() -> int:
         return MOST_BYTES
 
 
-def _group_left() -> int:
-    """Bytes that a container's limit leaves; MOST without a limit. Its file pages can be reclaimed,
-    and do not count.
+def _container_left() -> int:
+    """Bytes left by the container's memory limit; MOST_BYTES without a limit.
+
+    File pages can be reclaimed, and do not count.
     """
     try:
         limit = int((_GROUP / "memory.max").read_text())

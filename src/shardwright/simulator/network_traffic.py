@@ -1,5 +1,6 @@
-"""Bytes that a device of each class sends in a step, by part, group and network tier: the bytes
-behind the seconds of a simulated plan.
+"""Bytes that a device of each class sends in a step, by part, group and network tier.
+
+These are the bytes behind the seconds of a simulated plan.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ class Traffic:
     """Bytes that one device sends to a group in a step.
 
     Args:
-        part: tp, cp, ep, pp, or sharding (gathers of parameters and sums of gradients), as in the
+        part: tp, cp, ep, pp, or sharding (parameter gathers and gradient reductions), as in the
             breakdown.
-        group: devices, itself included.
-        sent: bytes over the links of each tier, innermost first; bytes that cross a tier of the
-            network also pass those below it, but for the island's.
+        group: devices of the group, the sender included.
+        sent: bytes over the links of each tier, innermost first. Bytes that cross a tier of the
+            network also cross the tiers below it, except the island's.
     """
 
     part: str
@@ -77,39 +78,41 @@ class Traffic:
 def plan_traffic(problem: Problem, simulated: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
     """Bytes that the first device of each class sends in a step, by part and group.
 
-    Collectives move the bytes that the busiest member sends by the algorithm that the library
+    A collective counts the bytes that its busiest member sends under the algorithm that the library
     chooses. Left out: 4 bytes of the gradients' norm, scales of 8-bit operands, and notifications
     of experts.
     """
     program = simulated.program
     holdings = held_by_families(program.stages, summings_of(problem, program.stages))
-    runs = _runs(simulated)
+    runs = _action_runs(simulated)
     traffic = []
     for number, device_class in enumerate(program.classes):
-        sums = _TrafficCounter(problem, device_class.devices.first)
+        counter = _TrafficCounter(problem, device_class.devices.first)
         for lane, chunk, _ in device_class.families:
             stage = program.stages[lane][chunk]
             holdings_of_segments = [
-                holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))
+                holdings.get((lane, chunk, n, counter.device), ())
+                for n in range(len(stage.segments))
             ]
-            _count_blocks(sums, simulated, stage, runs[number])
-            _count_gradients(
-                sums,
+            _add_blocks(counter, simulated, stage, runs[number])
+            _add_gradients_and_gathers(
+                counter,
                 stage,
                 holdings_of_segments,
                 rules=shard_rules(program.plan),
                 runs=runs[number],
             )
-        _count_edges(sums, simulated)
-        traffic.append(sums.traffic())
+        _add_stage_messages(counter, simulated)
+        traffic.append(counter.traffic())
     return tuple(traffic)
 
 
 _Runs = Counter[tuple[int, int, int, int]]
-"""(lane, chunk, slice, kind) -> how often a class runs that action in a step."""
+"""(lane, chunk, slice, kind) -> number of times that a class runs the action in a step."""
 
 
-def _runs(simulated: SimulatedPlan) -> list[_Runs]:
+def _action_runs(simulated: SimulatedPlan) -> list[_Runs]:
+    """Number of runs of each action in a step, for each class of devices."""
     program, templates = simulated.program, simulated.program.templates
     tasks_of_template = np.bincount(program.instances.template, minlength=len(templates))
     runs_of_class: list[_Runs] = [Counter() for _ in program.classes]
@@ -125,22 +128,23 @@ def _runs(simulated: SimulatedPlan) -> list[_Runs]:
 
 
 class _TrafficCounter:
-    """Bytes of one device so far, by part and group."""
+    """Counter of the bytes that one device sends, by part and group."""
 
     def __init__(self, problem: Problem, device: int) -> None:
+        """Start a counter of device `device` at zero bytes."""
         self.problem, self.own, self.device = problem, kind_problem(problem, device), device
         self.units = plan_units(problem)
         self._sent: dict[tuple[str, DeviceList], FloatArray] = {}
 
     def add(self, part: str, group: DeviceList, sent: FloatArray) -> None:
-        """Count `sent` bytes over each tier."""
+        """Add `sent` bytes over each tier to the traffic of a part and group."""
         key = part, group
         self._sent[key] = self._sent.get(key, np.zeros(len(self.units))) + sent
 
     def collective(
         self, part: str, kind: Collective, group: DeviceList, *, volume: float, times: float = 1.0
     ) -> None:
-        """Count a collective of `volume` bytes over `group`, `times` times."""
+        """Add the bytes of a collective of `volume` bytes over `group`, run `times` times."""
         if len(group) > 1 and volume > 0.0 and times > 0.0:
             network = network_of_devices(self.problem, group)
             sent = wire_bytes(
@@ -149,7 +153,7 @@ class _TrafficCounter:
             self.add(part, group, self._padded(sent) * times)
 
     def move(self, move: Move, group: DeviceList, *, volume: float, times: float) -> None:
-        """Count a move of a block, `times` times."""
+        """Add the bytes of a block's collective or token dispatch, run `times` times."""
         part = PARTS[PART_OF_AXIS[move.axes[0]]]
         if not move.copies:
             self.collective(
@@ -168,11 +172,12 @@ class _TrafficCounter:
             self.add(part, group, self._padded(sent) * times)
 
     def _padded(self, sent: tuple[FloatArray, ...]) -> FloatArray:
+        """Bytes by tier as an array, with zeros for the tiers above."""
         values = [float(tier_bytes[0]) for tier_bytes in sent]
         return np.array(values + [0.0] * (len(self.units) - len(values)))
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """All bytes counted, sorted by part and group."""
+        """All nonzero traffic counted, sorted by part and group."""
         traffic = (
             Traffic(part=part, group=group, sent=tuple(sent.tolist()))
             for (part, group), sent in sorted(self._sent.items())
@@ -180,22 +185,20 @@ class _TrafficCounter:
         return tuple(group_traffic for group_traffic in traffic if any(group_traffic.sent))
 
 
-def _count_blocks(
+def _add_blocks(
     sums: _TrafficCounter, simulated: SimulatedPlan, stage: StageParts, runs: _Runs
 ) -> None:
-    """Count collectives inside the blocks of a stage: forward, backward and where they run
-    again.
-    """
+    """Add the collectives inside a stage's blocks: forward, backward and recompute."""
     lengths = simulated.costs.lengths[stage.lane]
     for part in range(len(lengths)):
         forward = runs[stage.lane, stage.chunk, part, int(TaskKind.F)]
         backward = sum(runs[stage.lane, stage.chunk, part, kind] for kind in _BACKWARDS)
         cut = lengths[: part + 1] if len(lengths) > 1 else None
         for segment in stage.segments:
-            _count_block(sums, stage, segment, cut=cut, forward=forward, backward=backward)
+            _add_segment(sums, stage, segment, cut=cut, forward=forward, backward=backward)
 
 
-def _count_block(
+def _add_segment(
     sums: _TrafficCounter,
     stage: StageParts,
     segment: Segment,
@@ -204,6 +207,7 @@ def _count_block(
     forward: int,
     backward: int,
 ) -> None:
+    """Add the collectives of one segment of equal blocks, for given numbers of passes."""
     problem_of_device, local = sums.own, sums.device - stage.base
     context = block_context(block_problem(problem_of_device, segment.block), segment.block)
     if cut is not None:
@@ -228,16 +232,16 @@ def _count_block(
 
 
 _StateGroup = tuple[DeviceList, DeviceList, int]
-"""Group, the members that share states, and how many of these have one copy."""
+"""Group, its members that share states, and the number of these that hold one copy."""
 
 
 class _ReducedGroup(NamedTuple):
     """Devices that reduce a gradient together.
 
     Args:
-        group, near, shard: as `_Together`.
-        last: summed once a step whatever the lane's stage.
-        whole: the parameter is gathered behind the update.
+        group, near, shard: see `_StateGroup`.
+        last: True if the gradient is reduced once a step for any stage of the lane.
+        whole: True if the parameter is gathered after the update.
     """
 
     group: DeviceList
@@ -247,7 +251,7 @@ class _ReducedGroup(NamedTuple):
     whole: bool
 
 
-def _count_gradients(
+def _add_gradients_and_gathers(
     sums: _TrafficCounter,
     stage: StageParts,
     holdings: list[tuple[HeldParameters, ...]],
@@ -255,7 +259,7 @@ def _count_gradients(
     rules: ShardRules,
     runs: _Runs,
 ) -> None:
-    """Count sums of gradients and gathers of parameters, as often as the ZeRO stage runs them."""
+    """Add gradient reductions and parameter gathers, as often as the ZeRO stage runs them."""
     runtime, job = sums.own.runtime, sums.own.job
     wire, stored, narrow = (
         gradient_bytes(job, runtime),
@@ -283,6 +287,7 @@ def _count_gradients(
     bucketed, beyond = in_buckets(holdings, layers=layers)
 
     def is_cut(h: HeldParameters) -> bool:
+        """True if the parameter is sharded and must be gathered for use."""
         return is_gathered(rules.party(h.klass, h.near, sums.device), zero=zero)
 
     for items, segment in zip(bucketed, stage.segments, strict=True):
@@ -300,7 +305,7 @@ def _count_gradients(
                 whole=zero < 3 or party.parameter == 1,
             )
             if len(sharing.parties) > 1:
-                _count_owner_exchange(sums, h, sharing, wire=wire, stored=stored)
+                _add_owner_exchange(sums, h, sharing, wire=wire, stored=stored)
             elements_of[key] += h.elements * h.layers
             gathered_bytes_of[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
         for key, elements in elements_of.items():
@@ -384,11 +389,12 @@ def _count_gradients(
         )
 
 
-def _count_owner_exchange(
+def _add_owner_exchange(
     sums: _TrafficCounter, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
 ) -> None:
-    """Count the pieces of gradients sent to the owners of optimizer states, and new values from
-    them, once a step.
+    """Add the all-to-all of gradients to the owners of optimizer states, and of values back.
+
+    Both run once a step.
     """
     elements, volumes = held.elements * held.layers, owner_volumes(held.group, sharing)
     sums.collective(
@@ -402,8 +408,8 @@ def _count_owner_exchange(
     )
 
 
-def _count_edges(sums: _TrafficCounter, simulated: SimulatedPlan) -> None:
-    """Count messages between stages, and the collectives around them."""
+def _add_stage_messages(sums: _TrafficCounter, simulated: SimulatedPlan) -> None:
+    """Add the messages between stages, and the collectives around them."""
     program, costs = simulated.program, simulated.costs
     templates = program.templates
     times = np.bincount(program.instances.template, minlength=len(templates))
@@ -418,16 +424,16 @@ def _count_edges(sums: _TrafficCounter, simulated: SimulatedPlan) -> None:
         lane_edge = program.edges[edge]
         lengths = costs.lengths[lane_edge.lane]
         scale = costs.element * lengths[part] / sum(lengths) * int(times[index])
-        _count_messages(
+        _add_messages(
             sums, lane_edge.forward if kind == TaskKind.SEND_F else lane_edge.backward, scale
         )
 
 
-def _count_messages(sums: _TrafficCounter, messages: Messages, scale: float) -> None:
-    """Count the bytes that the device sends along one edge.
+def _add_messages(sums: _TrafficCounter, messages: Messages, scale: float) -> None:
+    """Add the bytes that the device sends along one edge.
 
     Args:
-        scale: bytes of an element in a step.
+        scale: bytes of an element, times the number of messages in a step.
     """
     for source, target, elements in messages.sends.tolist():
         if source + messages.base == sums.device:

@@ -17,19 +17,19 @@ from shardwright.program.problem import Problem
 from shardwright.simulator.prediction import StageMemory
 
 _ONCE_A_DEVICE = ("workspace",)
-"""Items that a device has once, however many stages it is in."""
+"""Items that a device has once, for any number of stages."""
 
 
 def plan_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[StageMemory, ...]:
-    """Itemised peak of each class of devices, in bytes; `rank` is the class's number.
+    """Itemised peak bytes of each class of devices; `rank` is the class's number.
 
-    Items are those of `simulator.memory.stage_memory`; the largest temporary and the logits of a
-    device's stages count once.
+    Items are those of `StageMemory`; the largest temporary and the logits of a device's stages
+    count once.
     """
     bytes_of_classes = [
         _class_bytes(program, costs, device_class) for device_class in program.classes
     ]
-    # What an allocator holds depends on the runtime alone: on devices of every kind it is the same.
+    # The bytes that an allocator holds depend on the runtime alone, for every kind of device.
     allocated_and_fragments, reserved = held_bytes(
         problem,
         _classes_as_ranks(bytes_of_classes),
@@ -60,8 +60,12 @@ def plan_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
 
 
 class _ClassBytes(NamedTuple):
-    """Bytes of a device of one class: allocated items, the allocator's `blocks` that stages share,
-    and items outside the allocator.
+    """Bytes of a device of one class.
+
+    Args:
+        items: allocated bytes by item.
+        blocks: bytes of the allocator's blocks that stages share.
+        outside: bytes outside the allocator by item.
     """
 
     items: dict[str, int]
@@ -70,11 +74,13 @@ class _ClassBytes(NamedTuple):
 
     @property
     def allocated(self) -> int:
+        """Sum of the allocated items in bytes."""
         return sum(self.items.values())
 
 
 def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass) -> _ClassBytes:
-    # Stages that are alike share what they cost.
+    """Bytes of a device of one class over all its stages: items, shared blocks, outside."""
+    # Equal stages share their costs.
     steps = list(
         {
             id(step): step
@@ -93,7 +99,7 @@ def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass)
                 if name in _ONCE_A_DEVICE
                 else items.get(name, 0) + value * uses_of_step[key]
             )
-    # The peak of what forwards keep until the gradients of their microbatch are done.
+    # Peak of the activations that forwards keep until the gradients of their microbatch are done.
     items["activations"] = int(
         np.cumsum(kept_changes(program, costs, device_class)).max(initial=0)
     ) + paired_activations(
@@ -102,18 +108,18 @@ def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass)
         pipelined=len(program.rows.row_start) > 2,
     )
     items["logits"] = max([int(s.logits_bytes[0]) for s in steps])
-    # The logits are gone when a layer is made again, of whichever stage.
+    # The logits are free when a layer of any stage is recomputed.
     items["temporary"] = (
         max([int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps]) - items["logits"]
     )
-    # Blocks for logits and for what layers make again serve all of its stages.
+    # Blocks for logits and for recomputed activations serve all stages of the device.
     recompute_blocks = max([int(s.again_bytes[0]) for s in steps])
     other_blocks = max([int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps])
     return _ClassBytes(items, other_blocks + recompute_blocks, _bytes_outside_allocator(steps))
 
 
 def _classes_as_ranks(bytes_of_classes: list[_ClassBytes]) -> StepBytes:
-    """The classes as the ranks of one step."""
+    """Bytes of the classes in the form of one step whose ranks are the classes."""
     no_ranks = np.zeros(0, dtype=np.int64)
     logits, temporary = (
         np.array([class_bytes.items[name] for class_bytes in bytes_of_classes], dtype=np.int64)
@@ -144,7 +150,7 @@ def _classes_as_ranks(bytes_of_classes: list[_ClassBytes]) -> StepBytes:
 
 
 def _bytes_outside_allocator(steps: list[StepCosts]) -> dict[str, int]:
-    """Bytes outside the allocator, which all stages of a device share."""
+    """Bytes outside the allocator by item, which all stages of a device share."""
     bytes_by_item: dict[str, int] = {}
     for step in steps:
         for name, values in step.outside_bytes:
@@ -153,9 +159,7 @@ def _bytes_outside_allocator(steps: list[StepCosts]) -> dict[str, int]:
 
 
 def _layers_text(program: Program, device_class: DeviceClass) -> str:
-    """Text of the layers of a class's stages, such as ``embed + 16 layer``: equal blocks are
-    counted together.
-    """
+    """Text of the layers of a class's stages, such as ``embed + 16 layer``."""
     counts: dict[str, int] = {}
     for lane, chunk, _ in device_class.families:
         for segment in program.stages[lane][chunk].segments:

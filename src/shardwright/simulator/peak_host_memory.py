@@ -1,6 +1,4 @@
-"""Host memory that each node of a general plan needs: the bytes that its devices offload, added up
-over the devices of the node.
-"""
+"""Host memory that each node of a general plan needs, summed over the offloads of its devices."""
 
 from __future__ import annotations
 
@@ -20,16 +18,15 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import ActivationPolicy
 
 ACTIVATIONS = "activations"
-"""The item of activations that wait in host memory from a microbatch's forward to its backward."""
+"""Item of activations that stay in host memory from a microbatch's forward to its backward."""
 
 
 def host_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[HostMemory, ...]:
-    """Host memory of the nodes whose devices offload something, equal nodes together, the fullest
-    first.
+    """Host memory of the nodes with offloading devices, equal nodes merged, the fullest first.
 
-    A node needs the sum over its devices of each device's own peak: devices of one node do not peak
-    later than the sum says. Left out: host memory of a process itself (its Python, its libraries,
-    the driver's context), the data loader, and the page cache.
+    A node needs the sum of its devices' own peaks, an upper bound as devices of one node may peak
+    at different times. Left out: host memory of a process itself (its Python, its libraries, the
+    driver's context), the data loader, and the page cache.
     """
     if not may_offload(problem.runtime, program.plan):
         return ()
@@ -41,13 +38,14 @@ def host_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[
     if not devices_and_items:
         return ()
     names = list(dict.fromkeys(name for _, items in devices_and_items for name in items))
-    bytes_of_nodes, offloading_devices = _by_node(problem.cluster, devices_and_items, names)
-    return _equal_nodes_together(problem.cluster, names, bytes_of_nodes, offloading_devices)
+    bytes_of_nodes, offloading_devices = _bytes_by_node(problem.cluster, devices_and_items, names)
+    return _merge_equal_nodes(problem.cluster, names, bytes_of_nodes, offloading_devices)
 
 
 def may_offload(runtime: Runtime, plan: Plan) -> bool:
-    """True if a plan, or the runtime by itself, may keep anything in host memory: most do not, and
-    their devices are not examined.
+    """True if a plan or the runtime may keep anything in host memory.
+
+    Otherwise the plan's devices need not be examined.
     """
     if runtime.parameters_on_host or runtime.checkpoints_on_host or runtime.host_outputs:
         return True
@@ -60,7 +58,7 @@ def may_offload(runtime: Runtime, plan: Plan) -> bool:
 def _offloaded_bytes(
     program: Program, costs: StageCosts, device_class: DeviceClass
 ) -> dict[str, int]:
-    """Bytes in host memory of one device of a class, by item; items of zero bytes are left out."""
+    """Bytes in host memory of one device of a class, by item, without empty items."""
     items: dict[str, int] = {}
     for place in device_class.families:
         for name, values in costs.families[place].slices[0].host_bytes:
@@ -77,12 +75,12 @@ def _offloaded_bytes(
     return {name: size for name, size in items.items() if size}
 
 
-def _by_node(
+def _bytes_by_node(
     cluster: Cluster,
     devices_and_items: Sequence[tuple[Sequence[int], dict[str, int]]],
     names: list[str],
 ) -> tuple[IntArray, IntArray]:
-    """(nodes, items) bytes, and (nodes,) number of devices that offload something."""
+    """(nodes, items) offloaded bytes, and (nodes,) number of devices that offload."""
     nodes = sum(group.count for group in cluster.groups)
     bytes_of_nodes, offloading_devices = (
         np.zeros((nodes, len(names)), dtype=np.int64),
@@ -98,9 +96,7 @@ def _by_node(
 
 
 def nodes_of(cluster: Cluster, devices: IntArray) -> IntArray:
-    """The number of the node that each device is in; nodes are numbered as devices are, group by
-    group.
-    """
+    """(devices,) node number of each device; nodes are numbered group by group."""
     ends = np.array(group_ends(cluster), dtype=np.int64)
     group = np.searchsorted(ends, devices, side="right")
     sizes = np.array([node_group.kind.num_devices for node_group in cluster.groups], dtype=np.int64)
@@ -110,12 +106,10 @@ def nodes_of(cluster: Cluster, devices: IntArray) -> IntArray:
     return nodes
 
 
-def _equal_nodes_together(
+def _merge_equal_nodes(
     cluster: Cluster, names: list[str], bytes_of_nodes: IntArray, offloading_devices: IntArray
 ) -> tuple[HostMemory, ...]:
-    """One entry for nodes of one group with equal bytes, those that fill the largest share of their
-    host memory first.
-    """
+    """Merge nodes of one group with equal bytes, the fullest share of host memory first."""
     group = np.repeat(
         np.arange(len(cluster.groups)), [node_group.count for node_group in cluster.groups]
     )

@@ -1,4 +1,4 @@
-"""Simulate the step of a general plan for a problem: resolve, price, lower, simulate, add up."""
+"""Simulation of the step of a general plan: resolve, price, lower and simulate its tasks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Start and finish of every instance, in picoseconds, and its uncontended work."""
+    """Start and finish of every task instance, and its uncontended work, in picoseconds."""
 
     start: IntArray
     finish: IntArray
@@ -76,7 +76,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """End of the last task, in seconds."""
+        """Seconds from the step's start to the end of the last task."""
         return int(self.finish.max()) / PICOSECONDS_PER_SECOND
 
 
@@ -87,8 +87,8 @@ class SimulatedPlan:
     Args:
         program, costs, timeline: the tasks, their prices and their times.
         step_time_s: seconds, with jitter.
-        memory: of each class of devices.
-        host_memory: of nodes whose devices offload something, the fullest first.
+        memory: peak memory of each class of devices.
+        host_memory: host memory of nodes with offloading devices, the fullest first.
     """
 
     program: Program
@@ -101,9 +101,7 @@ class SimulatedPlan:
 
     @property
     def fits(self) -> bool:
-        """True if no class of devices needs more memory than its devices have, and no node more
-        host memory than it has.
-        """
+        """True if every device and every node's host memory has room."""
         return all(m.reserved <= m.capacity for m in self.memory) and self.fits_hosts
 
     @property
@@ -112,9 +110,7 @@ class SimulatedPlan:
         return not any(host.lacking for host in self.host_memory)
 
     def fits_in(self, capacity: float) -> bool:
-        """True if no device needs more than `capacity` bytes, and no node more host memory than it
-        has.
-        """
+        """True if no device needs more than `capacity` bytes, and host memory suffices."""
         return self.need <= capacity and self.fits_hosts
 
     @property
@@ -126,18 +122,18 @@ class SimulatedPlan:
 def lower(
     problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
 ) -> tuple[Program, StageCosts]:
-    """The Program of `plan`, and the costs of its tasks.
+    """Lower `plan` to the program of its tasks, and compute the costs of the tasks.
 
     Args:
-        unfolded: every device is a class of its own (a proof, or the exact form where replicas lie
-            unequally in nodes).
-        verified: the plan breaks no rule, as it was written out from a legal grid.
+        unfolded: True = every device is a class of its own (for a proof, or the exact form if
+            replicas lie unequally in nodes).
+        verified: True = the plan is known to break no rule, as it was written from a legal grid.
 
     Raises:
-        StrategyError: the plan breaks a rule, or has a feature that lowering leaves out.
+        StrategyError: the plan breaks a rule, or has a feature that lowering does not support.
     """
     problem = under(problem, plan.options)
-    laid_out = _laid_out(_LayoutQuestion.of(problem, plan, unfolded=unfolded, verified=verified))
+    laid_out = _resolved_plan(_LayoutKey.of(problem, plan, unfolded=unfolded, verified=verified))
     costs = price_stages(problem, plan, laid_out.stages, laid_out.kinds)
     shape = TaskShape(
         tied=costs.holders_of(laid_out.classes, tied=True),
@@ -152,17 +148,19 @@ def lower(
 
 
 def _blocks_sends(problem: Problem, classes: tuple[DeviceClass, ...], rows: ActionRows) -> bool:
-    """True if a rank computes nothing while it sends: not where actions are paired, which compute
-    while the other communicates.
+    """True if a rank computes nothing while it sends.
+
+    With paired actions a rank computes one action while the other communicates.
     """
     chunks = chunks_of(classes)
     return problem.runtime.blocks_sends(chunks if rows.overlapped is None else max(chunks, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _LayoutQuestion:
-    """A plan to be laid out; equal where all inputs of the layout are equal: fits, folds and
-    sensitivities ask for one plan at many prices.
+class _LayoutKey:
+    """Cache key of a plan's layout: equal for plans with equal inputs of the layout.
+
+    Fits, folds and sensitivities request the layout of one plan under many prices.
     """
 
     alike: Hashable
@@ -172,12 +170,14 @@ class _LayoutQuestion:
     verified: bool
 
     @staticmethod
-    def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _LayoutQuestion:
-        """The question for a plan: neither the place of its states nor the speed of links matters,
-        only the units that links join.
+    def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _LayoutKey:
+        """Build the key of a plan from its stages, orders, network units and rules.
+
+        Neither the placement of states nor the speed of links is part of the key, only the units
+        that links join.
         """
         units, kinds = plan_units(problem), _kind_ends(problem)
-        written = (
+        plan_key = (
             plan.devices,
             Same(plan.lanes),
             Same(plan.orders),
@@ -185,20 +185,20 @@ class _LayoutQuestion:
             shard_rules(plan).parties,
         )
         alike = (
-            written,
+            plan_key,
             Same(problem.model),
             problem.job,
             units,
             kinds,
             problem.runtime.p2p_scatter_gather,
         )
-        return _LayoutQuestion(
+        return _LayoutKey(
             alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _LaidOut:
+class _ResolvedPlan:
     """The parts of a plan on a cluster that do not depend on prices."""
 
     plan: Plan
@@ -210,7 +210,8 @@ class _LaidOut:
 
 
 @lru_cache(maxsize=8)
-def _laid_out(question: _LayoutQuestion) -> _LaidOut:
+def _resolved_plan(question: _LayoutKey) -> _ResolvedPlan:
+    """Resolve a plan's stages, edges, families and action rows, cached by their inputs."""
     problem, plan = question.problem, question.plan
     if not question.verified:
         require_valid(
@@ -230,7 +231,7 @@ def _laid_out(question: _LayoutQuestion) -> _LaidOut:
     require_room(actions, action_bytes=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
     rows = action_rows(plan)
     kinds = stage_kinds(problem, stages, summings)
-    return _LaidOut(
+    return _ResolvedPlan(
         plan=plan,
         stages=stages,
         edges=edges,
@@ -241,7 +242,8 @@ def _laid_out(question: _LayoutQuestion) -> _LaidOut:
 
 
 @lru_cache(maxsize=8)
-def _program(laid_plan: Same[_LaidOut], shape: TaskShape) -> Program:
+def _program(laid_plan: Same[_ResolvedPlan], shape: TaskShape) -> Program:
+    """Lower a resolved plan to its tasks, cached."""
     laid = laid_plan.value
     return lower_plan(
         laid.plan,
@@ -256,7 +258,7 @@ def _program(laid_plan: Same[_LaidOut], shape: TaskShape) -> Program:
 def summings_of(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
 ) -> tuple[Summing, ...]:
-    """The devices that sum each parameter, for all stages."""
+    """The gradient reductions of all stages: the devices that reduce each parameter."""
     islands = plan_units(problem)[0]
     return tuple(
         parameter_sums(
@@ -266,7 +268,7 @@ def summings_of(
 
 
 def _kind_ends(problem: Problem) -> tuple[int, ...]:
-    """The first device behind each kind of node; empty where there is one kind."""
+    """First device after each node group; empty if the cluster is uniform."""
     return () if problem.cluster.is_uniform else group_ends(problem.cluster)
 
 
@@ -277,12 +279,14 @@ def with_refined_families(
     edges: tuple[LaneEdge, ...],
     summings: tuple[Summing, ...],
 ) -> tuple[tuple[StageParts, ...], ...]:
-    """The stages with their families divided so that devices of one family hold as much and lie
-    alike on the network.
+    """Divide the families of all stages until devices of a family have equal costs.
+
+    Devices of one family hold as many parameters, have equal network placement and equal work.
     """
     job = problem.job
 
     def lengths(lane: int, segment: Segment) -> tuple[int, ...]:
+        """Tokens of each sequence slice in a segment of a lane."""
         length = job.tokens(segment.block.sequence) or job.sequence_length
         return slice_lengths(plan, lane, length=length)
 
@@ -355,7 +359,7 @@ def price_stages(
 def _family_costs(
     problem: Problem, plan: Plan, kind: StageKind, index: int, *, shape: Shape
 ) -> FamilyCosts:
-    """Costs of one family, cached for families with equal inputs."""
+    """Costs of one family of a stage kind, cached for families with equal inputs."""
     stage, unit = kind.first, network_unit(problem)
     base, device = stage.base, stage.families[index][0]
     place = base % unit if unit else base
@@ -384,7 +388,7 @@ def _family_costs(
     groups_from_stage = tuple([group.shifted(-base) for group in groups.values()])
     segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
     shards = _shard_key(plan, stage, [h for items in own_holdings.values() for h in items])
-    alike = (
+    cost_key = (
         shards,
         plan.lanes[stage.lane].slices,
         shape,
@@ -395,8 +399,8 @@ def _family_costs(
         groups_from_stage,
     )
     return _priced_family(
-        _FamilyQuestion(
-            alike=alike,
+        _FamilyKey(
+            alike=cost_key,
             problem=Same(problem),
             plan=plan,
             stage=stage,
@@ -408,9 +412,7 @@ def _family_costs(
 
 
 def _shard_key(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Hashable:
-    """A key that is equal where a device's states are shared alike, devices counted from the
-    stage's first.
-    """
+    """Key that is equal for stages with equal state sharding, relative to their first device."""
     rules = shard_rules(plan)
     if not rules.devices:
         return plan.shards
@@ -423,9 +425,10 @@ def _shard_key(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FamilyQuestion:
-    """A family to be priced; equal where the problem is the same and `alike` is equal, which holds
-    all else that its costs depend on, devices counted from the stage's first.
+class _FamilyKey:
+    """Cache key of a family's costs: equal if the problem and `alike` are equal.
+
+    `alike` holds all other inputs of the costs, with devices counted from the stage's first.
     """
 
     alike: Hashable
@@ -438,7 +441,8 @@ class _FamilyQuestion:
 
 
 @lru_cache(maxsize=4096)
-def _priced_family(family: _FamilyQuestion) -> FamilyCosts:
+def _priced_family(family: _FamilyKey) -> FamilyCosts:
+    """Costs of a family, cached by its key."""
     return family_costs(
         family.problem.value,
         family.plan,
@@ -453,8 +457,7 @@ def _priced_family(family: _FamilyQuestion) -> FamilyCosts:
 def simulate_plan(
     problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
 ) -> SimulatedPlan:
-    """Simulated step of a general plan (tier S): its step time and the memory of each class of
-    devices.
+    """Simulate the step of a general plan (tier S): step time and memory of each device class.
 
     Raises:
         StrategyError: as `lower`; or the order deadlocks (rule ``order.deadlock``).
@@ -471,7 +474,7 @@ def simulate_plan(
     start, finish, finished = simulate(*tasks)
     if finished != len(start):
         raise StrategyError(
-            "the order deadlocks: some action waits for one that stands behind it",
+            "the order deadlocks: some action waits for an action that stands after it",
             hint=(
                 "actions that share devices or collectives stand in one relative order in all rows"
                 if not _blocks_sends(problem, program.classes, program.rows)
@@ -499,7 +502,7 @@ def simulate_plan(
 
 
 def peak_flops(problem: Problem, devices: Sequence[int]) -> float:
-    """FLOP/s at which the devices compute together at most."""
+    """Sum of the peak FLOP/s of the devices."""
     counts = enumerate(counts_by_group(problem.cluster, devices))
     return sum(
         problem_machine(group_problem(problem, group)).peak * count
@@ -509,7 +512,7 @@ def peak_flops(problem: Problem, devices: Sequence[int]) -> float:
 
 
 def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
-    """The plan that a grid stands for, with the problem's model and batch."""
+    """The general plan of a grid, for the problem's model and batch."""
     return _plan_of(
         Same(problem.model), grid, problem.job.global_batch, lone_stages(problem.runtime)
     )
@@ -517,18 +520,17 @@ def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
 
 @lru_cache(maxsize=64)
 def _plan_of(model: Same[Model], grid: Grid, global_batch: int, lone: LoneStages) -> Plan:
+    """Cached `plan_of` for a model, grid, batch and lone ZeRO stages."""
     return plan_of(grid, model=model.value, global_batch=global_batch, lone=lone)
 
 
 def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
-    """Simulated step of a grid (tier S): of the plan that it stands for."""
+    """Simulate the step of the plan of a grid (tier S)."""
     return simulate_plan(problem, plan_of_grid(problem, grid), verified=True)
 
 
 def fits_hosts(problem: Problem, plan: Plan) -> bool:
-    """True if every node has host memory for the bytes that its devices offload under a plan; the
-    step is not simulated.
-    """
+    """True if every node has enough host memory for the offload of a plan, without simulation."""
     problem_with_options = under(problem, plan.options)
     return not may_offload(problem_with_options.runtime, plan) or not any(
         host.lacking for host in host_memory(problem_with_options, *lower(problem, plan))
@@ -538,9 +540,7 @@ def fits_hosts(problem: Problem, plan: Plan) -> bool:
 def footprint_of_grid(
     problem: Problem, grid: Grid
 ) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:
-    """The exact peak of each class of devices of a grid, and the host memory of its nodes, without
-    its step time.
-    """
+    """Exact peak memory of each device class of a grid and of its nodes, without step time."""
     problem_with_options, lowered = (
         under(problem, grid.options),
         lower(problem, plan_of_grid(problem, grid), verified=True),

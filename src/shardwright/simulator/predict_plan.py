@@ -1,6 +1,4 @@
-"""Predict the time and memory of a plan for a problem, the parts of its step, and the sources of
-the numbers.
-"""
+"""Prediction of a plan: time, memory, parts of the step, and the sources of the numbers."""
 
 from __future__ import annotations
 
@@ -40,17 +38,16 @@ from shardwright.units import format_bytes, format_seconds
 def predict_plan(
     problem: Problem, plan: Plan, result: SimulatedPlan | None = None, *, with_sources: bool = True
 ) -> Prediction:
-    """Prediction of one legal plan: step time, memory, parts of the step, and sources of the
-    numbers.
+    """Predict one legal plan: step time, memory, parts of the step, sources of the numbers.
 
-    Its `stages` are the device classes of the Program, each with its number of devices. The worst
-    device is the one that has the largest share of its memory filled: if that one fits, all do.
-    Model FLOPs are over the sum of the peaks of all devices that are in a stage; the others are
-    idle. The interval is that of the critical class's kind.
+    Its `stages` are the device classes of the program, each with its number of devices. The worst
+    device is the one that fills the largest fraction of its memory: if it fits, all do. The
+    denominator of MFU is the sum of the peaks of all devices that are in a stage; the other devices
+    are idle. The interval is that of the critical class's kind.
 
     Args:
-        result: the answer of `simulate_plan` for `plan`, if it is known already.
-        with_sources: also the sources of its numbers, which is a fifth of the work.
+        result: simulation of `plan`, if it is known already.
+        with_sources: also determine the sources of the numbers, a fifth of the work.
 
     Raises:
         StrategyError: as `simulate_plan`.
@@ -101,7 +98,7 @@ def predict_plan(
 
 
 def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
-    """Dollars and joules of a step of a simulated plan."""
+    """Dollars and joules of one step of a simulated plan."""
     working = working_devices(Same(simulated.program.stages))
     egress, tokens = egress_usd(problem, simulated), problem.job.tokens_per_step
     return spending_of(
@@ -110,9 +107,7 @@ def step_spending(problem: Problem, simulated: SimulatedPlan) -> Spending:
 
 
 def _full_bytes(problem: Problem, plan: Plan) -> int:
-    """Bytes that the fullest device would hold under the same plan if all parameters were trained;
-    0 where they are.
-    """
+    """Bytes of the fullest device if all parameters were trained; 0 if they are."""
     if problem.model.base is None:
         return 0
     return max(
@@ -122,7 +117,7 @@ def _full_bytes(problem: Problem, plan: Plan) -> int:
 
 
 def model_counts(model: Model) -> Counted:
-    """Parameter counts of a model, which its reader can compare with published ones."""
+    """Parameter counts of a model, for comparison with published counts."""
     return Counted(
         name=model.name,
         parameters=model.num_parameters,
@@ -135,7 +130,7 @@ def model_counts(model: Model) -> Counted:
 def _stages(
     problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]
 ) -> tuple[StageMemory, ...]:
-    """Memory of each class with the capacity and kind of its own devices, where devices differ."""
+    """Memory of each device class with its own capacity and kind, if the cluster is mixed."""
     if problem.cluster.is_uniform:
         return tuple(replace(class_memory, capacity=0) for class_memory in memory)
     names = kind_names(problem.cluster)
@@ -151,20 +146,19 @@ def kind_memory(problem: Problem, kind: int) -> int:
 
 
 def _node_group_of(problem: Problem, device: int) -> int:
+    """Number of the node group of a device."""
     return 0 if problem.cluster.is_uniform else kind_of(problem.cluster, device)
 
 
 def predict(
     problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True
 ) -> Prediction:
-    """Prediction of one legal grid: of the plan that it stands for."""
+    """Predict one legal grid, as the general plan of the grid."""
     return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
 
 
 def _sources(problem: Problem, plan: Plan, simulated: SimulatedPlan) -> tuple[Source, ...]:
-    """Sources of every kind of node that the plan uses, each once; then those of its kernels'
-    seconds.
-    """
+    """Sources of the cluster, of every kind of node that the plan uses, and of kernel seconds."""
     used = [
         group
         for group, count in enumerate(
@@ -190,9 +184,7 @@ def _sources(problem: Problem, plan: Plan, simulated: SimulatedPlan) -> tuple[So
 
 
 def _quantised_checkpoint(problem: Problem) -> tuple[Source, ...]:
-    """The assumption that a model whose checkpoint is quantised is trained with weights in the
-    job's own format.
-    """
+    """Source of the assumption that a quantised checkpoint is trained in the job's own format."""
     stored = problem.model.stored
     if stored is None:
         return ()
@@ -221,8 +213,9 @@ _ACROSS_VENDORS: Final = Origin(
 
 
 def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
-    """The assumption of one collective library for groups over devices of several vendors, whose
-    own libraries do not span two.
+    """Source of the assumption that one collective library spans several vendors.
+
+    The vendors' own libraries do not span two vendors.
     """
     if len(vendors) < 2:
         return ()
@@ -231,7 +224,7 @@ def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
 
 
 def _with_accelerator(problem: Problem, kind: int, source: Source) -> Source:
-    """A source with the name of its accelerator, where devices are of several kinds."""
+    """Prefix a source with its accelerator's name if the cluster has several kinds."""
     accelerators = {group.kind.accelerator.name for group in problem.cluster.groups}
     if len(accelerators) == 1:
         return source
@@ -241,8 +234,9 @@ def _with_accelerator(problem: Problem, kind: int, source: Source) -> Source:
 
 
 def _kernel_sources(problem: Problem, simulated: SimulatedPlan) -> tuple[Source, ...]:
-    """One source a family of kernels: the share of its seconds that each table, fit or assumption
-    gave; the origin is the largest share's.
+    """One source for each kernel family: the fractions of its seconds by table, fit, assumption.
+
+    The origin is that of the largest fraction.
     """
     return tuple(
         Source(
@@ -258,9 +252,7 @@ def _kernel_sources(problem: Problem, simulated: SimulatedPlan) -> tuple[Source,
 
 
 def problem_sources(problem: Problem) -> tuple[Source, ...]:
-    """Rates and sizes of the (first kind of) node that every prediction rests on, with the source
-    of each.
-    """
+    """Rates and sizes of the first kind of node that every prediction uses, with their sources."""
     node, machine = problem.cluster.node, problem_machine(problem)
     device = node.accelerator
     gemm = machine.gemm
@@ -310,7 +302,7 @@ def problem_sources(problem: Problem) -> tuple[Source, ...]:
 
 
 def _attention_curve(machine: Machine) -> tuple[Source, ...]:
-    """The curve of the attention kernel's generation, where no measured table replaces it."""
+    """Source of the attention kernel's rate curve, unless a measured table replaces the curve."""
     if attention_is_tabled(machine.accelerator, machine.attention):
         return ()
     curve = ", ".join(f"{length}: {share}" for length, share in machine.attention.forward)
@@ -324,4 +316,5 @@ def _attention_curve(machine: Machine) -> tuple[Source, ...]:
 
 
 def _link_text(bandwidth: float, latency: float) -> str:
+    """Text of a link's bandwidth in GB/s and its latency."""
     return f"{bandwidth / 1e9:.4g} GB/s, {format_seconds(latency)}"

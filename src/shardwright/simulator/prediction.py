@@ -1,4 +1,4 @@
-"""The prediction of one strategy: its time, memory, parts, sources and interval as data."""
+"""The prediction of one strategy as data: time, memory, parts, sources and interval."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.units import format_bytes
 
 OUTSIDE = ("communication", "context")
-"""Items of a stage's memory that its framework's allocator does not know."""
+"""Items of a stage's memory outside the framework's caching allocator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageMemory:
-    """Memory of one device of a pipeline rank, in bytes.
+    """Memory in bytes of one device of a pipeline rank, by item.
 
     Args:
         rank: pipeline rank.
-        devices: number of devices that look the same.
+        devices: number of devices with the same memory.
         layers: text such as ``embed + 7 layers``.
-        kind: name of these devices' kind where kinds differ, as in `KindTimes`; empty = they do
-            not.
+        kind: name of these devices' kind, as in `KindTimes`; empty if all kinds are the same.
         items: (name, bytes): parameters, gradients, optimizer, workspace, activations, logits and
             temporary, which are allocated at the peak; fragmentation, which the allocator holds
-            beyond them; communication and context, outside of it.
+            beyond them; communication and context, outside the allocator.
         allocated: peak of the bytes that are allocated at once.
         reserved: all bytes that the device holds for the program, the sum of the items.
-        capacity: bytes that these devices have, where devices differ (0 = the prediction's).
+        capacity: memory bytes of these devices in a mixed cluster (0 = the prediction's capacity).
     """
 
     rank: int
@@ -40,26 +39,23 @@ class StageMemory:
 
     @property
     def allocator_bytes(self) -> int:
-        """Bytes that the caching allocator holds (torch's reserved): all but the items outside of
-        it.
-        """
+        """Bytes that the caching allocator holds (PyTorch's reserved memory)."""
         return self.reserved - sum(size for name, size in self.items if name in OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Host memory that a plan needs in one node, in bytes: the sum over the node's devices of the
-    bytes that each offloads.
+    """Host memory in bytes that a plan needs in one node, summed over the node's devices.
 
     Args:
-        node: the first of the nodes that look the same, counted from 0.
-        nodes: number of nodes that look the same.
-        devices: devices of the node that offload something.
-        kind: name of the node's kind where nodes differ; empty = they do not.
-        items: (name, bytes): optimizer (states), gradients (the copy that the host updates with),
+        node: number of the first of the equal nodes, from 0.
+        nodes: number of equal nodes.
+        devices: number of the node's devices that offload something.
+        kind: name of the node's kind; empty if all nodes are the same.
+        items: (name, bytes): optimizer (states), gradients (the copy with which the host updates),
             parameters, buffers, which live through the step, and activations at their peak.
         need: the sum of the items.
-        capacity: bytes of the node's host memory; 0 = not stated, and no need is too much.
+        capacity: bytes of the node's host memory; 0 = not stated, and every need fits.
     """
 
     node: int
@@ -72,16 +68,15 @@ class HostMemory:
 
     @property
     def lacking(self) -> int:
-        """Bytes by which the need exceeds the capacity; 0 = it fits."""
+        """Bytes by which the need exceeds the capacity; 0 if it fits."""
         return max(self.need - self.capacity, 0) if self.capacity else 0
 
 
 def host_lack(hosts: tuple[HostMemory, ...]) -> str:
-    """Text of the nodes whose host memory does not fit, by how much and for which item; empty = all
-    fit.
+    """Text of the nodes with too little host memory, the missing bytes and the largest item.
 
-    ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8 GiB, 197.1 GiB of it optimizer;
-    has 64.00 GiB)``
+    Empty if all fit. For example ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8
+    GiB, 197.1 GiB of it optimizer; has 64.00 GiB)``.
     """
     host = max(hosts, key=lambda memory: memory.lacking, default=None)
     if host is None or not host.lacking:
@@ -101,11 +96,11 @@ class KindTimes:
     """Busy and waiting seconds of the mean device of a kind, on a cluster of several kinds.
 
     Args:
-        name: name of the accelerator, and its zone where there are several.
-        devices: devices of the kind that are in a stage.
+        name: name of the accelerator, and its zone if there are several.
+        devices: number of devices of the kind that are in a stage.
         busy_s: seconds in which its compute stream runs something.
-        waits_s: (cause, seconds) of the rest: a kind that computes meanwhile, or the links; jitter
-            left out.
+        waits_s: (cause, seconds) of the remaining seconds: a kind that computes meanwhile, or the
+            links; jitter left out.
     """
 
     name: str
@@ -116,7 +111,7 @@ class KindTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """One reason for a wider interval, and how much of it (0 to 1) a prediction has."""
+    """A reason for a wider prediction interval, and its share (0 to 1) in this prediction."""
 
     name: str
     share: float
@@ -124,7 +119,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Origin of a number that went into the prediction."""
+    """A number that the prediction used, as text, with its origin."""
 
     quantity: str
     value: str
@@ -133,14 +128,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Parameter counts of the model that was planned, so that a wrong model is noticed.
+    """Parameter counts of the planned model, by which a reader can notice a wrong model.
 
     Args:
-        name: the model's own name, whatever it was called by.
-        parameters: all that are stored.
-        active: those that one token multiplies with.
-        trainable: those with a gradient.
-        unread: fields of its configuration that nothing reads.
+        name: the model's own name.
+        parameters: all stored parameters.
+        active: parameters with which one token is multiplied.
+        trainable: parameters with a gradient.
+        unread: fields of the model's configuration that nothing reads.
     """
 
     name: str
@@ -152,29 +147,31 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Time and memory of one step.
+    """Predicted time and memory of one training step.
 
     Args:
-        model: the model that was planned.
-        cluster: its devices, nodes and scale-up domains in words.
+        model: parameter counts of the planned model.
+        cluster: text of its devices, nodes and scale-up domains.
         step_time_s: seconds.
         interval_s: 80 % interval (low, high).
-        devices: devices of the plan.
-        idle_devices: devices of the cluster that the plan leaves idle.
-        tokens_per_s, tokens_per_s_per_device: of text tokens, a device of the plan.
+        devices: number of devices of the plan.
+        idle_devices: number of devices of the cluster that the plan leaves idle.
+        tokens_per_s, tokens_per_s_per_device: text tokens a second, of the plan and per device of
+            it.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full
             square.
-        allocated_bytes, reserved_bytes: worst device.
+        allocated_bytes, reserved_bytes: memory of the fullest device.
         capacity_bytes: bytes that a device has for the program.
-        fits: every device has room for all its bytes, and every node's host memory for the bytes
-            that its devices offload.
-        full_bytes: reserved by the fullest device where all parameters are trained; 0 = they are.
-        stages: one a pipeline rank.
-        host_memory: of nodes whose devices offload something, the fullest first.
-        breakdown_s: (name, seconds) of the critical device, tiling the step.
-        sources: numbers behind it.
-        doubts: reasons that widen its interval.
-        kinds: of the devices in a stage, where the cluster has several.
+        fits: True if every device has room for all its bytes, and every node's host memory for the
+            bytes that its devices offload.
+        full_bytes: reserved bytes of the fullest device if all parameters were trained; 0 = they
+            are.
+        stages: memory of each pipeline rank.
+        host_memory: host memory of nodes with offloading devices, the fullest first.
+        breakdown_s: (name, seconds) of the parts of the critical device's step, which add up to it.
+        sources: numbers that the prediction used.
+        doubts: reasons that widen the interval.
+        kinds: times of each kind of device, if the cluster has several.
         spending: dollars and joules of a step.
     """
 

@@ -1,4 +1,4 @@
-"""The trace of a simulated step: the spans of each device of a general plan, with their times."""
+"""The trace of a simulated step: the timed spans of each device of a general plan."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ _TRACKS = {
     Stream.SYNC: Track.SYNC,
 }
 _IN_USE = frozenset({"activations", "logits", "temporary"})
-"""Items of memory that come and go in a step."""
+"""Items of memory that are allocated and freed within a step."""
 
 
 def simulated_trace(
     simulated: SimulatedPlan, *, plan: str, devices: Sequence[int] = ()
 ) -> StepTrace:
-    """The trace of the simulated step: spans of its devices, and the bytes that they hold.
+    """Trace of the simulated step: spans of the chosen devices, and their memory over time.
 
-    Bytes held are those that a device has all the time and the activations that its microbatches
-    keep; left out are the logits and the bytes that a layer needs while it runs, which
-    `StageMemory` counts once.
+    The memory is the bytes that a device always has plus the activations that its microbatches
+    keep. The logits and the bytes that a layer needs while it runs are left out; `StageMemory`
+    counts them once.
 
     Args:
-        plan: its name.
+        plan: name of the plan.
         devices: devices to trace; none = the first of each class, which stands for the whole class.
 
     Raises:
         UsageError: a device runs nothing in this plan.
-        ResourceError: this machine has not the memory for so many tasks.
+        ResourceError: this machine does not have the memory for so many tasks.
     """
     program = simulated.program
     chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices.first for c in program.classes))
@@ -94,7 +94,7 @@ def simulated_trace(
 
 
 def _spans(simulated: SimulatedPlan, number: int, *, device: int) -> list[Span]:
-    """The tasks of a class as spans of one of its devices."""
+    """Spans of one device: the tasks of its class with start, end and track."""
     program, instances, timeline = (
         simulated.program,
         simulated.program.instances,
@@ -134,9 +134,7 @@ def _spans(simulated: SimulatedPlan, number: int, *, device: int) -> list[Span]:
 
 
 def _receiving_chunk(program: Program, task: int, template: Template) -> int:
-    """The chunk that a message is for: of the action that waits for it and takes its microbatch; -1
-    for a task that is no message.
-    """
+    """Chunk whose action receives a message; -1 if the task sends no message."""
     receiving_kinds = CONSUMERS.get(template.kind.name, ())
     instances = program.instances
     successors = (
@@ -159,9 +157,7 @@ def _receiving_chunk(program: Program, task: int, template: Template) -> int:
 
 
 def _waiting_share(program: Program, costs: StageCosts, template: Template) -> float:
-    """Share of an action in which its kernels wait for collectives, or for slower devices that they
-    meet in them.
-    """
+    """Fraction of an action in which its kernels wait for collectives or slower devices."""
     if template.kind > TaskKind.R:
         return 0.0
     family_of = {
@@ -169,20 +165,20 @@ def _waiting_share(program: Program, costs: StageCosts, template: Template) -> f
     }
 
     def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float, float]:
-        """(seconds; of them tokens on their way, products, and seconds of its own kernels)."""
-        step, which = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
+        """Seconds of an action: total, expert all-to-all, GEMM and attention, own kernels."""
+        step, task_kind = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
         seconds = costs.seconds(
-            lane, chunk, family_of[lane, chunk], part, which, early=template.early
+            lane, chunk, family_of[lane, chunk], part, task_kind, early=template.early
         )
         exposed, routed, products = (
-            min(part(step, which), seconds)
+            min(part(step, task_kind), seconds)
             for part in (exposed_seconds, routed_seconds, product_seconds)
         )
         return (
             seconds,
             routed,
             products,
-            max(action_seconds(step, which, early=template.early) - exposed, 0.0),
+            max(action_seconds(step, task_kind, early=template.early) - exposed, 0.0),
         )
 
     own_action = spent(template.lane, template.chunk, int(template.kind), template.slice)
@@ -199,7 +195,7 @@ def _waiting_share(program: Program, costs: StageCosts, template: Template) -> f
 def _memory_samples(
     simulated: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int
 ) -> list[Sample]:
-    """Bytes that a device holds over time, as samples."""
+    """Bytes that a device holds over time, one sample for each change."""
     program = simulated.program
     device_class = program.classes[number]
     constant_bytes = sum(
@@ -226,7 +222,7 @@ def _memory_samples(
             ]
             changes.append((begin if change > 0 else end, change))
     samples, bytes_held = [Sample(device=device, time_s=0.0, held=constant_bytes)], constant_bytes
-    # Bytes that are released at an instant are free for tensors that are kept from then on.
+    # Bytes that are released at an instant can be reused at the same instant.
     for time, change in sorted(changes):
         bytes_held += change
         samples.append(Sample(device=device, time_s=time, held=bytes_held))

@@ -19,11 +19,11 @@ from shardwright.simulator.plan_simulation import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
 UNEVEN = "uneven"
-"""Waiting, inside blocking collectives, for devices of the same stage that have more to do."""
+"""Waiting, inside blocking collectives, for devices of the same stage with more work."""
 
 _ROWS = {int(TaskKind.F): 0, int(TaskKind.B): 1, int(TaskKind.I): 1}
-"""Which row of `StepCosts.parts` an action counts for: I stands for the whole backward, whose rest
-is W."""
+"""Row of `StepCosts.parts` for each kind of action: I stands for the whole backward, whose rest is
+W."""
 
 _ROUTED = PARTS[EP]
 """Parts that another action's kernels may hide."""
@@ -31,7 +31,7 @@ _ROUTED = PARTS[EP]
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Kind and class of each task, and whether it is an action on the compute stream."""
+    """Kind and class of each task, and True for actions on the compute stream."""
 
     kind: IntArray
     klass: IntArray
@@ -39,6 +39,7 @@ class _Columns:
 
 
 def _columns(program: Program) -> _Columns:
+    """Kind, class and action flag of each task of a program."""
     kind, klass = (
         column[program.instances.template]
         for column in (program.templates.kind, program.templates.klass)
@@ -47,11 +48,12 @@ def _columns(program: Program) -> _Columns:
 
 
 def critical_class(simulated: SimulatedPlan) -> int:
-    """The class of devices whose actions take longest in all; the first of equal ones."""
+    """Number of the device class whose actions take longest in total; the first if equal."""
     return _critical_of(simulated, _columns(simulated.program))
 
 
 def _critical_of(simulated: SimulatedPlan, tasks: _Columns) -> int:
+    """Number of the device class with the most busy picoseconds on the compute stream."""
     busy_time = np.zeros(len(simulated.program.classes), dtype=np.int64)
     np.add.at(
         busy_time,
@@ -62,13 +64,12 @@ def _critical_of(simulated: SimulatedPlan, tasks: _Columns) -> int:
 
 
 def breakdown(simulated: SimulatedPlan) -> tuple[tuple[str, float], ...]:
-    """(name, seconds) of each part of the step on the critical class of devices; the parts add up
-    to the step.
+    """(name, seconds) of each part of the step on the critical class; the parts add up to the step.
 
-    The critical class is the one whose actions take longest. Parts: kernels by family, exposed
-    communication by axis, recompute, slowdown by shared links and multiprocessors, waiting for the
-    pipeline (bubble), gathers and reductions that nothing hides, the update, jitter, and `UNEVEN`
-    where a stage's devices have unequal work.
+    The critical class is the device class whose actions take longest. Parts: kernels by family,
+    exposed communication by axis, recompute, slowdown by shared links and multiprocessors, waiting
+    for the pipeline (bubble), gathers and reductions that nothing hides, the update, jitter, and
+    `UNEVEN` if a stage's devices have unequal work.
     """
     program, timeline, costs = simulated.program, simulated.timeline, simulated.costs
     tasks = _columns(program)
@@ -101,7 +102,7 @@ def breakdown(simulated: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     parts["bubble"] = max(update_start - spent_in_actions - exposed, 0) / PICOSECONDS_PER_SECOND
     parts["jitter"] = simulated.step_time_s - ends / PICOSECONDS_PER_SECOND
     parts[UNEVEN] = uneven
-    # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
+    # Rounding to picoseconds leaves less than a nanosecond; the largest part absorbs it.
     largest = max(parts, key=lambda n: parts[n])
     parts[largest] += simulated.step_time_s - sum(parts.values())
     return tuple(
@@ -112,11 +113,11 @@ def breakdown(simulated: SimulatedPlan) -> tuple[tuple[str, float], ...]:
 
 
 def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
-    """Add the priced parts of the class's actions to `parts`; return the seconds that those actions
-    wait for slower devices of their stage.
+    """Add the priced seconds of a class's actions to `parts`; return their stage waits.
 
-    Of a pair that runs overlapped the kernels count in full, and tokens on their way to experts
-    only as far as they outlast them.
+    Stage waits are the seconds that the actions wait for slower devices of their stage. Of an
+    overlapped pair the kernels count in full, and expert all-to-all only as far as it outlasts
+    them.
     """
     costs, templates = simulated.costs, simulated.program.templates
     family_of = {
@@ -129,9 +130,7 @@ def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, flo
     def action(
         lane: int, chunk: int, kind: int, part: int, early: bool
     ) -> tuple[float, float, float, float]:
-        """(seconds; of them tokens on their way, products and attention, and waiting for other
-        devices).
-        """
+        """Seconds of an action: total, expert all-to-all, GEMM and attention, stage waits."""
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
         step = costs.step(*place, part)
@@ -143,7 +142,7 @@ def _add_priced_parts(simulated: SimulatedPlan, klass: int, parts: dict[str, flo
 
     @cache
     def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
-        """Seconds of the parts of F and of B."""
+        """Seconds of the parts of the forward and of the backward pass of a chunk."""
         rows: list[list[float]] = (
             costs.step(lane, chunk, family_of[lane, chunk], part).parts[:, 0].tolist()
         )

@@ -1,6 +1,4 @@
-"""The 80 % interval of a step time, from the errors of predictions on runs that no constant was
-fitted to.
-"""
+"""The 80 % interval of a predicted step time, from errors on runs held out of the fits."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ from shardwright.simulator.prediction import Doubt
 
 EXPOSED: Final = ("tp", "cp", "ep", "sharding")
 NEARLY_FULL: Final = 0.8
-"""Above it the caching allocator may have to give memory back and ask again."""
+"""Memory fraction above which the caching allocator may have to free blocks and allocate again."""
 UNSEEN: Final = "device without runs"
-"""No constant of the device's family was fitted to runs."""
+"""Doubt of a device without any constant that was fitted to measured runs."""
 
 
 COEFFICIENTS: Final[dict[str, float]] = {
@@ -34,19 +32,18 @@ COEFFICIENTS: Final[dict[str, float]] = {
     "device new to the framework": 0.0434,
     "memory nearly full": 0.0,
 }
-"""Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on
+"""Half-width of ln(predicted / measured) for a share of 1 of each doubt, by quantile regression on
 held-out rows (`tools/`)."""
 
 
 def doubts(
     problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0
 ) -> tuple[Doubt, ...]:
-    """Reasons that widen a prediction's interval, largest share first; those of share 0 are left
-    out.
+    """Reasons that widen a prediction's interval, by descending share, without shares of 0.
 
     Args:
         parts: seconds of the step by name, see `breakdown`.
-        full: share of the memory that the fullest device holds.
+        full: fraction of its memory that the fullest device holds.
     """
     device, runtime = problem.cluster.node.accelerator, problem.runtime
     evidence_of_rates = [g.origin.evidence for g in device.gemm if g.dtype is problem.job.compute]
@@ -84,6 +81,9 @@ def doubts(
 
 
 def interval(step_s: float, present_doubts: tuple[Doubt, ...]) -> tuple[float, float]:
-    """(low, high) seconds: step / e^h to step x e^h, h = sum of coefficient x share."""
+    """(low, high) seconds of the 80 % interval: step / e^h to step x e^h.
+
+    h is the sum of coefficient x share over the doubts.
+    """
     half = sum(COEFFICIENTS[d.name] * d.share for d in present_doubts)
     return step_s * exp(-half), step_s * exp(half)

@@ -26,7 +26,7 @@ from shardwright.search.exact.plan_shapes import plan_of_stages, shape_tasks
 from shardwright.search.exact.stage_options import chain_blocks, together
 from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
 from shardwright.search.exact.stage_split_trees import (
-    Node,
+    CutNode,
     TreeSpace,
     labelled_trees,
     split_on,
@@ -292,17 +292,19 @@ def test_a_plan_whose_offloaded_states_exceed_the_host_is_not_found() -> None:
 def test_trees_by_hand() -> None:
     one = TreeSpace(dims=(Dim.BATCH,), weights=(1,), depth=2)
     assert list(labelled_trees((1,), one)) == [0]
-    assert list(labelled_trees((2,), one)) == [Node(dim=Dim.BATCH, weights=(1, 1), children=(0, 0))]
+    assert list(labelled_trees((2,), one)) == [
+        CutNode(dim=Dim.BATCH, weights=(1, 1), children=(0, 0))
+    ]
     # b{b, .}, b{., b} and b3
     assert len(list(labelled_trees((3,), one))) == 3
     # 2:1 over two unlike devices: either takes the larger share
     assert len(list(labelled_trees((1, 1), replace(one, weights=(2,))))) == 2
     everything = list(labelled_trees((2, 1), TreeSpace()))
     assert len(set(everything)) == len(everything)
-    nested = Node(
+    nested = CutNode(
         dim=Dim.BATCH,
         weights=(2, 1),
-        children=(Node(dim=Dim.HEADS, weights=(1, 1), children=(0, 0)), 1),
+        children=(CutNode(dim=Dim.HEADS, weights=(1, 1), children=(0, 0)), 1),
     )
     split = split_on(nested, ((3, 4), (1,)))
     assert split is not None
@@ -311,7 +313,7 @@ def test_trees_by_hand() -> None:
 
 def test_cuts_that_a_class_lacks_are_copies() -> None:
     operators = tuple(o for block in model_of("llama-3-8b", 1).blocks for o in block.operators)
-    heads = split_on(Node(dim=Dim.HEADS, weights=(1, 1), children=(0, 0)), ((0, 1),))
+    heads = split_on(CutNode(dim=Dim.HEADS, weights=(1, 1), children=(0, 0)), ((0, 1),))
     dims = {
         p.select.classes: p.split.dim
         for p in tree_placements(heads, operators)

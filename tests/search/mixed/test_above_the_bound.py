@@ -198,7 +198,7 @@ def grids_of(problem: Problem, pool: Pool) -> list[Bounded]:
     own, space, facts = space_alone(problem, task)
     capacity = own.cluster.node.accelerator.memory_bytes
     found = []
-    for row in space.rows():
+    for row in space.option_parts():
         for meshes in (full_meshes(row, facts), idle_meshes(row, facts)):
             found.append(
                 bound_space(under(own, row.chosen), row, facts, capacity=capacity, meshes=meshes)

@@ -24,7 +24,7 @@ from shardwright.job.critical_batch import (
 )
 from shardwright.progress import Progress
 from shardwright.search.grid.find_best_grid import find
-from shardwright.search.repeated_search import Batches, Scaling, Trial
+from shardwright.search.repeated_search import Batches, ScalingTable, Trial
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 from shardwright.units import format_count, format_parameters
@@ -52,7 +52,7 @@ def powers_between(low: int, high: int) -> tuple[int, ...]:
 
 def scaling(
     request: Request, *, devices: Sequence[int], progress: Progress | None = None
-) -> Scaling:
+) -> ScalingTable:
     """The best plans with the same batch on the first `devices` devices of the request's cluster,
     for each of these numbers, and the knee of efficiency.
 
@@ -82,7 +82,7 @@ def scaling(
             f"on up to {max(devices):,} devices: {trials[-1].why}",
             hint="more devices; `plan` says more",
         )
-    return Scaling(
+    return ScalingTable(
         trials=trials,
         knee=max(feasible, key=lambda trial: trial.tokens_per_s**2 / trial.devices).devices,
     )

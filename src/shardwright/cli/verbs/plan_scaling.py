@@ -29,7 +29,7 @@ from shardwright.report.screens.scaling_screen import (
     render_scaling,
     scaling_document,
 )
-from shardwright.search.repeated_search import Scaling
+from shardwright.search.repeated_search import ScalingTable
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation
 
@@ -103,7 +103,7 @@ def show_scaling(
     )
 
 
-def _knee_line(table: Scaling) -> str:
+def _knee_line(table: ScalingTable) -> str:
     """The line of ``--quiet``: the number of devices at the knee, and their plan."""
     knee = next(trial.simulation for trial in table.trials if trial.devices == table.knee)
     assert knee is not None

@@ -19,7 +19,7 @@ from shardwright.program.stages.stage_segments import StageParts
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
-    """The edges between the stages of a lane, with their messages."""
+    """The edges between the stages of a lane, with their forward and backward messages."""
     model, job = problem.model, problem.job
     islands = plan_units(problem)[0]
     edges = []
@@ -34,9 +34,9 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
             min(ends[0].base, ends[1].base), (stage.devices.last for stage in ends)
         )
         placed = [(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)]
-        alike = (edge.run, edge.operator, islands_seen.first, islands_seen.size, *placed)
-        if alike not in messages_of_form:
-            messages_of_form[alike] = edge_messages(
+        form_key = (edge.run, edge.operator, islands_seen.first, islands_seen.size, *placed)
+        if form_key not in messages_of_form:
+            messages_of_form[form_key] = edge_messages(
                 *ends,
                 segments=segments,
                 extents=edge_extents(edge, model=model),
@@ -44,6 +44,6 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
                 islands=islands,
                 minimal=problem.runtime.p2p_scatter_gather,
             )
-        forward, backward = [counted_from(messages, base) for messages in messages_of_form[alike]]
+        forward, backward = [counted_from(messages, base) for messages in messages_of_form[form_key]]
         edges.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
     return tuple(edges)

@@ -15,7 +15,7 @@ from shardwright.report.screens.plan_screen import head, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.answer_summary import request_lines
 from shardwright.search.compared_strategy import Compared
-from shardwright.search.repeated_search import Batches, Scaling, Trial
+from shardwright.search.repeated_search import Batches, ScalingTable, Trial
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.units import format_count, format_percent
 
@@ -27,7 +27,7 @@ KNEE_TEXT: Final = (
 CHOSEN: Final = "<- chosen"
 
 
-def scaling_document(found: Scaling, costs: Sequence[Compared]) -> dict[str, Any]:
+def scaling_document(found: ScalingTable, costs: Sequence[Compared]) -> dict[str, Any]:
     """``plan --devices A..B --json``."""
     return {
         "knee_devices": found.knee,
@@ -40,7 +40,7 @@ def scaling_document(found: Scaling, costs: Sequence[Compared]) -> dict[str, Any
     }
 
 
-def render_scaling(found: Scaling, costs: Sequence[Compared]) -> RenderableType:
+def render_scaling(found: ScalingTable, costs: Sequence[Compared]) -> RenderableType:
     """A row for each number of devices, with the knee marked; days and dollars where `costs` has
     them.
     """
@@ -71,7 +71,7 @@ def render_scaling(found: Scaling, costs: Sequence[Compared]) -> RenderableType:
     )
 
 
-def _scaled(trial: Trial, found: Scaling, paid: dict[int, Compared]) -> tuple[str, ...]:
+def _scaled(trial: Trial, found: ScalingTable, paid: dict[int, Compared]) -> tuple[str, ...]:
     blanks = ("-",) * (5 if paid else 3)
     if trial.simulation is None:
         return (f"{trial.devices:,}", *blanks, "", f"no plan: {trial.why}")

@@ -11,7 +11,7 @@ from shardwright.files.stored_documents import prediction_document
 from shardwright.report.screens.plan_screen import part_name, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.answer_summary import answer_line, misfit_text, verdict
-from shardwright.search.grid.locate_grid import Fate, Placed
+from shardwright.search.grid.locate_grid import Fate, LocatedGrid
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.search.strategy_difference import Beside, Why, missing_bytes
 from shardwright.strategy.rule_violations import Violation
@@ -134,7 +134,7 @@ def faster(change: float) -> str:
     )
 
 
-def placed_text(placed: Placed) -> str:
+def placed_text(placed: LocatedGrid) -> str:
     """The fate of a strategy in the search, in a line."""
     return _FATES[placed.fate].format(reason=placed.reason, bound=format_seconds(placed.bound_s))
 

@@ -1,5 +1,6 @@
-"""Best-first walk of an exact search over shapes, and over the orders of one shape by their
-longest paths.
+"""Best-first search of the exact space: shapes by their bounds, then the orders of each shape.
+
+A shape is a plan without its order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 @dataclass(slots=True)
 class Best:
-    """The best member so far."""
+    """The fastest plan found so far, and its step seconds."""
 
     seconds: float = inf
     plan: Plan | None = None
@@ -37,32 +38,31 @@ def best_first(
     words: str,
     progress: Progress | None,
 ) -> tuple[IntArray, float]:
-    """Look at shapes in the order of their bounds, until no other shape can be better or the time
-    limit passes.
+    """Evaluate shapes by ascending bound until no other can be faster or the time limit passes.
 
     Args:
-        bounds: (shapes,) seconds that no order of a shape is below.
-        look: renews `best` by the shape with that number.
-        floor: seconds that no member without a bound of its own is below.
-        words: what is done, for `progress`.
+        bounds: (shapes,) seconds that no order of a shape can beat.
+        look: evaluates the shape with a number and updates `best`.
+        floor: seconds that no member without a bound of its own can beat.
+        words: name of the search phase for `progress`.
 
     Returns:
-        The shapes that nobody looked at, and the seconds that no member is below which nobody
-        looked at; at least those of the best if all were.
+        Numbers of the shapes that were not evaluated, and a lower bound in seconds of all members
+        that were not evaluated (`floor` if all were).
     """
-    # In the order of their bounds, all shapes behind one that cannot be better have bounds at least
-    # as large, so its bound holds for all of them.
-    turn = np.argsort(bounds, kind="stable")
-    for place, at in enumerate(turn):
-        if bounds[at] >= best.seconds or limit.ends(found=best.plan is not None):
-            return turn[place:], min(floor, float(bounds[at]))
-        look(int(at))
+    # All shapes after a shape that cannot be better have bounds at least as large, so its bound
+    # holds for all of them.
+    by_bound = np.argsort(bounds, kind="stable")
+    for rank, shape in enumerate(by_bound):
+        if bounds[shape] >= best.seconds or limit.ends(found=best.plan is not None):
+            return by_bound[rank:], min(floor, float(bounds[shape]))
+        look(int(shape))
         if progress is not None:
-            said = progress_text(
-                words, best_s=best.seconds, lower_s=min(floor, float(bounds[at])), limit=limit
+            message = progress_text(
+                words, best_s=best.seconds, lower_s=min(floor, float(bounds[shape])), limit=limit
             )
-            progress(said, place + 1, len(turn))
-    return turn[:0], floor
+            progress(message, rank + 1, len(by_bound))
+    return by_bound[:0], floor
 
 
 def run_orders(
@@ -75,13 +75,12 @@ def run_orders(
     plan_of: Callable[[IntArray], Plan],
     fits: Callable[[Plan], bool],
 ) -> None:
-    """Compute the longest paths of all orders of a shape, then simulate those whose path is below
-    the best.
+    """Bound all orders of a shape by their longest paths; simulate those below the best step.
 
     Args:
         orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them.
-        jitter: factor on a step, of the devices that work.
-        fits: the nodes of a plan have room for what it offloads, all stages together.
+        jitter: factor on the step for the devices that the plan uses.
+        fits: True if the plan's nodes have enough host memory for the offload of all stages.
     """
     paths = tasks.finish(orders, contended=False) / PICOSECONDS_PER_SECOND * jitter
     for place in np.argsort(paths, kind="stable"):

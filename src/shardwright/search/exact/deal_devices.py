@@ -1,5 +1,6 @@
-"""Distributions of devices and microbatches to several lanes: all of them, up to the exchange of
-lanes and of devices of one label.
+"""Distributions of devices and microbatches to several lanes, up to symmetry.
+
+Lanes may be exchanged, and devices of one label.
 """
 
 from __future__ import annotations
@@ -24,12 +25,7 @@ from shardwright.search.exact.static_orders import num_orders
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class LaneKind:
-    """The devices and microbatches of a lane.
-
-    Args:
-        devices: of each label.
-        microbatches: that it takes.
-    """
+    """Number of devices by label, and number of microbatches, of a lane."""
 
     devices: tuple[int, ...]
     microbatches: int
@@ -40,8 +36,9 @@ class Deal:
     """The devices and microbatches of every lane of a plan; lanes of one kind are adjacent.
 
     Args:
-        samples: of a microbatch, of every lane.
-        devices: of each lane, by label; devices that no lane has are idle.
+        samples: samples of a microbatch, in every lane.
+        kinds: kind of each lane.
+        devices: devices of each lane, by label; devices that no lane has are idle.
     """
 
     samples: int
@@ -50,60 +47,74 @@ class Deal:
 
     @property
     def working(self) -> tuple[int, ...]:
-        """Numbers of the devices of all lanes."""
-        return tuple(sorted(device for lane in self.devices for some in lane for device in some))
+        """Sorted numbers of the devices of all lanes."""
+        return tuple(
+            sorted(
+                device
+                for lane in self.devices
+                for label_devices in lane
+                for device in label_devices
+            )
+        )
 
 
 def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
-    """Every distribution to two lanes or more.
+    """Yield every distribution of devices and microbatches to two lanes or more.
 
-    Devices of a label are dealt by falling number of them in a lane, ties to the earlier lane.
+    Devices of a label go to lanes in descending order of their number in the lane, ties to the
+    earlier lane.
     """
     batch, labels = problem.job.global_batch, device_labels(problem.cluster)
     sizes = tuple(len(label) for label in labels)
-    some = [counts for counts in product(*(range(n + 1) for n in sizes)) if sum(counts)]
+    device_counts = [counts for counts in product(*(range(n + 1) for n in sizes)) if sum(counts)]
     kinds = sorted(
-        (LaneKind(devices=counts, microbatches=m) for counts in some for m in space.microbatches),
+        (
+            LaneKind(devices=counts, microbatches=m)
+            for counts in device_counts
+            for m in space.microbatches
+        ),
         reverse=True,
     )
     for lanes in range(2, min(space.lanes, sum(sizes)) + 1):
-        for chosen in _chosen(kinds, lanes, sizes):
-            total = sum(kind.microbatches for kind in chosen)
-            if batch % total == 0:
+        for chosen in _kind_multisets(kinds, lanes, sizes):
+            num_microbatches = sum(kind.microbatches for kind in chosen)
+            if batch % num_microbatches == 0:
                 devices = dealt(tuple(kind.devices for kind in chosen), labels)
-                yield Deal(samples=batch // total, kinds=chosen, devices=devices)
+                yield Deal(samples=batch // num_microbatches, kinds=chosen, devices=devices)
 
 
-def _chosen(
+def _kind_multisets(
     kinds: list[LaneKind], lanes: int, sizes: tuple[int, ...]
 ) -> Iterator[tuple[LaneKind, ...]]:
-    """Every multiset of `lanes` kinds, in the order of `kinds`, with no more devices of a label
-    than there are.
-    """
+    """Yield every multiset of `lanes` lane kinds that has enough devices of each label."""
     if not lanes:
         yield ()
         return
     for place, kind in enumerate(kinds):
-        left = tuple(n - k for n, k in zip(sizes, kind.devices, strict=True))
-        if min(left) >= 0 and sum(left) >= lanes - 1:
-            for others in _chosen(kinds[place:], lanes - 1, left):
+        remaining = tuple(n - k for n, k in zip(sizes, kind.devices, strict=True))
+        if min(remaining) >= 0 and sum(remaining) >= lanes - 1:
+            for others in _kind_multisets(kinds[place:], lanes - 1, remaining):
                 yield kind, *others
 
 
-def unordered(kinds: tuple[LaneKind, ...], each: Callable[[LaneKind], int]) -> int:
-    """Number of ways to choose one of `each` for every lane, where lanes of one kind may be
-    exchanged.
+def unordered(kinds: tuple[LaneKind, ...], num_members_of: Callable[[LaneKind], int]) -> int:
+    """Number of ways to choose a member for every lane if lanes of one kind are exchangeable.
+
+    `num_members_of` returns the number of members of a kind.
     """
-    return prod(choices(each(kind), len(list(alike))) for kind, alike in groupby(kinds))
+    return prod(
+        choices(num_members_of(kind), len(list(equal_kinds)))
+        for kind, equal_kinds in groupby(kinds)
+    )
 
 
 def choices(members: int, lanes: int) -> int:
-    """Number of ways to choose a member for each of a few lanes that may be exchanged."""
+    """Number of multisets of `lanes` members out of `members`."""
     return comb(members + lanes - 1, lanes)
 
 
 MOST_MEMBERS = 1_000_000
-"""Plans of several lanes up to which they are searched."""
+"""Largest number of plans of several lanes that the exact search accepts."""
 
 
 def require_few(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
@@ -121,20 +132,21 @@ def require_few(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
 
 
 def num_members(problem: Problem, space: ExactSpace, *, blocks: int) -> int:
-    """Number of plans of several lanes, including illegal ones and deadlocked orders."""
+    """Number of plans of several lanes, including illegal plans and deadlocked orders."""
     labels = device_labels(problem.cluster)
     trees = cache(lambda devices: sum(1 for _ in stage_trees(devices, space)))
 
     @cache
     def members_of(kind: LaneKind) -> int:
-        own = dealt((kind.devices,), labels)[0]
-        found = 0
+        """Number of members of one lane of a kind."""
+        devices = dealt((kind.devices,), labels)[0]
+        total = 0
         for partition in lane_partitions(
-            own, (kind.microbatches,), blocks=blocks, max_stages=space.max_stages, idle=False
+            devices, (kind.microbatches,), blocks=blocks, max_stages=space.max_stages, idle=False
         ):
-            found += prod(map(trees, partition.devices)) * num_orders(
+            total += prod(map(trees, partition.devices)) * num_orders(
                 len(partition.ends), kind.microbatches
             )
-        return found
+        return total
 
     return sum(unordered(deal.kinds, members_of) for deal in deals(problem, space))

@@ -1,9 +1,9 @@
-"""Exact search for small problems on uniform or mixed clusters: cut, device sets, trees,
-microbatches and order together.
+"""Exact search of small problems: stage cuts, device sets, trees, microbatches and order together.
 
-Best first over shapes (plans but for their order): all stages are priced once; a closed-form bound
-of every shape; then, in the order of these bounds, the longest path of every order that fits in
-memory; then the simulated step of those that may still win.
+The cluster may be uniform or mixed. Best first over shapes (plans without their order): all stages
+are priced once; then a closed-form bound of every shape; then, in the order of these bounds, the
+longest path of every order that fits in memory; then the simulated step of those that may still
+win.
 """
 
 from __future__ import annotations
@@ -46,13 +46,12 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Priced:
-    """A partition with the choices of its stages and the bounds of its shapes.
+class _PricedPartition:
+    """A partition with the priced choices of its stages and the bounds of its shapes.
 
     Args:
-        bounds: seconds that no order of each of its shapes is below (flat; inf: none fits in
-            memory).
-        jitter: of the devices that work.
+        bounds: (shapes,) seconds that no order of a shape can beat; inf = does not fit in memory.
+        jitter: jitter factor of the devices that the partition uses.
     """
 
     partition: Partition
@@ -61,12 +60,12 @@ class _Priced:
     jitter: float
 
     def options(self, shape: int) -> tuple[StageOption, ...]:
-        """The stages of one shape."""
+        """The stage options of one shape."""
         places = np.unravel_index(shape, tuple(len(c.options) for c in self.choices))
         return together(tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True)))
 
     def rooms(self, shape: int) -> tuple[int, ...]:
-        """Microbatches in flight that fit in memory on each stage of a shape."""
+        """Most microbatches in flight that fit in memory, for each stage of a shape."""
         return tuple(option.room for option in self.options(shape))
 
 
@@ -79,25 +78,27 @@ def find_exact(
     prices: StagePrices | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[None]:
-    """The plan of `space` with the least simulated step (tier S) that fits in memory, certified.
+    """Find the plan of `space` with the least simulated step that fits in memory, certified.
 
-    Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of
-    what is left; members that nobody looked at count as bounded then.
+    Past `time_limit_s` (and with at least one simulated plan) the best plan so far is returned,
+    with the least bound of the remaining members. Members that were not evaluated count as bounded
+    then.
 
     Args:
-        stops: of an earlier search, to repeat it.
+        stops: stop point of an earlier search, to repeat it.
         prices: stages already priced for this problem and space.
 
     Raises:
-        OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits in
-        memory. StrategyError: the model is no chain, or shares weights between blocks.
+        OutOfTimeError: the limit passed before any plan was found.
+        InfeasibleError: no member fits in memory.
+        StrategyError: the model is no chain, or shares weights between blocks.
     """
     begun = time.monotonic()
     limit = limit_of(time_limit_s, stop_at=stops.search if stops else None)
     counts, best = Counts(), Best()
     messages: Messages = {}
     prices = prices or StagePrices(problem=problem, space=space)
-    ranked, unpriced = _priced(problem, space, prices, counts, limit, progress)
+    ranked, unpriced = _priced_partitions(problem, space, prices, counts, limit, progress)
     lower = universal_seconds(problem) if unpriced else inf
     queue = [
         (number, shape)
@@ -106,16 +107,19 @@ def find_exact(
     ]
     bounds = np.concatenate([np.zeros(0), *(priced.bounds for priced in ranked)])
 
-    def look(at: int) -> None:
-        number, shape = queue[at]
-        _refine(problem, space, ranked[number], shape, best=best, counts=counts, messages=messages)
+    def look(place: int) -> None:
+        """Evaluate the shape at a place of the queue."""
+        number, shape = queue[place]
+        _evaluate_shape(
+            problem, space, ranked[number], shape, best=best, counts=counts, messages=messages
+        )
 
-    left, lower = best_first(
+    unevaluated, lower = best_first(
         bounds, look, best=best, floor=lower, limit=limit, words="run orders", progress=progress
     )
-    for at in left:
+    for at in unevaluated:
         priced = ranked[queue[at][0]]
-        live, fitting = _fitting(
+        live, fitting = _orders_that_fit(
             len(priced.choices), priced.partition.microbatches, priced.rooms(int(queue[at][1]))
         )
         counts.infeasible += live - len(fitting)
@@ -141,36 +145,37 @@ def find_exact(
         )
     return GeneralAnswer(
         strategy=best.plan,
-        certificate=_certified(problem, space, best.seconds, counts, lower, limit),
+        certificate=_certificate(problem, space, best.seconds, counts, lower, limit),
         detail=None,
         search_time_s=time.monotonic() - begun,
         waited=limit.waited,
     )
 
 
-def _priced(
+def _priced_partitions(
     problem: Problem,
     space: ExactSpace,
     prices: StagePrices,
     counts: Counts,
     limit: Limit,
     progress: Progress | None,
-) -> tuple[list[_Priced], bool]:
-    """Every partition with bounds of its shapes, illegal members and duplicates counted; and
-    True if time ran out.
+) -> tuple[list[_PricedPartition], bool]:
+    """Price every partition; return bounded partitions, and True if time ran out.
+
+    Illegal members and duplicates are added to `counts`.
     """
-    result: list[_Priced] = []
-    late = False
-    whole = list(partitions(problem, space, blocks=chain_blocks(problem)))
-    for turn, partition in enumerate(whole):
+    result: list[_PricedPartition] = []
+    timed_out = False
+    all_partitions = list(partitions(problem, space, blocks=chain_blocks(problem)))
+    for number, partition in enumerate(all_partitions):
         if progress is not None:
             progress(
                 progress_text("price stages", best_s=inf, lower_s=0.0, limit=limit),
-                turn,
-                len(whole),
+                number,
+                len(all_partitions),
             )
-        late = late or limit.ends(found=any((p.bounds < inf).any() for p in result))
-        if late:
+        timed_out = timed_out or limit.ends(found=any((p.bounds < inf).any() for p in result))
+        if timed_out:
             trees = (sum(1 for _ in stage_trees(devices, space)) for devices in partition.devices)
             unpriced = prod(trees) * num_orders(len(partition.ends), partition.microbatches)
             counts.enumerated += unpriced
@@ -186,40 +191,41 @@ def _priced(
             shape_bounds(choices, partition.microbatches).ravel(),
         )
         seconds = np.where(bounds < NEVER, bounds / PICOSECONDS_PER_SECOND * factor, inf)
-        result.append(_Priced(partition=partition, choices=choices, bounds=seconds, jitter=factor))
-    return result, late
+        result.append(
+            _PricedPartition(partition=partition, choices=choices, bounds=seconds, jitter=factor)
+        )
+    return result, timed_out
 
 
 @lru_cache(maxsize=4096)
-def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[int, IntArray]:
-    """Number of orders that do not deadlock, and those of them whose microbatches in flight fit
-    in `rooms`.
-    """
+def _orders_that_fit(
+    stages: int, microbatches: int, rooms: tuple[int, ...]
+) -> tuple[int, IntArray]:
+    """Number of orders without deadlock, and those whose microbatches in flight fit in `rooms`."""
     orders, peaks = pipeline_orders(stages, microbatches)
     return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
 
 
-def _refine(
+def _evaluate_shape(
     problem: Problem,
     space: ExactSpace,
-    priced: _Priced,
+    priced: _PricedPartition,
     shape: int,
     *,
     best: Best,
     counts: Counts,
     messages: Messages,
 ) -> None:
-    """Compute the longest paths of all orders of a shape, then simulate those whose path is
-    below the best.
-    """
+    """Evaluate all orders of a shape: longest paths, then simulations of orders below the best."""
     options, microbatches = priced.options(shape), priced.partition.microbatches
-    live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
-    counts.infeasible += live - len(orders)
+    num_live, orders = _orders_that_fit(len(options), microbatches, tuple(o.room for o in options))
+    counts.infeasible += num_live - len(orders)
     tasks = shape_tasks(
         problem, options, microbatches=microbatches, shards=space.shards, messages=messages
     )
 
     def plan_of(order: IntArray) -> Plan:
+        """The plan of the shape under an order."""
         return plan_of_stages(
             problem, options, microbatches=microbatches, order=order, shards=space.shards
         )
@@ -235,13 +241,13 @@ def _refine(
     )
 
 
-def _certified(
+def _certificate(
     problem: Problem, space: ExactSpace, best_s: float, counts: Counts, lower_s: float, limit: Limit
 ) -> Certificate:
-    """The certificate of an exact search: the fate of every member, and a lower bound of all.
+    """The certificate of an exact search: counts of members by fate, and a lower bound.
 
     Args:
-        lower_s: no member that was not simulated is faster.
+        lower_s: seconds that no member without a simulation can beat.
     """
     lower_s = min(lower_s, best_s)
     universal = 1.0 - universal_seconds(problem) / best_s

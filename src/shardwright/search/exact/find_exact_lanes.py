@@ -1,10 +1,9 @@
-"""Exact search over plans of several lanes: best first over shapes of all lanes together, then over
-their orders.
+"""Exact search over plans of several lanes: best first over shapes of all lanes together.
 
-A shape (what every lane is, but for the orders) is bounded by what each of its lanes takes whatever
-the others are. In the order of these bounds it is lowered as every plan is, which says its sums of
-gradients and its memory; then come the longest paths of all orders that fit, and the simulated
-steps of those that may still win.
+A shape (all lanes without their orders) is bounded by the time of each lane, whatever the other
+lanes are. In the order of these bounds a shape is lowered like every plan, which determines its
+gradient reductions and its memory. Then come the longest paths of all orders that fit, and the
+simulated steps of those that may still win.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Dealt:
-    """A distribution with the shapes of its lanes, and the bounds of all of them together.
+class _PricedDeal:
+    """A distribution with the shapes of its lanes, and the bounds of all combinations.
 
     Args:
-        bounds: (shapes of all lanes) seconds, flat; of lanes of one kind the shapes do not fall,
-            others have inf.
-        jitter: of the devices.
+        bounds: (combinations of lane shapes,) seconds, flat. Lanes of one kind have shapes in
+            ascending order; other combinations have inf.
+        jitter: jitter factor of the devices that the distribution uses.
     """
 
     deal: Deal
@@ -64,26 +63,31 @@ class _Dealt:
     jitter: float
 
     def numbers(self, flat: int) -> tuple[int, ...]:
-        """The number of each lane's shape."""
+        """Shape number of each lane in a combination."""
         return tuple(
             int(i) for i in np.unravel_index(flat, tuple(len(lane.bounds) for lane in self.lanes))
         )
 
     def members(self, flat: int) -> int:
-        """Number of orders of one shape that do not deadlock; lanes that are alike count in any
-        order once.
-        """
+        """Number of orders of a combination without deadlock; equal lanes are exchangeable."""
         numbers = self.numbers(flat)
-        each = [
+        lane_orders = [
             (kind, number, int(lane.orders[number]))
             for kind, number, lane in zip(self.deal.kinds, numbers, self.lanes, strict=True)
         ]
-        return prod(choices(orders, len(list(alike))) for (*_, orders), alike in groupby(each))
+        return prod(
+            choices(orders, len(list(equal_lanes)))
+            for (*_, orders), equal_lanes in groupby(lane_orders)
+        )
 
     def same(self, flat: int) -> tuple[int, ...]:
-        """Lanes that equal the previous one except for their order."""
-        each = list(zip(self.deal.kinds, self.numbers(flat), strict=True))
-        return tuple(number for number in range(1, len(each)) if each[number] == each[number - 1])
+        """Numbers of the lanes that equal the previous lane except for their order."""
+        lane_shapes = list(zip(self.deal.kinds, self.numbers(flat), strict=True))
+        return tuple(
+            number
+            for number in range(1, len(lane_shapes))
+            if lane_shapes[number] == lane_shapes[number - 1]
+        )
 
 
 def search_lanes(
@@ -96,36 +100,37 @@ def search_lanes(
     limit: Limit,
     progress: Progress | None,
 ) -> float:
-    """Search the plans of two lanes or more, adding to `best` and `counts`; returns a lower bound
-    in seconds of those that were not looked at.
+    """Search the plans of two lanes or more, updating `best` and `counts`.
 
     Args:
-        floor: seconds that no plan whatever is below.
+        floor: seconds that no plan can beat.
 
     Returns:
-        Seconds that no plan which was not looked at is below; at least those of the best if all
-        were looked at.
+        Lower bound in seconds of the members that were not evaluated; inf if all were.
     """
-    ranked, lower_s = _dealt(problem, space, best, counts, floor, limit, progress)
-    some = [np.flatnonzero(one.bounds < inf) for one in ranked]
-    deal = np.repeat(np.arange(len(ranked)), [len(flat) for flat in some])
-    shape = np.concatenate([np.zeros(0, dtype=np.int64), *some])
+    ranked, lower_s = _priced_deals(problem, space, best, counts, floor, limit, progress)
+    feasible = [np.flatnonzero(dealt.bounds < inf) for dealt in ranked]
+    deal = np.repeat(np.arange(len(ranked)), [len(flat) for flat in feasible])
+    shape = np.concatenate([np.zeros(0, dtype=np.int64), *feasible])
     bounds = np.concatenate(
-        [np.zeros(0), *(one.bounds[flat] for one, flat in zip(ranked, some, strict=True))]
+        [np.zeros(0), *(dealt.bounds[flat] for dealt, flat in zip(ranked, feasible, strict=True))]
     )
 
-    def look(at: int) -> None:
-        _refine(problem, space, ranked[deal[at]], int(shape[at]), best=best, counts=counts)
+    def look(place: int) -> None:
+        """Evaluate the combination at a place of the queue."""
+        _evaluate_combination(
+            problem, space, ranked[deal[place]], int(shape[place]), best=best, counts=counts
+        )
 
     words = "run orders of several lanes"
-    left, lower_s = best_first(
+    unevaluated, lower_s = best_first(
         bounds, look, best=best, floor=lower_s, limit=limit, words=words, progress=progress
     )
-    counts.bounded_b0 += sum(ranked[deal[at]].members(int(shape[at])) for at in left)
+    counts.bounded_b0 += sum(ranked[deal[at]].members(int(shape[at])) for at in unevaluated)
     return lower_s
 
 
-def _dealt(
+def _priced_deals(
     problem: Problem,
     space: ExactSpace,
     best: Best,
@@ -133,78 +138,91 @@ def _dealt(
     floor: float,
     limit: Limit,
     progress: Progress | None,
-) -> tuple[list[_Dealt], float]:
-    """Every distribution with bounds of its shapes, illegal members and duplicates counted; and
-    a lower bound in seconds of those not priced.
+) -> tuple[list[_PricedDeal], float]:
+    """Price every distribution; return those with bounds, and a lower bound of unpriced members.
+
+    Illegal members and duplicates are added to `counts`.
     """
     blocks = chain_blocks(problem)
     prices = LanePrices(problem=problem, space=space, blocks=blocks)
-    result: list[_Dealt] = []
-    whole = list(deals(problem, space))
-    left = num_members(problem, space, blocks=blocks)
-    counts.enumerated += left
-    for turn, deal in enumerate(whole):
+    result: list[_PricedDeal] = []
+    all_deals = list(deals(problem, space))
+    unpriced = num_members(problem, space, blocks=blocks)
+    counts.enumerated += unpriced
+    for number, deal in enumerate(all_deals):
         if limit.ends(found=best.plan is not None):
-            counts.bounded_b0 += left
+            counts.bounded_b0 += unpriced
             return result, floor
         if progress is not None:
             progress(
                 progress_text("price lanes", best_s=best.seconds, lower_s=0.0, limit=limit),
-                turn,
-                len(whole),
+                number,
+                len(all_deals),
             )
         lanes = tuple(
             prices.of(devices, microbatches=kind.microbatches, samples=deal.samples)
             for kind, devices in zip(deal.kinds, deal.devices, strict=True)
         )
-        of = dict(zip(deal.kinds, lanes, strict=True))
-        every, legal, kept = (unordered(deal.kinds, each) for each in _totals(of))
-        left -= every
-        counts.illegal += every - legal
-        counts.duplicates += legal - kept
+        shapes_of = dict(zip(deal.kinds, lanes, strict=True))
+        enumerated, legal, distinct = (
+            unordered(deal.kinds, count) for count in _member_counters(shapes_of)
+        )
+        unpriced -= enumerated
+        counts.illegal += enumerated - legal
+        counts.duplicates += legal - distinct
         jitter = jitter_among(problem, deal.working)
         result.append(
-            _Dealt(deal=deal, lanes=lanes, bounds=_bounds(deal, lanes, jitter), jitter=jitter)
+            _PricedDeal(
+                deal=deal,
+                lanes=lanes,
+                bounds=_combination_bounds(deal, lanes, jitter),
+                jitter=jitter,
+            )
         )
     return result, inf
 
 
-def _totals(of: dict[LaneKind, LaneShapes]) -> tuple[Callable[[LaneKind], int], ...]:
-    """Numbers of members of a lane of some kind: all, legal ones, and legal ones without
-    duplicates.
-    """
+def _member_counters(
+    shapes_of: dict[LaneKind, LaneShapes],
+) -> tuple[Callable[[LaneKind], int], ...]:
+    """Functions that count the members of a lane kind: all, legal, and legal without duplicates."""
     return (
-        lambda k: of[k].enumerated,
-        lambda k: of[k].enumerated - of[k].illegal,
-        lambda k: of[k].kept,
+        lambda k: shapes_of[k].enumerated,
+        lambda k: shapes_of[k].enumerated - shapes_of[k].illegal,
+        lambda k: shapes_of[k].kept,
     )
 
 
-def _bounds(deal: Deal, lanes: tuple[LaneShapes, ...], jitter: float) -> FloatArray:
-    """Bounds of the shapes of all lanes together; see `_Dealt`."""
+def _combination_bounds(deal: Deal, lanes: tuple[LaneShapes, ...], jitter: float) -> FloatArray:
+    """Flat lower bounds in seconds of all combinations of lane shapes, see `_PricedDeal`."""
     sizes = tuple(len(lane.bounds) for lane in lanes)
 
     def along(values: IntArray, number: int) -> IntArray:
+        """The values of one lane, shaped to broadcast along the lane's axis."""
         return values.reshape(tuple(-1 if axis == number else 1 for axis in range(len(sizes))))
 
-    found = np.zeros(sizes)
+    bounds = np.zeros(sizes)
     for number, lane in enumerate(lanes):
-        found = np.maximum(found, along(lane.bounds, number) / PICOSECONDS_PER_SECOND * jitter)
+        bounds = np.maximum(bounds, along(lane.bounds, number) / PICOSECONDS_PER_SECOND * jitter)
     for number in range(1, len(sizes)):
         if deal.kinds[number] == deal.kinds[number - 1]:
-            falls = along(np.arange(sizes[number - 1]), number - 1) > along(
+            descends = along(np.arange(sizes[number - 1]), number - 1) > along(
                 np.arange(sizes[number]), number
             )
-            found = np.where(falls, inf, found)
-    return found.ravel()
+            bounds = np.where(descends, inf, bounds)
+    return bounds.ravel()
 
 
-def _refine(
-    problem: Problem, space: ExactSpace, dealt: _Dealt, flat: int, *, best: Best, counts: Counts
+def _evaluate_combination(
+    problem: Problem,
+    space: ExactSpace,
+    dealt: _PricedDeal,
+    flat: int,
+    *,
+    best: Best,
+    counts: Counts,
 ) -> None:
-    """Compute the longest paths of all orders of a shape, then simulate those whose path is
-    below the best.
-    """
+    """Lower a combination of lane shapes, and evaluate all its orders that fit in memory."""
     deal, members = dealt.deal, dealt.members(flat)
     lanes = tuple(
         lane.shape(number) for lane, number in zip(dealt.lanes, dealt.numbers(flat), strict=True)
@@ -216,7 +234,8 @@ def _refine(
         counts.illegal += members
         return
     orders = np.array(
-        list(_orders(lanes, rooms(problem, program, costs), dealt.same(flat))), dtype=np.int64
+        list(_fitting_orders(lanes, rooms(problem, program, costs), dealt.same(flat))),
+        dtype=np.int64,
     )
     counts.infeasible += members - len(orders)
     if not len(orders):
@@ -226,6 +245,7 @@ def _refine(
     )
 
     def plan_of(order: IntArray) -> Plan:
+        """The plan of the lanes under an order."""
         return plan_of_lanes(problem, space, lanes, samples=deal.samples, order=order)
 
     run_orders(
@@ -250,95 +270,96 @@ def plan_of_lanes(
     """The plan of these lanes, with microbatches of `samples` samples each.
 
     Args:
-        order: (stages of all lanes, 2 m) actions; None = all forwards of a lane before its
-            backwards.
+        order: (stages of all lanes, 2 m) actions; None = a lane's forwards before its backwards.
     """
-    written, tables, place = [], [], 0
+    plan_lanes, tables, place = [], [], 0
     for number, shape in enumerate(lanes):
         stages, m = len(shape.options), shape.microbatches
         lane = lane_of(f"lane{number}", shape.options, samples=samples * m, microbatches=m)
-        own = (
+        lane_order = (
             np.tile(np.arange(2 * m), (stages, 1))
             if order is None
             else order[place : place + stages]
         )
-        written.append(lane)
-        tables.append(table_of(lane, shape.options, own))
+        plan_lanes.append(lane)
+        tables.append(table_of(lane, shape.options, lane_order))
         place += stages
     return Plan(
         devices=problem.cluster.num_devices,
-        lanes=tuple(written),
+        lanes=tuple(plan_lanes),
         orders=tuple(tables),
         shards=space.shards,
     )
 
 
 def rooms(problem: Problem, program: Program, costs: StageCosts) -> IntArray:
-    """Most microbatches in flight of each stage, lane by lane, with which no device exceeds its
-    memory; 0 = not even one fits.
-    """
+    """Most microbatches in flight that fit in memory, for each stage, lane by lane; 0 = none."""
     lanes, rows = program.plan.lanes, program.rows
-    stages = [(lane, chunk) for lane, own in enumerate(lanes) for chunk in range(len(own.stages))]
-    most = np.array([lanes[lane].microbatches for lane, _ in stages], dtype=np.int64)
-    found = np.zeros(len(stages), dtype=np.int64)
-    for flying in range(int(most.max()), 0, -1):
-        row = [flights(m, min(flying, m)) for m in most[_stage_of_rows(program)].tolist()]
+    stages = [
+        (lane, chunk) for lane, lane_ in enumerate(lanes) for chunk in range(len(lane_.stages))
+    ]
+    microbatches = np.array([lanes[lane].microbatches for lane, _ in stages], dtype=np.int64)
+    result = np.zeros(len(stages), dtype=np.int64)
+    for in_flight in range(int(microbatches.max()), 0, -1):
+        row = [
+            flights(m, min(in_flight, m)) for m in microbatches[_stage_of_rows(program)].tolist()
+        ]
         kind, microbatch = (
             np.array(column)
             for column in zip(*(action for one in row for action in one), strict=True)
         )
-        flown = replace(
+        in_flight_rows = replace(
             rows,
             kind=kind.astype(rows.kind.dtype),
             microbatch=microbatch.astype(rows.microbatch.dtype),
         )
-        memory = plan_memory(problem, replace(program, rows=flown), costs)
-        large = {
+        memory = plan_memory(problem, replace(program, rows=in_flight_rows), costs)
+        too_large = {
             stages.index(c.families[0][:2])
             for m, c in zip(memory, program.classes, strict=True)
             if m.reserved > m.capacity
         }
-        fits = np.array([stage not in large for stage in range(len(stages))])
-        found = np.where((found == 0) & fits, np.minimum(flying, most), found)
-        if found.all():
+        fits = np.array([stage not in too_large for stage in range(len(stages))])
+        result = np.where((result == 0) & fits, np.minimum(in_flight, microbatches), result)
+        if result.all():
             break
-    return found
+    return result
 
 
 def _stage_of_rows(program: Program) -> IntArray:
-    """The stage, counted lane by lane, of each row of the order."""
+    """Stage number, counted lane by lane, of each row of the order."""
     first = program.rows.row_start[:-1]
-    found: IntArray = (
+    stages: IntArray = (
         program.posts.first_stage[program.rows.lane[first]] + program.rows.chunk[first]
     )
-    return found
+    return stages
 
 
-def _orders(
+def _fitting_orders(
     lanes: tuple[LaneShape, ...], rooms: IntArray, same: tuple[int, ...]
 ) -> Iterator[IntArray]:
-    """Orders of all lanes, each (stages, 2 m), whose microbatches in flight fit in `rooms`.
+    """Yield (stages, 2 m) orders of all lanes whose microbatches in flight fit in `rooms`.
 
     Args:
-        same: lanes that are as the one before them: their orders do not come before its.
+        same: lanes that equal the lane before them; their order numbers never descend.
     """
     width, ends = (
         2 * max(lane.microbatches for lane in lanes),
         np.cumsum([len(lane.options) for lane in lanes]),
     )
-    every: list[tuple[IntArray, BoolArray]] = []
+    lane_orders: list[tuple[IntArray, BoolArray]] = []
     for lane, end in zip(lanes, ends.tolist(), strict=True):
         orders, peaks = pipeline_orders(len(lane.options), lane.microbatches)
-        wide = np.full((*orders.shape[:2], width), -1, dtype=np.int64)
-        wide[:, :, : orders.shape[2]] = orders
-        every.append(
-            (wide, np.asarray((peaks <= rooms[end - len(lane.options) : end]).all(axis=1)))
+        padded = np.full((*orders.shape[:2], width), -1, dtype=np.int64)
+        padded[:, :, : orders.shape[2]] = orders
+        lane_orders.append(
+            (padded, np.asarray((peaks <= rooms[end - len(lane.options) : end]).all(axis=1)))
         )
-    for numbers in np.ndindex(*(len(orders) for orders, _ in every)):
-        falls = any(numbers[lane] < numbers[lane - 1] for lane in same)
-        if not falls and all(
-            fits[number] for (_, fits), number in zip(every, numbers, strict=True)
+    for numbers in np.ndindex(*(len(orders) for orders, _ in lane_orders)):
+        descends = any(numbers[lane] < numbers[lane - 1] for lane in same)
+        if not descends and all(
+            fits[number] for (_, fits), number in zip(lane_orders, numbers, strict=True)
         ):
             yield np.concatenate(
-                [orders[number] for (orders, _), number in zip(every, numbers, strict=True)]
+                [orders[number] for (orders, _), number in zip(lane_orders, numbers, strict=True)]
             )

@@ -1,9 +1,8 @@
-"""Shapes of a lane among others (the lane without its order), each with lower bounds that hold for
-any other lanes.
+"""Shapes of one lane (the lane without its order), with bounds that hold beside any other lanes.
 
-Stages are priced alone. What a microbatch takes forward and backward is so in every plan; sums of
-gradients, the update and memory depend on the other lanes. Two stages are alike if they cost the
-same alone, and each of their devices contributes the same to the same gradients.
+Stages are priced alone. The forward and backward seconds of a microbatch are the same in every
+plan; gradient reductions, the update and memory depend on the other lanes. Two stages are equal if
+they cost the same alone, and each of their devices contributes the same to the same gradients.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from shardwright.search.exact.stage_prices import (
     price_tree,
     shape_bounds,
 )
-from shardwright.search.exact.stage_split_trees import Node
+from shardwright.search.exact.stage_split_trees import CutNode
 
 Devices = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneShape:
-    """A lane without its order: its stages, and its number of microbatches."""
+    """A lane without its order: its stage options, and its number of microbatches."""
 
     options: tuple[StageOption, ...]
     microbatches: int
@@ -42,15 +41,14 @@ class LaneShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneShapes:
-    """All shapes of a lane on some devices, one of each set of equal ones.
+    """All distinct shapes of a lane on given devices.
 
     Args:
-        enumerated, illegal: members, orders among them; see `Certificate`.
-        bounds: (shapes,) picoseconds that no order of a shape is below, whatever the other lanes
-            are.
-        orders: (shapes,) that do not deadlock.
-        parts: partitions and their stages' choices, in the order of the shapes;
-        first: (parts,) their first shapes.
+        enumerated, illegal: numbers of members, with their orders; see `Certificate`.
+        bounds: (shapes,) picoseconds that no order of a shape can beat, for any other lanes.
+        orders: (shapes,) numbers of orders without deadlock.
+        parts: partitions and the choices of their stages, in the order of the shapes.
+        first: (parts,) number of the first shape of each part.
     """
 
     enumerated: int
@@ -66,7 +64,7 @@ class LaneShapes:
         return int(self.orders.sum())
 
     def shape(self, number: int) -> LaneShape:
-        """One shape."""
+        """The lane shape with a number."""
         part = int(np.searchsorted(self.first, number, side="right")) - 1
         partition, choices = self.parts[part]
         places = np.unravel_index(
@@ -78,18 +76,19 @@ class LaneShapes:
 
 @dataclass(slots=True)
 class LanePrices:
-    """Lanes and their stages that were priced so far."""
+    """Cache of priced lanes and stages of one problem and space."""
 
     problem: Problem
     space: ExactSpace
     blocks: int
     lanes: dict[object, LaneShapes] = field(default_factory=dict)
     stages: dict[object, StageChoices] = field(default_factory=dict)
-    unlike: dict[object, tuple[int, int, tuple[Node | int, ...]]] = field(default_factory=dict)
+    unlike: dict[object, tuple[int, int, tuple[CutNode | int, ...]]] = field(default_factory=dict)
 
     def of(self, devices: Devices, *, microbatches: int, samples: int) -> LaneShapes:
-        """Shapes of a lane that uses all of these devices (by label), with microbatches of
-        `samples` samples.
+        """Distinct shapes of a lane that uses all these devices, `samples` a microbatch, cached.
+
+        Devices are grouped by label.
         """
         key = devices, microbatches, samples
         if key not in self.lanes:
@@ -97,16 +96,18 @@ class LanePrices:
         return self.lanes[key]
 
     def _shapes(self, devices: Devices, *, microbatches: int, samples: int) -> LaneShapes:
+        """Price every partition of a lane on these devices."""
         enumerated, illegal = 0, 0
         parts, bounds, orders, first = [], [np.zeros(0, dtype=np.int64)], [], []
-        most = self.space.max_stages
+        max_stages = self.space.max_stages
         for partition in lane_partitions(
-            devices, (microbatches,), blocks=self.blocks, max_stages=most, idle=False
+            devices, (microbatches,), blocks=self.blocks, max_stages=max_stages, idle=False
         ):
             starts = (0, *partition.ends)
             stages = zip(starts, partition.ends, partition.devices, strict=False)
             choices = tuple(
-                self._choices(start, end, some, samples=samples) for start, end, some in stages
+                self._choices(start, end, stage_devices, samples=samples)
+                for start, end, stage_devices in stages
             )
             counts = member_counts(choices, microbatches)
             enumerated += counts.enumerated
@@ -129,58 +130,78 @@ class LanePrices:
         )
 
     def _choices(self, start: int, end: int, devices: Devices, *, samples: int) -> StageChoices:
+        """Cached choices of the stage with blocks `start` to `end` - 1."""
         key = start, end, devices, samples
         if key not in self.stages:
             self.stages[key] = self._priced(start, end, devices, samples=samples)
         return self.stages[key]
 
     def _priced(self, start: int, end: int, devices: Devices, *, samples: int) -> StageChoices:
-        """Trees of a stage, the first of each set of equal ones; on other devices of the same
-        labels the same ones are kept.
+        """Price all split trees of a stage, and keep one of each set with equal costs.
+
+        The kept trees are the same on other devices with the same labels.
         """
         alone = replace(self.problem, job=replace(self.problem.job, global_batch=samples))
-        working = tuple(sorted(d for some in devices for d in some))
-        here = {"first": start, "end": end, "microbatches": 1}
+        working = tuple(sorted(d for label in devices for d in label))
+        stage_arguments = {"first": start, "end": end, "microbatches": 1}
 
-        def priced(tree: Node | int, working: Sequence[int] = working) -> StageOption | Illegal:
-            return price_tree(alone, self.space, tree, devices, working=tuple(working), **here)
+        def priced(tree: CutNode | int, working: Sequence[int] = working) -> StageOption | Illegal:
+            """Price of a tree if only the `working` devices run."""
+            return price_tree(
+                alone, self.space, tree, devices, working=tuple(working), **stage_arguments
+            )
 
-        # What other lanes leave of cards and links tells trees apart, too.
-        every = range(alone.cluster.num_devices)
-        lonely = at_work(alone.cluster, working) is not alone.cluster
+        # Network cards and links shared with other lanes distinguish trees, too.
+        all_devices = range(alone.cluster.num_devices)
+        shares_nodes = at_work(alone.cluster, working) is not alone.cluster
 
-        def beside(tree: Node | int) -> object:
-            return isinstance(crowded := priced(tree, every), StageOption) and crowded.alike
+        def beside(tree: CutNode | int) -> object:
+            """Cost key of a tree if all devices of the cluster run, or False if illegal."""
+            return isinstance(crowded := priced(tree, all_devices), StageOption) and crowded.alike
 
-        like = start, end, tuple(map(len, devices)), samples
-        found: dict[Node | int, StageOption] = {}
-        if like not in self.unlike:
+        stage_key = start, end, tuple(map(len, devices)), samples
+        legal_options: dict[CutNode | int, StageOption] = {}
+        if stage_key not in self.unlike:
             trees = tuple(stage_trees(devices, self.space))
-            found = {
+            legal_options = {
                 tree: option for tree in trees if isinstance(option := priced(tree), StageOption)
             }
-            kept = {
-                (option.alike, lonely and beside(tree), contributions(alone, option.parts)): tree
-                for tree, option in reversed(found.items())
+            distinct = {
+                (
+                    option.alike,
+                    shares_nodes and beside(tree),
+                    contributions(alone, option.parts),
+                ): tree
+                for tree, option in reversed(legal_options.items())
             }
-            self.unlike[like] = len(trees), len(found), tuple(reversed(kept.values()))
-        trees_of, legal, unlike = self.unlike[like]
+            self.unlike[stage_key] = (
+                len(trees),
+                len(legal_options),
+                tuple(reversed(distinct.values())),
+            )
+        trees_of, legal, distinct_trees = self.unlike[stage_key]
         options = tuple(
             option
-            for tree in unlike
-            if isinstance(option := found.get(tree) or priced(tree), StageOption)
+            for tree in distinct_trees
+            if isinstance(option := legal_options.get(tree) or priced(tree), StageOption)
         )
-        assert len(options) == len(unlike), "devices of one label are alike"
+        assert len(options) == len(distinct_trees), "devices of one label are alike"
         return StageChoices(trees=trees_of, legal=legal, options=options)
 
 
 def contributions(problem: Problem, parts: StageParts) -> object:
-    """Contribution of each device of a stage to the gradient of each parameter, which decides
-    all reductions over lanes.
+    """Key of a stage: each device's contribution to the gradient of each parameter.
+
+    The contributions decide all reductions over lanes.
     """
-    places = parameter_places(((parts,),), model=problem.model)
+    parameter_places_ = parameter_places(((parts,),), model=problem.model)
     length = problem.job.sequence_length
     return tuple(
-        (key, tuple(tuple(shares_of(place, base=parts.base, length=length)) for place in some))
-        for key, some in places.items()
+        (
+            key,
+            tuple(
+                tuple(shares_of(place, base=parts.base, length=length)) for place in places_of_key
+            ),
+        )
+        for key, places_of_key in parameter_places_.items()
     )

@@ -1,5 +1,6 @@
-"""Shapes (plans without their order), lowered once by the functions that lower every plan; an
-order changes only a few links.
+"""Lowering of plan shapes (plans without their order): their plan, program and tasks.
+
+A shape is lowered once, by the functions that lower every plan; an order changes only a few links.
 """
 
 from __future__ import annotations
@@ -32,24 +33,26 @@ def plan_of_stages(
     order: IntArray | None = None,
     shards: tuple[Shards, ...] = (),
 ) -> Plan:
-    """The plan of these stages.
+    """The one-lane plan with these stages.
 
     Args:
-        order: (stages, 2 m) actions; None = a table yet to be found.
+        order: (stages, 2 m) actions; None = an order still to be searched.
     """
     lane = lane_of(LANE, options, samples=problem.job.global_batch, microbatches=microbatches)
-    found = (
+    lane_order = (
         NamedOrder(schedule=TABLE_SEARCH, lanes=(LANE,))
         if order is None
         else table_of(lane, options, order)
     )
-    return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(found,), shards=shards)
+    return Plan(
+        devices=problem.cluster.num_devices, lanes=(lane,), orders=(lane_order,), shards=shards
+    )
 
 
 def lane_of(
     name: str, options: tuple[StageOption, ...], *, samples: int, microbatches: int
 ) -> Lane:
-    """A lane of these stages."""
+    """A lane with these stages, samples and microbatches."""
     return Lane(
         name=name,
         samples=samples,
@@ -59,8 +62,9 @@ def lane_of(
 
 
 def table_of(lane: Lane, options: tuple[StageOption, ...], order: IntArray) -> Table:
-    """The order of a lane; `order`: (stages, 2 m) actions, or more of which those behind are of no
-    meaning.
+    """The order table of a lane, from (stages, 2 m) action codes.
+
+    Codes beyond the lane's 2 m actions are ignored.
     """
     microbatches = lane.microbatches or 1
     rows = [
@@ -76,6 +80,7 @@ def table_of(lane: Lane, options: tuple[StageOption, ...], order: IntArray) -> T
 
 
 def _action(chunk: int, code: int, microbatches: int) -> Action:
+    """The forward (code < m) or backward action with an action code."""
     return Action(
         chunk=chunk, kind=Kind.F if code < microbatches else Kind.B, microbatch=code % microbatches
     )
@@ -89,11 +94,11 @@ def shape_tasks(
     shards: tuple[Shards, ...] = (),
     messages: Messages,
 ) -> ShapeTasks:
-    """Tasks of the plan of these stages, without the links of its order.
+    """Tasks of the plan with these stages, without the dependencies of its order.
 
     Args:
-        options: as they are `together`.
-        messages: edges already derived; new ones are added.
+        options: stage options as `together` returns them.
+        messages: cache of derived edges; new edges are added.
     """
     program, costs, blocking = _lowered(
         problem, options, microbatches=microbatches, shards=shards, messages=messages
@@ -109,21 +114,19 @@ def _lowered(
     shards: tuple[Shards, ...],
     messages: Messages,
 ) -> tuple[Program, StageCosts, bool]:
-    """The Program under the order that runs all forwards first, its costs, and True if sends
-    block their sender.
-    """
+    """Program of a shape with all forwards first, its costs, and True if sends block the sender."""
     plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
     stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
-    shared: list[Sharing] = []
+    sharings: list[Sharing] = []
     for chunk, option in enumerate(options):
         families |= {(0, chunk, index): cost for index, cost in enumerate(option.families)}
-        own = sharings_of_stage(replace(option.parts, chunk=chunk), option.holdings)
-        shared += [
+        stage_sharings = sharings_of_stage(replace(option.parts, chunk=chunk), option.holdings)
+        sharings += [
             (key, h, by, tuple((0, chunk, segment) for *_, segment in uses))
-            for key, h, by, uses in own
+            for key, h, by, uses in stage_sharings
         ]
-    costs = StageCosts.of(problem, plan, (stages,), families, shared)
+    costs = StageCosts.of(problem, plan, (stages,), families, sharings)
     rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
     classes = device_classes((stages,), rows)
     shape = TaskShape(
@@ -146,10 +149,10 @@ def _lowered(
 def _edge(
     problem: Problem, options: tuple[StageOption, ...], chunk: int, messages: Messages
 ) -> LaneEdge:
-    """The edge into stage `chunk` from the one before it."""
+    """The cached edge from the previous stage into stage `chunk`."""
     pair = options[chunk - 1], options[chunk]
     key = id(pair[0]), id(pair[1])
     if key not in messages:
         (messages[key],) = lane_edges(problem, (pair[0].parts, replace(pair[1].parts, chunk=1)))
-    found = messages[key]
-    return replace(found, edge=replace(found.edge, source=chunk - 1, target=chunk))
+    lane_edge = messages[key]
+    return replace(lane_edge, edge=replace(lane_edge.edge, source=chunk - 1, target=chunk))

@@ -1,5 +1,6 @@
-"""Options of one stage of a small plan: a tree on its devices, priced by the functions that
-price general plans.
+"""Options of one stage of a small plan: a split tree on its devices, with seconds and memory.
+
+The functions that price general plans price the stage.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ LANE = "main"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageOption:
-    """One stage of a plan with its price; equal only to itself.
+    """One stage of a plan under one split tree, with its seconds, memory room and cost key.
+
+    Equal only to itself.
 
     Args:
-        stage: as a plan says it.
-        parts: resolved, as chunk 0.
-        families, holdings: as `StageCosts` has them, of chunk 0.
+        stage: stage as in a plan.
+        parts: resolved stage, as chunk 0.
+        families, holdings: arguments of `StageCosts`, of chunk 0.
         forward, backward: picoseconds of a microbatch on each family.
-        reduced: of the last bucket of its gradients.
-        update: of the
-        optimizer, the slowest family.
-        own_update: of it what depends on no other device, if states are not sharded.
-        room: most
-        microbatches in flight that fit in every device's memory, at most all.
-        alike: equal for options that cost the same in every plan.
-        leaves: a tensor-parallel group of it leaves its island, so that no stage of its plan has
-            fused overlap (`cost.overlap`).
-        plain: the
-        same stage without it; None: it is as it is here.
+        reduced: picoseconds of reducing the last gradient bucket on each family.
+        update: picoseconds of the optimizer update, of the slowest family.
+        own_update: picoseconds of the update that depend on no other device, if states are not
+            sharded.
+        room: most microbatches in flight that fit in every device's memory; at most all.
+        alike: key that is equal for options that cost the same in every plan.
+        leaves: True if a tensor-parallel group of the stage leaves its island, so that no stage of
+            its plan has fused overlap.
+        plain: the same stage without fused overlap; None = the same price.
     """
 
     stage: Stage
@@ -80,11 +81,12 @@ class StageOption:
 
     @property
     def copies(self) -> bool:
-        """True if devices may compute the same; readers wait for one of them."""
+        """True if several devices may compute the same result; readers wait for one of them."""
         return any(_copies(placement.split) for placement in self.stage.placements)
 
 
 def _copies(split: Split | None) -> bool:
+    """True if a split tree has a replicating cut."""
     return split is not None and (split.dim is Dim.REPLICATE or any(map(_copies, split.children)))
 
 
@@ -96,11 +98,11 @@ class Illegal:
 
 
 def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:
-    """(run, its number of blocks) of the model's chain.
+    """(run name, number of blocks) for each run of the model's chain of blocks.
 
     Raises:
         StrategyError: the blocks are no chain, or share weights (rules ``search.chain``,
-        ``search.tied``): this search leaves both out.
+            ``search.tied``), which this search does not support.
     """
     runs = problem.model.runs
     for before, run in zip((None, *runs), runs, strict=False):
@@ -122,19 +124,19 @@ def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:
 
 
 def chain_blocks(problem: Problem) -> int:
-    """Blocks of the chain."""
+    """Number of blocks of the model's chain."""
     return sum(count for _, count in chain_items(problem))
 
 
 def items_between(problem: Problem, first: int, end: int) -> tuple[Item, ...]:
-    """Blocks first .. end - 1 of the chain as a stage's items."""
-    found, passed = [], 0
+    """Blocks first .. end - 1 of the chain as the items of a stage."""
+    items, passed = [], 0
     for name, count in chain_items(problem):
-        here = min(end, passed + count) - max(first, passed)
-        if here > 0:
-            found.append(Item(name=name, count=here if count > 1 else 0))
+        count_in_stage = min(end, passed + count) - max(first, passed)
+        if count_in_stage > 0:
+            items.append(Item(name=name, count=count_in_stage if count > 1 else 0))
         passed += count
-    return tuple(found)
+    return tuple(items)
 
 
 def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator, ...]:
@@ -147,7 +149,7 @@ def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator,
 
 
 def capacities(cluster: Cluster) -> tuple[int, ...]:
-    """Bytes of each device."""
+    """Memory bytes of each device of the cluster."""
     return tuple(
         g.kind.accelerator.memory_bytes
         for g in cluster.groups
@@ -158,7 +160,7 @@ def capacities(cluster: Cluster) -> tuple[int, ...]:
 def stage_of_blocks(
     problem: Problem, *, first: int, end: int, tree: Split | None, base: int
 ) -> Stage:
-    """Blocks first .. end - 1 of the chain under one tree that begins at device `base`."""
+    """The stage with blocks first .. end - 1 of the chain under one tree from device `base` on."""
     operators = operators_between(problem, first, end)
     return Stage(
         items=items_between(problem, first, end),
@@ -177,13 +179,13 @@ def price_stage(
     working: tuple[int, ...],
     shards: tuple[Shards, ...] = (),
 ) -> StageOption | Illegal:
-    """Price of one stage with blocks first to end - 1, for any other stages on other devices.
+    """Price the stage with blocks first .. end - 1, independently of the other stages.
 
     Args:
-        microbatches: that the global batch is cut into.
-        working: devices of all stages, by number.
+        microbatches: number of microbatches of the global batch.
+        working: numbers of the devices of all stages.
     """
-    plan, chunk = _around(
+    plan, chunk = _plan_around(
         problem, stage, first=first, end=end, microbatches=microbatches, shards=shards
     )
     path = f"lane {LANE} / stage {chunk}"
@@ -193,7 +195,7 @@ def price_stage(
         global_batch=problem.job.global_batch,
         seq_len=problem.job.sequence_length,
     )
-    broken = next(
+    violation = next(
         (
             v
             for v in violations
@@ -201,36 +203,45 @@ def price_stage(
         ),
         None,
     )
-    if broken is not None:
-        return Illegal(rule=broken.rule)
+    if violation is not None:
+        return Illegal(rule=violation.rule)
     try:
-        # One family a device: which devices are alike depends on the stages around.
+        # One family a device: which devices are alike depends on the stages around them.
         parts = replace(plan_stages(plan, model=problem.model, unfolded=True)[0][chunk], chunk=0)
         islands = plan_units(problem)[0]
         holdings = plan_holdings(
             ((parts,),), model=problem.model, length=problem.job.sequence_length, islands=islands
         )
-        found = _option(
+        option = _stage_option(
             problem, plan, stage, parts, holdings, microbatches=microbatches, working=working
         )
-        if not _has_islands(problem) or (apart := without_fused_overlap(problem)) is problem:
-            return found
-        plain = _option(
-            apart, plan, stage, parts, holdings, microbatches=microbatches, working=working
+        if (
+            not _has_islands(problem)
+            or (without_overlap := without_fused_overlap(problem)) is problem
+        ):
+            return option
+        plain = _stage_option(
+            without_overlap,
+            plan,
+            stage,
+            parts,
+            holdings,
+            microbatches=microbatches,
+            working=working,
         )
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")
     leaves = with_overlap_of(problem, (parts,)) is not problem
     return replace(
-        plain if leaves else found,
+        plain if leaves else option,
         plain=plain,
         leaves=leaves,
-        alike=(leaves, found.alike, plain.alike),
+        alike=(leaves, option.alike, plain.alike),
     )
 
 
 def together(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
-    """Stages with the changes that they make to each other in one plan."""
+    """Stage options in one plan: without fused overlap if any stage leaves its island."""
     if not any(option.leaves for option in options):
         return options
     return tuple(option.plain or option for option in options)
@@ -241,7 +252,7 @@ def _has_islands(problem: Problem) -> bool:
     return len(distinct(plan_units(problem)[0].of(np.arange(problem.cluster.num_devices)))) > 1
 
 
-def _option(
+def _stage_option(
     problem: Problem,
     plan: Plan,
     stage: Stage,
@@ -251,9 +262,9 @@ def _option(
     microbatches: int,
     working: tuple[int, ...],
 ) -> StageOption:
-    """Price of a stage of a legal plan."""
-    # A stage's costs depend on the others by whether there are any (a pipeline's communicator), by
-    # who sums the norm and who shares cards.
+    """Price of a legal stage: its families' seconds, update, memory room and cost key."""
+    # A stage's costs depend on whether there are other stages (a pipeline's communicator), on the
+    # devices that reduce the gradient norm, and on the devices that share network cards.
     problem = working_problem(problem, working)
     shape = Shape(
         devices=DeviceList.of(working), sets=1 if len(parts.devices) == len(working) else 2
@@ -288,11 +299,11 @@ def _option(
         update=int(picoseconds(np.array(update)).max()),
         own_update=int(picoseconds(np.array([float(s.update_s[0]) for s in steps])).max()),
         room=_room(problem, plan, costs, parts, microbatches=microbatches),
-        alike=_alike(problem, parts, families, holdings),
+        alike=_cost_key(problem, parts, families, holdings),
     )
 
 
-def _around(
+def _plan_around(
     problem: Problem,
     stage: Stage,
     *,
@@ -301,7 +312,7 @@ def _around(
     microbatches: int,
     shards: tuple[Shards, ...],
 ) -> tuple[Plan, int]:
-    """A plan with this stage and all other blocks on its first device; and the stage's number."""
+    """A plan with this stage and all other blocks on its first device, and the stage's number."""
     blocks = chain_blocks(problem)
     before = (
         ()
@@ -328,9 +339,7 @@ def _around(
 def _room(
     problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *, microbatches: int
 ) -> int:
-    """Most microbatches in flight with which no device of the stage exceeds its memory and no
-    node its host memory; 0 = not even one fits.
-    """
+    """Most microbatches in flight that fit in device and host memory; 0 = not even one fits."""
     capacity = capacities(problem.cluster)
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
     rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
@@ -347,20 +356,23 @@ def _room(
     program = lower_plan(
         alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape
     )
-    for flying in range(microbatches, 0, -1):
-        flown = replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying))
-        memory = plan_memory(problem, flown, costs)
-        hosts = host_memory(problem, flown, costs)
+    for in_flight in range(microbatches, 0, -1):
+        in_flight_program = replace(
+            program, rows=flight_rows((parts.devices,), microbatches, flying=in_flight)
+        )
+        memory = plan_memory(problem, in_flight_program, costs)
+        hosts = host_memory(problem, in_flight_program, costs)
         if all(
             m.reserved <= capacity[c.devices[0]] for m, c in zip(memory, classes, strict=True)
         ) and not any(h.lacking for h in hosts):
-            return flying
+            return in_flight
     return 0
 
 
 def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
-    """(kind, microbatch) of a row: `flying` forwards, then backwards and forwards in turns, then
-    the other backwards.
+    """(kind, microbatch) actions of a 1F1B row with `flying` microbatches in flight.
+
+    First `flying` forwards, then backwards and forwards in turns, then the remaining backwards.
     """
     row = [(F, k) for k in range(flying)]
     for k in range(microbatches):
@@ -371,29 +383,31 @@ def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
 
 
 def flight_rows(devices: tuple[DeviceList, ...], microbatches: int, *, flying: int) -> ActionRows:
-    """One row of `flights` of every stage (given its devices)."""
+    """Action rows of `flights`, one for each stage, given the stages' devices."""
     row = flights(microbatches, flying)
-    turn = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
+    by_first_device = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
     kind, microbatch = (
         np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True)
     )
     zero = np.zeros(len(kind), dtype=np.int32)
     return ActionRows(
-        devices=tuple(devices[stage] for stage in turn),
+        devices=tuple(devices[stage] for stage in by_first_device),
         row_start=(np.arange(len(devices) + 1) * len(row)).astype(np.int32),
         kind=kind.astype(np.int8),
         lane=zero,
-        chunk=np.repeat(np.array(turn), len(row)).astype(np.int32),
+        chunk=np.repeat(np.array(by_first_device), len(row)).astype(np.int32),
         microbatch=microbatch.astype(np.int32),
         slice=zero,
     )
 
 
-def _alike(
+def _cost_key(
     problem: Problem, parts: StageParts, families: tuple[FamilyCosts, ...], holdings: Holdings
 ) -> object:
-    """Key of a stage in all plans: the costs of its families, the groups of its reductions, and
-    the places of its input and output.
+    """Cost key of a stage: equal stages cost the same in all plans.
+
+    The key has the costs of its families, the groups of its reductions, and the layouts of its
+    input and output.
     """
     width, length = problem.model.hidden, problem.job.sequence_length
     ends = (
@@ -404,17 +418,17 @@ def _alike(
         parts.base,
         parts.families,
         ends,
-        _exact(families),
+        _hashable(families),
         tuple(sorted(holdings.items(), key=lambda item: item[0])),
     )
 
 
-def _exact(value: object) -> object:
-    """A value of dataclasses, tuples and arrays as a hashable key, bit by bit."""
+def _hashable(value: object) -> object:
+    """Hashable key of a value of dataclasses, tuples and arrays, bit by bit."""
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str, value.tobytes()
     if isinstance(value, tuple):
-        return tuple(_exact(one) for one in value)
+        return tuple(_hashable(item) for item in value)
     if is_dataclass(value):
-        return tuple(_exact(getattr(value, field.name)) for field in fields(value))
+        return tuple(_hashable(getattr(value, field.name)) for field in fields(value))
     return value

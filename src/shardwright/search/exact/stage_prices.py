@@ -1,6 +1,4 @@
-"""Stages of a small plan on their devices: all trees priced, one of each set with equal costs;
-and lower bounds of shapes of such stages.
-"""
+"""Priced stages of a small plan: distinct split trees of each stage, and bounds of their shapes."""
 
 from __future__ import annotations
 
@@ -20,17 +18,20 @@ from shardwright.search.exact.stage_options import (
     price_stage,
     stage_of_blocks,
 )
-from shardwright.search.exact.stage_split_trees import Node, split_on
+from shardwright.search.exact.stage_split_trees import CutNode, split_on
 from shardwright.search.exact.static_orders import num_orders, pipeline_orders
 
 NEVER = np.iinfo(np.int64).max
-"""Picoseconds of what does not fit in memory."""
+"""Picoseconds of a shape that does not fit in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageChoices:
-    """Trees of one stage on its devices: numbers of all and of legal ones, and one of each set
-    of equal legal ones.
+    """Split trees of one stage on its devices: counts, and one option of each set of equal ones.
+
+    Args:
+        trees, legal: numbers of all and of legal trees.
+        options: one legal option of each set with equal costs.
     """
 
     trees: int
@@ -45,7 +46,7 @@ class StageChoices:
 
 @dataclass(slots=True)
 class StagePrices:
-    """Stages priced so far, by blocks, devices, microbatches and all devices that work."""
+    """Cache of priced stages, by blocks, devices, microbatches and all working devices."""
 
     problem: Problem
     space: ExactSpace
@@ -68,13 +69,14 @@ class StagePrices:
         microbatches: int,
         working: tuple[int, ...],
     ) -> StageChoices:
+        """Cached choices of the stage with blocks `start` to `end` - 1."""
         key = start, end, devices, microbatches, working
         if key not in self.known:
             trees, legal = 0, 0
-            unlike: dict[object, StageOption] = {}
+            distinct: dict[object, StageOption] = {}
             for tree in stage_trees(devices, self.space):
                 trees += 1
-                found = price_tree(
+                option = price_tree(
                     self.problem,
                     self.space,
                     tree,
@@ -84,17 +86,19 @@ class StagePrices:
                     microbatches=microbatches,
                     working=working,
                 )
-                if isinstance(found, StageOption):
+                if isinstance(option, StageOption):
                     legal += 1
-                    unlike.setdefault(found.alike, found)
-            self.known[key] = StageChoices(trees=trees, legal=legal, options=tuple(unlike.values()))
+                    distinct.setdefault(option.alike, option)
+            self.known[key] = StageChoices(
+                trees=trees, legal=legal, options=tuple(distinct.values())
+            )
         return self.known[key]
 
 
 def price_tree(
     problem: Problem,
     space: ExactSpace,
-    tree: Node | int,
+    tree: CutNode | int,
     devices: tuple[tuple[int, ...], ...],
     *,
     first: int,
@@ -102,10 +106,11 @@ def price_tree(
     microbatches: int,
     working: tuple[int, ...],
 ) -> StageOption | Illegal:
-    """Price of the stage with blocks first to end - 1 under `tree` on these devices (by label);
-    see `price_stage`.
+    """Price the stage with blocks first .. end - 1 under `tree` on devices grouped by label.
+
+    See `price_stage`.
     """
-    base = min(device for some in devices for device in some)
+    base = min(device for label_devices in devices for device in label_devices)
     stage = stage_of_blocks(problem, first=first, end=end, tree=split_on(tree, devices), base=base)
     return price_stage(
         problem,
@@ -120,8 +125,11 @@ def price_tree(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCounts:
-    """Numbers of members of a partition: all, illegal ones, duplicates, and orders of a shape that
-    do not deadlock.
+    """Numbers of members of a partition by fate.
+
+    Args:
+        enumerated, illegal, duplicates: numbers of members, with their orders.
+        live: number of orders of a shape without deadlock.
     """
 
     enumerated: int
@@ -131,15 +139,15 @@ class PartitionCounts:
 
 
 def member_counts(choices: tuple[StageChoices, ...], microbatches: int) -> PartitionCounts:
-    """The members of the partition whose stages have these choices, under all orders."""
+    """Count the members of a partition whose stages have these choices, under all orders."""
     orders = num_orders(len(choices), microbatches)
     live = len(pipeline_orders(len(choices), microbatches)[0])
     trees, legal = prod(c.trees for c in choices), prod(c.legal for c in choices)
-    unlike = prod(len(c.options) for c in choices)
+    distinct = prod(len(c.options) for c in choices)
     return PartitionCounts(
         enumerated=trees * orders,
-        illegal=(trees - legal) * orders + unlike * (orders - live),
-        duplicates=(legal - unlike) * orders,
+        illegal=(trees - legal) * orders + distinct * (orders - live),
+        duplicates=(legal - distinct) * orders,
         live=live,
     )
 
@@ -151,63 +159,69 @@ def shape_bounds(
     context: bool = False,
     shards: bool = False,
 ) -> IntArray:
-    """A lower bound of each shape, picoseconds, one axis a stage.
+    """Lower bound in picoseconds of each shape, as an array with one axis a stage.
 
-    max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being
-    the forwards and backwards of the stages before it on their fastest family; then the slowest
-    update. Of copies the tail follows the fastest. Left out: messages.
+    max over stages of head + m (forward + backward) + max(last bucket, tail), where head and tail
+    are the forwards and backwards of the stages before it on their fastest family; then the slowest
+    update. With replicated compute the tail follows the fastest copy. Messages are left out.
 
     Args:
-        context: there are other lanes, which may leave their islands too. Then sums, the norm and
-            memory depend on them, and are left out; with `shards` the update is too.
+        context: other lanes exist, which may leave their islands too. Then gradient reductions, the
+            norm and memory depend on them, and are left out; with `shards` the update is too.
     """
     shape = tuple(len(c.options) for c in choices)
     if 0 in shape:
         return np.zeros(shape, dtype=np.int64)
-    found = _bounds(choices, microbatches, context=context, shards=shards)
+    bounds = _option_bounds(choices, microbatches, context=context, shards=shards)
     if not any(option.plain for c in choices for option in c.options):
-        return found
-    plain = _bounds(tuple(c.plain for c in choices), microbatches, context=context, shards=shards)
+        return bounds
+    plain = _option_bounds(
+        tuple(c.plain for c in choices), microbatches, context=context, shards=shards
+    )
     leaves = reduce(
         np.logical_or.outer, [np.array([option.leaves for option in c.options]) for c in choices]
     )
-    return np.where(leaves, plain, np.minimum(found, plain) if context else found)
+    return np.where(leaves, plain, np.minimum(bounds, plain) if context else bounds)
 
 
-def _bounds(
+def _option_bounds(
     choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool
 ) -> IntArray:
-    """Lower bounds of shapes with the options as they are; see `shape_bounds`."""
+    """Lower bounds of shapes for the given options; see `shape_bounds`."""
     stages, shape = len(choices), tuple(len(c.options) for c in choices)
 
     def along(stage: int, values: list[int]) -> IntArray:
+        """The values of one stage, shaped to broadcast along the stage's axis."""
         return np.array(values, dtype=np.int64).reshape(
             tuple(-1 if axis == stage else 1 for axis in range(stages))
         )
 
     head, tail, bound, update = (np.zeros(shape, dtype=np.int64) for _ in range(4))
     fits = np.ones(shape, dtype=np.bool_)
-    for stage, chosen in enumerate(choices):
-        own = [microbatches * (o.forward + o.backward) for o in chosen.options]
+    for stage, stage_choices in enumerate(choices):
+        compute = [microbatches * (o.forward + o.backward) for o in stage_choices.options]
         reduced = along(
             stage,
             [
                 int((w + (0 if context else o.reduced)).max())
-                for w, o in zip(own, chosen.options, strict=True)
+                for w, o in zip(compute, stage_choices.options, strict=True)
             ],
         )
-        # What copies compute is there as soon as one of them has it.
+        # A replicated result is available as soon as one copy has it.
         busy = along(
             stage,
             [
                 int(w.min() if o.copies else w.max())
-                for w, o in zip(own, chosen.options, strict=True)
+                for w, o in zip(compute, stage_choices.options, strict=True)
             ],
         )
         bound = np.maximum(bound, head + np.maximum(reduced, busy + tail))
-        head = head + along(stage, [int(o.forward.min()) for o in chosen.options])
-        tail = tail + along(stage, [int(o.backward.min()) for o in chosen.options])
-        ends = [o.update if not context else 0 if shards else o.own_update for o in chosen.options]
-        update = np.maximum(update, along(stage, ends))
-        fits &= context | (along(stage, [o.room for o in chosen.options]) > 0)
+        head = head + along(stage, [int(o.forward.min()) for o in stage_choices.options])
+        tail = tail + along(stage, [int(o.backward.min()) for o in stage_choices.options])
+        updates = [
+            o.update if not context else 0 if shards else o.own_update
+            for o in stage_choices.options
+        ]
+        update = np.maximum(update, along(stage, updates))
+        fits &= context | (along(stage, [o.room for o in stage_choices.options]) > 0)
     return np.where(fits, bound + update, NEVER)

@@ -1,9 +1,9 @@
-"""Split trees of small stages: all of a given depth, cut dims and weights, up to the exchange of
-equal devices.
+"""Split trees of small stages: all of a given depth, cut dims and weights, up to symmetry.
 
-A labelled tree names its leaves by the class of devices they are of; `split_on` puts it on devices.
-One tree rules a whole stage: for operators of a class that lack the dim of a cut, the cut is a copy
-(heads are cut in attention and its core, hidden rows and columns outside the core).
+Equal devices may be exchanged. A labelled tree names its leaves by their class of devices;
+`split_on` places it on devices. One tree applies to a whole stage: for operators of a class that
+lack the dim of a cut, the cut is a copy (heads are cut in attention and its core, hidden rows and
+columns outside the core).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from shardwright.strategy.verify.stage_rules import has_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A cut of `dim` into parts of these weights; a child is a Node, or the label of one device."""
+class CutNode:
+    """A cut of `dim` into parts with these weights; a child is a Node, or the label of a device."""
 
     dim: Dim
     weights: tuple[int, ...]
-    children: tuple[Node | int, ...]
+    children: tuple[CutNode | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSpace:
-    """Depths, dims and weights of the trees of a space.
+    """Limits of the split trees of a space: dims, weights and depth of cuts.
 
     Args:
-        dims: that a cut may be of.
-        weights: of the first of two parts, the second one's being 1.
-        depth: most cuts one below the other.
+        dims: dims that a cut may have.
+        weights: weights of the first of two parts; the second part has weight 1.
+        depth: most nested cuts.
     """
 
     dims: tuple[Dim, ...] = (Dim.BATCH, Dim.HEADS, Dim.HIDDEN)
@@ -46,100 +46,106 @@ class TreeSpace:
 
 def labelled_trees(
     counts: tuple[int, ...], space: TreeSpace, *, depth: int | None = None
-) -> Iterator[Node | int]:
-    """Every tree with `counts[label]` leaves of each label.
+) -> Iterator[CutNode | int]:
+    """Yield every split tree with `counts[label]` leaves of each label.
 
-    Two parts: any weights of the space, any two trees (both orders of unequal ones: the first takes
-    the larger share, or what rounding leaves). Three parts or more are equal: of one tree each, or
-    single devices in the order of their labels.
+    Two parts: any weights of the space, any two trees (both orders of unequal trees: the first
+    takes the larger share, or the remainder of rounding). Three parts or more are equal: one tree
+    for all, or single devices in the order of their labels.
 
     Args:
-        depth: cuts that are left; None = the space's.
+        depth: number of cuts that remain; None = the depth of the space.
     """
-    left = space.depth if depth is None else depth
+    cuts_left = space.depth if depth is None else depth
     total = sum(counts)
     if total == 1:
         yield counts.index(1)
-    if total < 2 or not left:
+    if total < 2 or not cuts_left:
         return
     for dim in space.dims:
         for first in product(*(range(n + 1) for n in counts)):
             second = tuple(n - k for n, k in zip(counts, first, strict=True))
             if not 0 < sum(first) < total:
                 continue
-            for one, two in product(
-                labelled_trees(first, space, depth=left - 1),
-                labelled_trees(second, space, depth=left - 1),
+            for first_tree, second_tree in product(
+                labelled_trees(first, space, depth=cuts_left - 1),
+                labelled_trees(second, space, depth=cuts_left - 1),
             ):
                 for weight in space.weights:
-                    yield Node(dim=dim, weights=(weight, 1), children=(one, two))
+                    yield CutNode(dim=dim, weights=(weight, 1), children=(first_tree, second_tree))
         for parts in range(3, total + 1):
             if all(n % parts == 0 for n in counts):
                 for child in labelled_trees(
-                    tuple(n // parts for n in counts), space, depth=left - 1
+                    tuple(n // parts for n in counts), space, depth=cuts_left - 1
                 ):
-                    yield Node(dim=dim, weights=(1,) * parts, children=(child,) * parts)
+                    yield CutNode(dim=dim, weights=(1,) * parts, children=(child,) * parts)
             elif parts == total:
-                yield Node(
+                yield CutNode(
                     dim=dim,
                     weights=(1,) * parts,
                     children=tuple(label for label, n in enumerate(counts) for _ in range(n)),
                 )
 
 
-def split_on(tree: Node | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
-    """The tree as a split of these devices (by label, in rising order); offsets count from the
-    lowest device.
-    """
-    left = [iter(sorted(some)) for some in devices]
-    return _split(tree, left)[0]
+def split_on(tree: CutNode | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
+    """The labelled tree as a split of devices by label; offsets count from the lowest device."""
+    device_iterators = [iter(sorted(label_devices)) for label_devices in devices]
+    return _split(tree, device_iterators)[0]
 
 
-def _split(tree: Node | int, left: list[Iterator[int]]) -> tuple[Split | None, int]:
-    """(the split, its lowest device)."""
+def _split(tree: CutNode | int, device_iterators: list[Iterator[int]]) -> tuple[Split | None, int]:
+    """Take the leaves' devices from iterators by label; return the split and its lowest device."""
     if isinstance(tree, int):
-        return None, next(left[tree])
-    below = [_split(child, left) for child in tree.children]
-    base = min(device for _, device in below)
-    offsets = tuple(device - base for _, device in below)
+        return None, next(device_iterators[tree])
+    children = [_split(child, device_iterators) for child in tree.children]
+    base = min(device for _, device in children)
+    offsets = tuple(device - base for _, device in children)
     strides = {b - a for a, b in pairwise(offsets)}
-    alike = len(set(tree.weights)) == 1 and all(
+    is_uniform = len(set(tree.weights)) == 1 and all(
         child == tree.children[0] for child in tree.children
     )
     if (
-        alike
+        is_uniform
         and len(strides) == 1
         and offsets[0] == 0
-        and all(split == below[0][0] for split, _ in below)
+        and all(split == children[0][0] for split, _ in children)
     ):
         return Split(
-            dim=tree.dim, parts=len(below), step=strides.pop(), children=(below[0][0],)
+            dim=tree.dim, parts=len(children), step=strides.pop(), children=(children[0][0],)
         ), base
     return Split(
-        dim=tree.dim, parts=tree.weights, step=offsets, children=tuple(split for split, _ in below)
+        dim=tree.dim,
+        parts=tree.weights,
+        step=offsets,
+        children=tuple(split for split, _ in children),
     ), base
 
 
 def tree_placements(tree: Split | None, operators: tuple[Operator, ...]) -> tuple[Placement, ...]:
-    """`tree` for every class of these operators, cuts of dims that a class lacks being copies."""
+    """Placements of `tree` for every operator class; cuts of dims that a class lacks are copies."""
     classes: dict[str, set[Dim]] = {}
     for operator in operators:
-        held = classes.setdefault(operator.klass.value, set())
-        held |= {dim for dim in Dim if has_dim(operator, dim)}
+        class_dims = classes.setdefault(operator.klass.value, set())
+        class_dims |= {dim for dim in Dim if has_dim(operator, dim)}
     by_tree: dict[Split | None, list[str]] = {}
     for name, dims in classes.items():
-        by_tree.setdefault(_copied(tree, dims), []).append(name)
+        by_tree.setdefault(_replicate_missing_dims(tree, dims), []).append(name)
     first, *others = by_tree.items()
-    # the first one is for all classes, so that the stream at a stage's border has a place where no
-    # operator of its class runs
+    # The first placement selects all classes, so that the stream at a stage's border has a place
+    # where no operator of its class runs.
     rest = (
         Placement(select=Selector(classes=tuple(names)), split=split) for split, names in others
     )
     return Placement(select=Selector(), split=first[0]), *rest
 
 
-def _copied(tree: Split | None, dims: set[Dim]) -> Split | None:
+def _replicate_missing_dims(tree: Split | None, dims: set[Dim]) -> Split | None:
+    """The split with each cut of a dim outside `dims` replaced by replication."""
     if tree is None:
         return None
     dim = tree.dim if tree.dim in dims else Dim.REPLICATE
-    return replace(tree, dim=dim, children=tuple(_copied(child, dims) for child in tree.children))
+    return replace(
+        tree,
+        dim=dim,
+        children=tuple(_replicate_missing_dims(child, dims) for child in tree.children),
+    )

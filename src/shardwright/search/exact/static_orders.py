@@ -1,13 +1,12 @@
-"""All static orders of a pipeline of disjoint stages, and the seconds of a shape under each of
-them.
+"""All static orders of a pipeline of disjoint stages, and the step time under each order.
 
-A stage's order is when it runs a forward and when a backward; microbatches keep their number's
-order in both. This loses nothing: let any orders of all stages be given with their times. Rename on
-each stage the microbatch of the k-th forward to k, and of the k-th backward to k. All start times
-may stay, since k forwards (backwards) started on a stage need k distinct ones finished where they
-come from, so the k-th finish there is early enough; kinds stand where they stood, so memory is the
-same. This holds for actions of one length for all microbatches and uncontended links; that
-contention does not change it is tested, not proven.
+A stage's order is the sequence of its forwards and backwards; microbatches keep the order of their
+numbers in both. This loses no better plan (exchange argument): take any orders of all stages with
+their start times. Rename on each stage the microbatch of the k-th forward to k, and of the k-th
+backward to k. All start times may stay, since k forwards (backwards) started on a stage need k
+distinct ones finished at their source, so the k-th finish there is early enough. Kinds keep their
+places, so memory is the same. The argument holds for actions of equal length for all microbatches
+and uncontended links; that contention does not change it is tested, not proven.
 """
 
 from __future__ import annotations
@@ -24,19 +23,21 @@ from shardwright.simulator.kernel.event_kernel import run_events
 from shardwright.simulator.kernel.longest_path import longest_path
 
 MAX_ORDERS = 1_000_000
-"""Orders of a shape beyond which they are not listed."""
+"""Largest number of orders of a shape that are listed."""
 
 
 @lru_cache(maxsize=64)
 def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
-    """Every order of one stage: 0 .. m - 1 the forwards, m .. 2 m - 1 the backwards; a microbatch's
-    backward after its forward.
+    """Every order of one stage's m forwards (0 .. m - 1) and m backwards (m .. 2 m - 1).
+
+    A microbatch's backward follows its forward.
     """
-    found: list[tuple[int, ...]] = []
+    orders: list[tuple[int, ...]] = []
 
     def walk(done: tuple[int, ...], forwards: int, backwards: int) -> None:
+        """Append all completions of a partial order."""
         if backwards == microbatches:
-            found.append(done)
+            orders.append(done)
             return
         if forwards < microbatches:
             walk((*done, forwards), forwards + 1, backwards)
@@ -44,54 +45,56 @@ def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
             walk((*done, microbatches + backwards), forwards, backwards + 1)
 
     walk((), 0, 0)
-    return tuple(found)
+    return tuple(orders)
 
 
 def in_flight(order: tuple[int, ...], microbatches: int) -> int:
-    """Most microbatches in flight: forward done, backward not."""
+    """Most microbatches in flight: forward done, backward not done."""
     return int(max(accumulate(1 if action < microbatches else -1 for action in order)))
 
 
 @lru_cache(maxsize=64)
 def pipeline_orders(stages: int, microbatches: int) -> tuple[IntArray, IntArray]:
-    """The orders of a chain of stages that do not deadlock.
+    """The orders of a chain of stages that complete without deadlock, and their memory need.
 
     Returns:
-        (orders, stages, 2 m) actions; (orders, stages) most microbatches in flight.
+        (orders, stages, 2 m) actions, and (orders, stages) most microbatches in flight.
 
     Raises:
         StrategyError: more than MAX_ORDERS combinations (rule ``search.orders``).
     """
-    own = stage_orders(microbatches)
-    if len(own) ** stages > MAX_ORDERS:
+    single = stage_orders(microbatches)
+    if len(single) ** stages > MAX_ORDERS:
         raise StrategyError(
-            f"{len(own)} ** {stages} orders of {stages} stages and {microbatches} microbatches",
+            f"{len(single)} ** {stages} orders of {stages} stages and {microbatches} microbatches",
             hint=f"at most {MAX_ORDERS} are listed: fewer microbatches or stages",
             rule="search.orders",
         )
-    peak = [in_flight(order, microbatches) for order in own]
-    live = [
+    peak = [in_flight(order, microbatches) for order in single]
+    deadlock_free = [
         chosen
-        for chosen in product(range(len(own)), repeat=stages)
-        if _runs([own[i] for i in chosen], microbatches)
+        for chosen in product(range(len(single)), repeat=stages)
+        if _completes([single[i] for i in chosen], microbatches)
     ]
-    actions = np.array([[own[i] for i in chosen] for chosen in live], dtype=np.int64)
-    return actions, np.array([[peak[i] for i in chosen] for chosen in live], dtype=np.int64)
+    actions = np.array([[single[i] for i in chosen] for chosen in deadlock_free], dtype=np.int64)
+    return actions, np.array(
+        [[peak[i] for i in chosen] for chosen in deadlock_free], dtype=np.int64
+    )
 
 
 def num_orders(stages: int, microbatches: int) -> int:
-    """Number of combinations of stage orders, including deadlocked ones."""
-    found: int = len(stage_orders(microbatches)) ** stages
-    return found
+    """Number of combinations of stage orders, including deadlocked combinations."""
+    count: int = len(stage_orders(microbatches)) ** stages
+    return count
 
 
-def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
+def _completes(orders: list[tuple[int, ...]], microbatches: int) -> bool:
     """True if a chain of stages completes these orders without a deadlock."""
     place = [0] * len(orders)
     done: set[tuple[int, int]] = set()
-    moved = True
-    while moved:
-        moved = False
+    progressed = True
+    while progressed:
+        progressed = False
         for stage, order in enumerate(orders):
             while place[stage] < len(order):
                 action = order[place[stage]]
@@ -100,7 +103,7 @@ def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
                     break
                 done.add((stage, action))
                 place[stage] += 1
-                moved = True
+                progressed = True
     return all(p == len(order) for p, order in zip(place, orders, strict=True))
 
 
@@ -115,8 +118,9 @@ def _links(
     send: IntArray,
     blocking: bool,
 ) -> IntArray:
-    """The links of a shape under one order of each stage (ended by -1 where it has fewer actions
-    than others), (links, 2).
+    """(links, 2) dependencies between a shape's tasks under one order of each stage.
+
+    An order ends with -1 if it has fewer actions than the longest.
     """
     classes, actions = first.shape
     found = np.empty((base.shape[0] + 2 * classes * classes * actions, 2), np.int64)
@@ -150,7 +154,7 @@ def _contended(
     use_weight: Int32Array,
     num_resources: int,
 ) -> IntArray:
-    """Finish time of each task with shared resources, as `simulate` has it."""
+    """Finish picoseconds of each task with shared resources, by the event kernel."""
     capacity = work.size + 1
     wide, narrow = np.empty((4, capacity), np.int64), np.empty((5, capacity), np.int32)
     slots, loads = np.empty((capacity, 8), np.int64), np.empty((num_resources, 4), np.int64)
@@ -194,7 +198,7 @@ def finish_times(
     num_resources: int,
     contended: bool,
 ) -> IntArray:
-    """Last finish under each order, picoseconds; -1 where some task never starts."""
+    """Last finish in picoseconds under each order; -1 if some task never starts."""
     tasks = work.size
     result = np.empty(orders.shape[0], np.int64)
     for number in range(orders.shape[0]):

@@ -1,6 +1,4 @@
-"""Tasks of a plan without its order: the links of the order are taken out of its Program, so
-that other orders change only a few links.
-"""
+"""Tasks of a plan without the dependencies of its order, so that an order adds only a few links."""
 
 from __future__ import annotations
 
@@ -25,15 +23,14 @@ class ShapeTasks:
     """Tasks of a shape without an order; its stages are numbered lane by lane.
 
     Args:
-        links: (links, 2) that hold under every order.
-        stage_of: of each class of devices.
-        coupled: (classes, classes) that start together.
-        first, last: (classes, 2 m) tasks of each action (forwards, then backwards; m: of the lane
-            that has the most), or -1.
-        send: likewise
-        the task that an action's sender is held up by, or -1.
-        blocking: whether it is. work, use_start, use_resource, use_weight,
-        num_resources: as `simulator.kernel`.
+        links: (links, 2) dependencies that hold under every order.
+        stage_of: stage of each class of devices.
+        coupled: (classes, classes) True for classes that start an action together.
+        first, last: (classes, 2 m) tasks of each action (forwards, then backwards; m of the lane
+            with the most), or -1.
+        send: (classes, 2 m) send that blocks the sender of each action, or -1.
+        blocking: True if sends block their sender.
+        work, use_start, use_resource, use_weight, num_resources: arguments of `simulator.kernel`.
     """
 
     links: IntArray
@@ -50,12 +47,13 @@ class ShapeTasks:
     num_resources: int
 
     def finish(self, orders: IntArray, *, contended: bool) -> IntArray:
-        """Picoseconds of the step (without jitter) under each order; uncontended: the longest path;
-        -1: deadlock.
+        """Step picoseconds (without jitter) under each order; uncontended = longest path.
+
+        A deadlocked order has -1.
 
         Args:
-            orders: (orders, stages, 2 m) actions; -1 behind those of a lane with fewer microbatches
-                than m.
+            orders: (orders, stages, 2 m) actions; -1 after the actions of a lane with fewer
+                microbatches than m.
         """
         return finish_times(
             orders,
@@ -78,28 +76,32 @@ class ShapeTasks:
 def tasks_of_shape(
     problem: Problem, program: Program, costs: StageCosts, *, blocking: bool
 ) -> ShapeTasks:
-    """Tasks of a Program without the links of its order.
+    """Tasks of a lowered program without the links of its order.
 
     Args:
-        program: of disjoint stages, each of which runs whole forwards and backwards in some order.
-        blocking: sends hold up their sender.
+        program: program of disjoint stages, each of which runs whole forwards and backwards in some
+            order.
+        blocking: True if sends block their sender.
     """
     work, _, successor_start, successor, use_start, use_resource, use_weight, num_resources = (
         plan_kernel_tasks(problem, program, costs)
     )
-    first, last, send = _places(program)
+    first, last, send = _action_tasks(program)
     source = np.repeat(np.arange(len(work)), np.diff(successor_start))
     links = np.stack([source, successor.astype(np.int64)], axis=1)
-    own = [c.families[0] for c in program.classes]
+    families = [c.families[0] for c in program.classes]
     stage_of = np.array(
-        [program.posts.first_stage[lane] + chunk for lane, chunk, _ in own], dtype=np.int64
+        [program.posts.first_stage[lane] + chunk for lane, chunk, _ in families], dtype=np.int64
     )
-    same = stage_of[:, None] == stage_of[None, :]
-    joined = [[family in costs.coupled[one] for *_, family in own] for one in own]
+    same_stage = stage_of[:, None] == stage_of[None, :]
+    are_coupled = [
+        [family in costs.coupled[class_families] for *_, family in families]
+        for class_families in families
+    ]
     return ShapeTasks(
-        links=links[~_of_order(program, links, last)],
+        links=links[~_is_order_link(program, links, last)],
         stage_of=stage_of,
-        coupled=same & np.array(joined, dtype=np.bool_),
+        coupled=same_stage & np.array(are_coupled, dtype=np.bool_),
         first=first,
         last=last,
         send=send,
@@ -112,37 +114,44 @@ def tasks_of_shape(
     )
 
 
-def _places(program: Program) -> tuple[IntArray, IntArray, IntArray]:
-    """(classes, 2 m) first and last task of each action, and the send that it ends in or -1."""
+def _action_tasks(program: Program) -> tuple[IntArray, IntArray, IntArray]:
+    """(classes, 2 m) first task, last task and final send of each action; -1 = none."""
     instances, templates = program.instances, program.templates
-    own = np.array([lane.microbatches or 0 for lane in program.plan.lanes], dtype=np.int64)
+    num_microbatches = np.array(
+        [lane.microbatches or 0 for lane in program.plan.lanes], dtype=np.int64
+    )
     kind, klass, lane = (
         column[instances.template] for column in (templates.kind, templates.klass, templates.lane)
     )
-    column = instances.microbatch + np.where(np.isin(kind, _BACK), own[lane], 0)
+    column = instances.microbatch + np.where(np.isin(kind, _BACK), num_microbatches[lane], 0)
     tasks = np.arange(len(kind))
-    first = np.full((len(program.classes), 2 * int(own.max())), len(kind), dtype=np.int64)
+    first = np.full(
+        (len(program.classes), 2 * int(num_microbatches.max())), len(kind), dtype=np.int64
+    )
     last, send = np.full_like(first, -1), np.full_like(first, -1)
-    acts, sends = np.isin(kind, _ACTIONS), np.isin(kind, _SENDS)
-    np.minimum.at(first, (klass[acts], column[acts]), tasks[acts])
-    np.maximum.at(last, (klass[acts], column[acts]), tasks[acts])
-    np.maximum.at(send, (klass[sends], column[sends]), tasks[sends])
+    is_action, is_send = np.isin(kind, _ACTIONS), np.isin(kind, _SENDS)
+    np.minimum.at(first, (klass[is_action], column[is_action]), tasks[is_action])
+    np.maximum.at(last, (klass[is_action], column[is_action]), tasks[is_action])
+    np.maximum.at(send, (klass[is_send], column[is_send]), tasks[is_send])
     return np.where(last < 0, -1, first), last, send
 
 
-def _of_order(program: Program, links: IntArray, last: IntArray) -> BoolArray:
-    """(links,) True for links of a row of the order: from a stage's action, or its send, to
-    another action of the stage.
+def _is_order_link(program: Program, links: IntArray, last: IntArray) -> BoolArray:
+    """(links,) True for links between consecutive actions of a stage, which the order made.
+
+    Such a link goes from a stage's action, or its send, to another action of the stage.
     """
     instances, templates = program.instances, program.templates
     kind, lane, chunk = (
         column[instances.template] for column in (templates.kind, templates.lane, templates.chunk)
     )
-    acts = (instances.stream == int(Stream.COMPUTE)) & (kind <= int(TaskKind.R))
-    sends = np.isin(kind, _SENDS)
+    is_action = (instances.stream == int(Stream.COMPUTE)) & (kind <= int(TaskKind.R))
+    is_send = np.isin(kind, _SENDS)
     source, target = links[:, 0], links[:, 1]
-    ends = np.zeros(len(acts), dtype=np.bool_)
-    ends[last[last >= 0]] = True
-    same = (lane[source] == lane[target]) & (chunk[source] == chunk[target])
-    found: BoolArray = acts[target] & same & ((acts[source] & ends[source]) | sends[source])
-    return found
+    is_last = np.zeros(len(is_action), dtype=np.bool_)
+    is_last[last[last >= 0]] = True
+    same_stage = (lane[source] == lane[target]) & (chunk[source] == chunk[target])
+    is_order_link: BoolArray = (
+        is_action[target] & same_stage & ((is_action[source] & is_last[source]) | is_send[source])
+    )
+    return is_order_link

@@ -1,8 +1,9 @@
-"""Best-first refinement over three tiers of bounds: a member waits under its best known lower bound
-and is refined when no other bound is smaller.
+"""Best-first search over the members of a grid space, ordered by their lower bounds.
 
-B0 of all; then B1 (and exact memory) of the first; then S. A member that comes up under its own S
-is the next best, certified in rank: everything else waits under a bound that is not smaller.
+Three tiers of bounds: B0 (closed form) of every member; B1 (longest path, with the exact peak
+memory) of the member with the smallest B0; then S (simulated step time). A member is refined to the
+next tier when no other bound is smaller. A member whose own S is the smallest value is the next
+best, certified in rank: every other member has a bound that is not smaller.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ _B1, _S = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A member with the simulation of its plan."""
+    """A member of a grid space with the simulation of its plan."""
 
     grid: Grid
     result: SimulatedPlan
 
     @property
     def step_time_s(self) -> float:
-        """Seconds of its step."""
+        """Simulated seconds of one training step of the member."""
         return self.result.step_time_s
 
 
 @dataclass(slots=True)
-class Outcome:
-    """Results of a refinement.
+class SearchOutcome:
+    """Ranked members, counts and proven lower bound that a best-first search has reached.
 
     Args:
-        ranked: simulated members, best first, certified in this order.
-        simulated, paths: how many reached S and B1.
+        ranked: simulated members, fastest first, certified in this order.
+        simulated, paths: numbers of members that were simulated (S) and that have a B1.
         too_large: members whose exact peak exceeds the capacity, on a device or in host memory.
-        lower_bound_s: no member that is not ranked is faster.
+        lower_bound_s: seconds that no unranked member can beat.
     """
 
     ranked: list[Simulated] = field(default_factory=list)
@@ -60,49 +61,51 @@ class Outcome:
 
     @property
     def certified(self) -> bool:
-        """True if no member is faster than the first."""
+        """True if no unranked member can be faster than the first ranked member."""
         return not self.ranked or self.lower_bound_s >= self.ranked[0].step_time_s
 
     def worst_of(self, top: int) -> float:
-        """Seconds below which a member is among the `top` best."""
+        """Step seconds to beat to be among the `top` best; inf while fewer are ranked."""
         return self.ranked[top - 1].step_time_s if len(self.ranked) >= top else float("inf")
 
 
-def merged(one: Outcome, other: Outcome, *, top: int) -> Outcome:
-    """The results of two parts of a space together; of equally fast members those of `one`
-    first.
+def merged(first: SearchOutcome, second: SearchOutcome, *, top: int) -> SearchOutcome:
+    """Combine the outcomes of two parts of a space and keep the `top` fastest members.
+
+    Of equally fast members, those of `first` come first.
     """
-    ranked = sorted([*one.ranked, *other.ranked], key=lambda s: s.step_time_s)[:top]
-    return Outcome(
+    ranked = sorted([*first.ranked, *second.ranked], key=lambda s: s.step_time_s)[:top]
+    return SearchOutcome(
         ranked=ranked,
-        simulated=one.simulated + other.simulated,
-        paths=one.paths + other.paths,
-        too_large=one.too_large + other.too_large,
-        lower_bound_s=min(one.lower_bound_s, other.lower_bound_s),
+        simulated=first.simulated + second.simulated,
+        paths=first.paths + second.paths,
+        too_large=first.too_large + second.too_large,
+        lower_bound_s=min(first.lower_bound_s, second.lower_bound_s),
     )
 
 
 class Refinement:
-    """Refinement of a set of members, which stops when a member elsewhere may be better and can
-    go on from there.
-    """
+    """Best-first search over a set of members that can pause at a bound and resume later."""
 
     def __init__(
         self, problem: Problem, prepared: Prepared, bounds: FloatArray, *, capacity: float, top: int
     ) -> None:
-        """Args:
-        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. top:
-        members to rank.
+        """Queue all members with a finite bound by their B0.
+
+        Args:
+            bounds: B0 seconds of every member, inf = infeasible.
+            capacity: bytes of a device that a plan may fill.
+            top: number of members to rank.
         """
-        self.outcome = Outcome()
+        self.outcome = SearchOutcome()
         self._problem, self._prepared, self._capacity, self._top = problem, prepared, capacity, top
         self._peaks = Peaks(problem, prepared)
-        self._waiting = _Sorted(bounds, np.flatnonzero(np.isfinite(bounds)))
+        self._waiting = _BoundQueue(bounds, np.flatnonzero(np.isfinite(bounds)))
         self._heap: list[tuple[float, int, int, object]] = []
         self.outcome.lower_bound_s = self.least()
 
     def least(self) -> float:
-        """Lower bound in seconds of all members that may still be ranked."""
+        """Lower bound in seconds of every member that may still be ranked; inf if none may."""
         if len(self.outcome.ranked) >= self._top:
             return float("inf")
         return min(self._waiting.bound(), self._heap[0][0] if self._heap else float("inf"))
@@ -115,42 +118,44 @@ class Refinement:
         best_s: float = float("inf"),
         progress: Progress | None = None,
     ) -> None:
-        """Rank the best members under `until` seconds.
+        """Rank members, fastest first, until `top` are ranked or no bound is below `until` seconds.
 
         Args:
-            limit: past it the best so far stands with its proven gap.
-            best_s: of a plan found elsewhere.
+            limit: search limit; past it the best member so far is kept with its proven gap.
+            best_s: step seconds of the best plan found elsewhere.
         """
         outcome, heap = self.outcome, self._heap
         best_s = min(
             [best_s, *(entry[3].step_time_s for entry in heap if isinstance(entry[3], Simulated))]
         )
-        # The least bound of all that waits (B0 of members not refined, B1 and S of those on the
-        # heap) bounds every member that is not ranked. A member that comes up under its own S is
-        # the next best, since nothing waits under less.
+        # The least bound in both queues (B0 of members not refined, B1 and S of those on the
+        # heap) bounds every member that is not ranked. A member whose own S is the least value is
+        # the next best, since no other member has a smaller bound.
         while len(outcome.ranked) < self._top:
             outcome.lower_bound_s = self.least()
             if outcome.lower_bound_s >= until:
                 break
             if limit.ends(found=best_s < float("inf")):
-                found = [entry[3] for entry in heap if isinstance(entry[3], Simulated)]
-                outcome.ranked = outcome.ranked or sorted(found, key=lambda s: s.step_time_s)[:1]
+                simulated = [entry[3] for entry in heap if isinstance(entry[3], Simulated)]
+                outcome.ranked = (
+                    outcome.ranked or sorted(simulated, key=lambda s: s.step_time_s)[:1]
+                )
                 break
             bound = self._waiting.bound()
             if heap and heap[0][0] <= bound:
-                best_s = min(best_s, _advance(self._problem, heap, self._capacity, outcome))
+                best_s = min(
+                    best_s, _rank_or_simulate(self._problem, heap, self._capacity, outcome)
+                )
             else:
-                self._path(self._waiting.pop(), bound)
+                self._push_longest_path(self._waiting.pop(), bound)
             if progress is not None:
                 say = progress_text(
                     "refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit
                 )
                 progress(say, len(outcome.ranked), self._top)
 
-    def _path(self, place: int, bound: float) -> None:
-        """Compute the longest path (B1) of a member whose peak memory through its order may fit,
-        and put it on the heap.
-        """
+    def _push_longest_path(self, place: int, bound: float) -> None:
+        """Drop a member whose exact peak memory is too large, else push its B1 on the heap."""
         if self._peaks.of(place) > self._capacity:
             self.outcome.too_large += 1
             return
@@ -163,8 +168,8 @@ class Refinement:
         heapq.heappush(self._heap, (max(seconds, bound), _B1, place, grid))
 
 
-class _Sorted:
-    """Members in order of their bound, sorted lazily in growing batches."""
+class _BoundQueue:
+    """Queue of members by ascending bound, sorted lazily in batches of growing size."""
 
     def __init__(self, bounds: FloatArray, places: IntArray) -> None:
         self._bounds = bounds
@@ -173,6 +178,7 @@ class _Sorted:
         self._size = 256
 
     def _fill(self) -> None:
+        """Sort the next batch of members with the smallest bounds if the current batch is empty."""
         if self._batch or not len(self._rest):
             return
         size = min(self._size, len(self._rest))
@@ -184,29 +190,33 @@ class _Sorted:
         self._size *= 8
 
     def bound(self) -> float:
-        """The smallest bound of the waiting members."""
+        """Smallest bound of the queued members; inf if the queue is empty."""
         self._fill()
         return float(self._bounds[self._batch[-1]]) if self._batch else float("inf")
 
     def pop(self) -> int:
-        """Remove and return the member with the smallest bound."""
+        """Remove and return the place of the member with the smallest bound."""
         self._fill()
         return self._batch.pop()
 
 
-def _advance(
-    problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome
+def _rank_or_simulate(
+    problem: Problem,
+    heap: list[tuple[float, int, int, object]],
+    capacity: float,
+    outcome: SearchOutcome,
 ) -> float:
-    """Simulate the first member of the heap and keep it if it fits, or rank it if it is
-    simulated; returns its seconds, inf if it does not fit.
+    """Rank the heap's top if it is simulated, else simulate its grid and requeue its seconds.
+
+    Return the step seconds, or inf if the plan does not fit in memory.
     """
-    _, tier, place, held = heapq.heappop(heap)
+    _, tier, place, entry = heapq.heappop(heap)
     if tier == _S:
-        assert isinstance(held, Simulated)
-        outcome.ranked.append(held)
-        return held.step_time_s
-    assert isinstance(held, Grid)
-    simulated = Simulated(grid=held, result=simulate_grid(problem, held))
+        assert isinstance(entry, Simulated)
+        outcome.ranked.append(entry)
+        return entry.step_time_s
+    assert isinstance(entry, Grid)
+    simulated = Simulated(grid=entry, result=simulate_grid(problem, entry))
     if not simulated.result.fits_in(capacity):
         outcome.paths -= 1
         outcome.too_large += 1

@@ -1,6 +1,4 @@
-"""Changes to an infeasible request, the least intrusive first, and a test whether a plan fits in
-memory after each.
-"""
+"""Changes to an infeasible request, the least intrusive first, and a memory check of each."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ _MEMORY_AXES: Final = ("zero", "offload", "recompute", "recompute_layers", "shar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedRequest:
-    """One change of the request, and the problem and space after it."""
+    """A changed request: the hint's text, and the problem and space after the change."""
 
     text: str
     problem: Problem
@@ -54,12 +52,12 @@ class ChangedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Changes of one kind, the smallest first.
+    """Candidate changes of one kind to an infeasible request, the smallest first.
 
     Args:
-        about: what is looked for, for the progress line.
-        most: how many of those that fit are told; the others are not looked for.
-        flag: that the texts of all changes begin with, so that those that fit are told together.
+        about: kind of change, for the progress line.
+        most: most fitting changes to show; the search of the series stops there.
+        flag: option name with which every text begins, so that the fitting values are joined.
     """
 
     about: str
@@ -68,8 +66,9 @@ class Series:
     flag: str = ""
 
     def hint_texts(self, fitting: list[str]) -> list[str]:
-        """Texts of the changes that fit, as the hint shows them: ``--runtime deepspeed-0.16 or
-        maxtext``.
+        """Hint texts of the fitting changes, joined behind one flag if the series has one.
+
+        For example ``--runtime deepspeed-0.16 or maxtext``.
         """
         if not self.flag or not fitting:
             return fitting
@@ -79,12 +78,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfeasibleRequest:
-    """A request that has no plan that fits.
+    """A request without a plan that fits in memory.
 
     Args:
-        space: with one value of each option.
-        grid: the strategy that needs least.
-        need: bytes of its fullest device.
+        space: space with one value of each runtime option.
+        grid: the strategy that needs the least memory.
+        need: bytes of that strategy's fullest device.
         capacity: bytes of a device that plans may fill.
     """
 
@@ -96,37 +95,39 @@ class InfeasibleRequest:
 
     @property
     def facts(self) -> GridFacts:
-        """Counts that the rules of grids read."""
+        """Sizes of the model and cluster that the rules of grids read."""
         return facts_of(self.problem)
 
 
-def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
-    """All changes that are tried, in the order in which they are shown: software first, then the
-    trained parameters, then hardware.
-    """
+def series_of(request: InfeasibleRequest) -> tuple[Series, ...]:
+    """All changes to try, in display order: software, trained parameters, batch, then hardware."""
     unpinned = [
-        (axis, change) for axis, change in unpinned_changes(asked.problem, asked.space, asked.facts)
+        (axis, change)
+        for axis, change in unpinned_changes(request.problem, request.space, request.facts)
     ]
-    of_memory = [change for axis, change in unpinned if axis in _MEMORY_AXES]
-    others = [change for axis, change in unpinned if axis not in _MEMORY_AXES]
-    wide = _wider(asked) if asked.space.name == "standard" else ()
+    memory_changes = [change for axis, change in unpinned if axis in _MEMORY_AXES]
+    other_changes = [change for axis, change in unpinned if axis not in _MEMORY_AXES]
+    wider_space = _wider_space(request) if request.space.name == "standard" else ()
     return (
-        Series(about="options of the runtime", changes=_options(asked), most=NO_LIMIT),
-        Series(about="ZeRO, offload and recompute", changes=of_memory, most=NO_LIMIT),
-        Series(about="other pins", changes=others, most=NO_LIMIT),
-        Series(about="a wider space", changes=wide),
-        Series(about="other runtimes", changes=_runtimes(asked), most=NO_LIMIT, flag="--runtime"),
-        Series(about="adapters", changes=_adapters(asked)),
-        Series(about="a smaller batch", changes=_smaller_batches(asked)),
-        Series(about="a shorter sequence", changes=_shorter(asked)),
-        Series(about="more devices", changes=_more_devices(asked)),
+        Series(about="options of the runtime", changes=_option_changes(request), most=NO_LIMIT),
+        Series(about="ZeRO, offload and recompute", changes=memory_changes, most=NO_LIMIT),
+        Series(about="other pins", changes=other_changes, most=NO_LIMIT),
+        Series(about="a wider space", changes=wider_space),
+        Series(
+            about="other runtimes",
+            changes=_runtime_changes(request),
+            most=NO_LIMIT,
+            flag="--runtime",
+        ),
+        Series(about="adapters", changes=_adapter_changes(request)),
+        Series(about="a smaller batch", changes=_smaller_batches(request)),
+        Series(about="a shorter sequence", changes=_shorter_sequences(request)),
+        Series(about="more devices", changes=_more_devices(request)),
     )
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """True if a member of the `lean` space fits in device and host memory; stops at the first
-    that does.
-    """
+    """True if the changed request has a `lean` member that fits device and host memory."""
     try:
         facts = facts_of(change.problem)
         bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)
@@ -136,29 +137,30 @@ def fits(change: ChangedRequest, capacity: int) -> bool:
 
 
 def lean(space: Space) -> Space:
-    """The part of `space` with the least memory of each choice: one microbatch size, all layers
-    recomputed, whole groups, one order.
+    """Reduce `space` to the values with the least memory of each axis.
+
+    One microbatch size, all layers recomputed, whole sharding groups, one order.
     """
-    kept = dict(space.values)
-    kept["mbs"] = (min(space.of("mbs")),)
-    kept["order"] = space.of("order")[:1]
+    values = dict(space.values)
+    values["mbs"] = (min(space.of("mbs")),)
+    values["order"] = space.of("order")[:1]
     for axis in ("shard", "recompute_layers", "gather"):
-        if 0 in kept[axis]:
-            kept[axis] = (0,)
-    return replace(space.rows()[0], values=tuple((axis, kept[axis]) for axis in AXES))
+        if 0 in values[axis]:
+            values[axis] = (0,)
+    return replace(space.option_parts()[0], values=tuple((axis, values[axis]) for axis in AXES))
 
 
 def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Problem) -> Space:
-    """The space of the same name for another problem, with the same pins and exclusions."""
+    """The space of the same kind for a changed problem, with the pins and exclusions of `space`."""
     build = _BUILDERS[space.name]
-    plain, there = build(problem, facts), build(changed, facts_of(changed))
+    default, changed_default = build(problem, facts), build(changed, facts_of(changed))
     values = tuple(
-        (axis, there.of(axis) if space.of(axis) == plain.of(axis) else space.of(axis))
+        (axis, changed_default.of(axis) if space.of(axis) == default.of(axis) else space.of(axis))
         for axis in AXES
     )
-    modules = there.modules if space.modules == plain.modules else space.modules
+    modules = changed_default.modules if space.modules == default.modules else space.modules
     return replace(
-        there,
+        changed_default,
         values=values,
         dp=space.dp,
         first=space.first,
@@ -171,7 +173,7 @@ def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Prob
 def changed_to(
     text: str, problem: Problem, space: Space, facts: GridFacts, changed: Problem
 ) -> ChangedRequest:
-    """The change to another problem, with the pins of `space`."""
+    """Build a change from `problem` to `changed` that keeps the pins of `space`."""
     return ChangedRequest(
         text=text, problem=changed, space=same_choices(space, facts, problem, changed)
     )
@@ -180,11 +182,11 @@ def changed_to(
 def unpinned_changes(
     problem: Problem, space: Space, facts: GridFacts
 ) -> Iterator[tuple[str, ChangedRequest]]:
-    """(axis, change) of each restricted axis without its restriction."""
-    plain = _BUILDERS[space.name](problem, facts)
+    """Yield (axis, change) for each restricted axis of `space`, with the restriction lifted."""
+    default = _BUILDERS[space.name](problem, facts)
     for axis in AXES:
-        if set(space.of(axis)) != set(plain.of(axis)):
-            values = tuple((a, plain.of(a) if a == axis else space.of(a)) for a in AXES)
+        if set(space.of(axis)) != set(default.of(axis)):
+            values = tuple((a, default.of(a) if a == axis else space.of(a)) for a in AXES)
             text = f"another {axis} than {','.join(map(str, space.of(axis)))}"
             yield (
                 axis,
@@ -204,90 +206,99 @@ def unpinned_changes(
         )
 
 
-def _options(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Changes of the runtime's options that lower the need or allow other ZeRO stages, those
-    without effect on numerics first.
+def _option_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
+    """Yield changes of one runtime option that may lower memory, the numerics-neutral ones first.
 
-    The rungs of recompute (`modules.LADDER`) are in the space already.
+    The recompute options of `searched_options.LADDER` are in the space already.
     """
-    chosen, runtime = dict(asked.space.chosen), asked.problem.runtime
+    chosen, runtime = dict(request.space.chosen), request.problem.runtime
     offers = [
         (name, value)
         for name, values in offered_values(runtime).items()
-        if name not in LADDER and (name not in OF_EXPERTS or has_experts(asked.problem.model))
+        if name not in LADDER and (name not in OF_EXPERTS or has_experts(request.problem.model))
         for value in values
         if value != chosen.get(name, dict(runtime.own).get(name))
     ]
     for name, value in sorted(offers, key=lambda pair: BY_NAME[pair[0]].numerics):
         try:
-            changed = under(asked.problem, ordered({**chosen, name: value}.items()))
+            changed = under(request.problem, ordered({**chosen, name: value}.items()))
         except ShardwrightError:
             continue
-        if not _may_need_less(asked, changed, name, value):
+        if not _may_need_less(request, changed, name, value):
             continue
         change = changed_to(
-            _option_text(name, value), asked.problem, asked.space, asked.facts, changed
+            _option_text(name, value), request.problem, request.space, request.facts, changed
         )
         yield replace(
-            change, space=replace(change.space, options=_with_option(asked.space, name, value))
+            change, space=replace(change.space, options=_with_option(request.space, name, value))
         )
 
 
 def _option_text(name: str, value: str) -> str:
+    """Command-line text of a pinned runtime option, marked if it changes numerics."""
     return f"--pin {name}={value}" + (" (changes numerics)" if BY_NAME[name].numerics else "")
 
 
 def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Options of `space` with one option set to a single value."""
     return ordered({**dict(space.options), name: (value,)}.items())
 
 
-def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
-    """True if the strategy that needs least memory needs less under an option, or the option
-    allows other ZeRO stages.
-    """
-    if changed.runtime.zero_stages != asked.problem.runtime.zero_stages:
+def _may_need_less(request: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
+    """True if an option lowers the memory of the smallest strategy or allows other ZeRO stages."""
+    if changed.runtime.zero_stages != request.problem.runtime.zero_stages:
         return True
-    grid = replace(asked.grid, options=ordered({**dict(asked.grid.options), name: value}.items()))
+    grid = replace(
+        request.grid, options=ordered({**dict(request.grid.options), name: value}.items())
+    )
     try:
         if next(grid_violations(changed, grid), None) is not None:
             return False
-        memory, hosts = footprint_of_grid(asked.problem, grid)
+        memory, hosts = footprint_of_grid(request.problem, grid)
     except ShardwrightError:
         return False
-    before = sum(host.lacking for host in footprint_of_grid(asked.problem, asked.grid)[1])
+    before = sum(host.lacking for host in footprint_of_grid(request.problem, request.grid)[1])
     return (
-        max(one.reserved for one in memory) < asked.need
+        max(stage.reserved for stage in memory) < request.need
         or sum(host.lacking for host in hosts) < before
     )
 
 
-def _wider(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    wide = same_choices(
-        replace(asked.space, name="exhaustive"), asked.facts, asked.problem, asked.problem
+def _wider_space(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
+    """Yield the change to the exhaustive space."""
+    exhaustive = same_choices(
+        replace(request.space, name="exhaustive"), request.facts, request.problem, request.problem
     )
-    yield ChangedRequest(text="--space exhaustive", problem=asked.problem, space=wide)
+    yield ChangedRequest(text="--space exhaustive", problem=request.problem, space=exhaustive)
 
 
-def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Changes to the newest release of each framework that runs on these devices, other than the
-    request's; the same framework last.
+def _runtime_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
+    """Yield changes to the newest release of each framework that supports the accelerator.
+
+    The framework of the request comes last.
     """
-    vendor = asked.problem.cluster.node.accelerator.vendor
+    vendor = request.problem.cluster.node.accelerator.vendor
     newest: dict[str, Runtime] = {}
     for name in runtime_names():
-        one = load_runtime(name)
-        if vendor in one.vendors or vendor not in VENDORS:
-            known = newest.get(one.framework)
-            newest[one.framework] = one if known is None or one.released > known.released else known
-    for one in sorted(
+        runtime = load_runtime(name)
+        if vendor in runtime.vendors or vendor not in VENDORS:
+            newest_known = newest.get(runtime.framework)
+            newest[runtime.framework] = (
+                runtime
+                if newest_known is None or runtime.released > newest_known.released
+                else newest_known
+            )
+    for runtime in sorted(
         newest.values(),
-        key=lambda runtime: (runtime.framework == asked.problem.runtime.framework, runtime.name),
+        key=lambda runtime: (runtime.framework == request.problem.runtime.framework, runtime.name),
     ):
-        if one.name == asked.problem.runtime.base:
+        if runtime.name == request.problem.runtime.base:
             continue
-        changed = replace(asked.problem, runtime=one)
-        plain = replace(asked.space, options=())
-        change = changed_to(f"--runtime {one.name}", asked.problem, plain, asked.facts, changed)
+        changed = replace(request.problem, runtime=runtime)
+        default = replace(request.space, options=())
+        change = changed_to(
+            f"--runtime {runtime.name}", request.problem, default, request.facts, changed
+        )
         try:
             require_searchable(change.space, changed)
         except ShardwrightError:
@@ -295,29 +306,37 @@ def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
         yield change
 
 
-def _adapters(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Changes to low-rank adapters, where all parameters are trained."""
-    model = asked.problem.model
+def _adapter_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
+    """Yield the change to low-rank adapters if the request trains all parameters."""
+    model = request.problem.model
     if model.base is None and model.num_trainable_parameters == model.num_parameters:
-        changed = replace(asked.problem, model=trained(model, ADAPTERS))
-        yield changed_to(f"--train {ADAPTERS}", asked.problem, asked.space, asked.facts, changed)
+        changed = replace(request.problem, model=trained(model, ADAPTERS))
+        yield changed_to(
+            f"--train {ADAPTERS}", request.problem, request.space, request.facts, changed
+        )
 
 
-def _smaller_batches(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    batch = asked.problem.job.global_batch
+def _smaller_batches(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
+    """Yield changes that halve the global batch repeatedly while it stays whole."""
+    batch = request.problem.job.global_batch
     for power in range(1, DOUBLINGS + 1):
         if batch % 2**power:
             return
         smaller = replace(
-            asked.problem, job=replace(asked.problem.job, global_batch=batch // 2**power)
+            request.problem, job=replace(request.problem.job, global_batch=batch // 2**power)
         )
         yield changed_to(
-            f"--global-batch {batch // 2**power}", asked.problem, asked.space, asked.facts, smaller
+            f"--global-batch {batch // 2**power}",
+            request.problem,
+            request.space,
+            request.facts,
+            smaller,
         )
 
 
-def _shorter(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    job = asked.problem.job
+def _shorter_sequences(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
+    """Yield changes that halve the sequence length repeatedly while it stays whole."""
+    job = request.problem.job
     for power in range(1, DOUBLINGS + 1):
         if job.sequence_length % 2**power:
             return
@@ -325,21 +344,24 @@ def _shorter(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
         sequences = tuple(
             replace(s, tokens=tokens) if s.name == "text" else s for s in job.sequences
         )
-        shorter = replace(asked.problem, job=replace(job, sequences=sequences))
-        yield changed_to(f"--seq-len {tokens}", asked.problem, asked.space, asked.facts, shorter)
+        shorter = replace(request.problem, job=replace(job, sequences=sequences))
+        yield changed_to(
+            f"--seq-len {tokens}", request.problem, request.space, request.facts, shorter
+        )
 
 
-def _more_devices(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    cluster = asked.problem.cluster
+def _more_devices(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
+    """Yield changes that double the number of devices repeatedly, up to `LARGEST_CLUSTER`."""
+    cluster = request.problem.cluster
     for power in itertools.takewhile(
         lambda power: cluster.num_devices * 2**power <= LARGEST_CLUSTER, range(1, DOUBLINGS + 1)
     ):
         groups = tuple(replace(g, count=g.count * 2**power) for g in cluster.groups)
-        larger = replace(asked.problem, cluster=replace(cluster, groups=groups))
+        larger = replace(request.problem, cluster=replace(cluster, groups=groups))
         yield changed_to(
             f"{cluster.num_devices * 2**power} devices",
-            asked.problem,
-            asked.space,
-            asked.facts,
+            request.problem,
+            request.space,
+            request.facts,
             larger,
         )

@@ -1,4 +1,4 @@
-"""Search of a grid space: bound all members, refine the best, certify the answer."""
+"""Find the best strategy of a grid space: bound all members, refine the best, certify."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shardwright.simulator.step_breakdown import breakdown
 from shardwright.strategy.grid.grid_rules import GridFacts
 
 CHANGES: Final = 5
-"""Most parts of the breakdown that are told of a next best plan."""
+"""Most parts of the breakdown that an alternative plan lists."""
 
 
 def find(
@@ -48,7 +48,7 @@ def find(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """The best member of `space`, certified: the answer of `search_and_answer`."""
+    """Find the fastest strategy of `space` that fits in memory, with its certificate."""
     return search_and_answer(
         problem,
         space,
@@ -74,16 +74,18 @@ def search_and_answer(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> tuple[Answer, Searched]:
-    """The best member of `space`, certified, and the search that found it.
+    """Search `space`; return the certified answer and the search result behind it.
 
     Args:
-        limit: past it the best so far stands with its proven gap (`search.limit.limit_of`).
-        memory: bytes that the search may take for members.
-        hints: see `infeasible.nothing_fits`; not where the error is caught.
+        limit: search limit; past it the best member so far is kept with its proven gap
+            (`search.search_limit.limit_of`).
+        memory: bytes that the search may use for members.
+        hints: see `infeasible_hints.nothing_fits`; False where the caller catches the error.
 
     Raises:
-        OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits;
-        names the tightest constraint, by how much it is missed, and changes that would fit.
+        OutOfTimeError: the limit passed before any plan was found.
+        InfeasibleError: no member fits; names the tightest constraint, the missing amount, and
+            changes that would fit.
     """
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
@@ -123,10 +125,10 @@ def answer_of(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """The certified answer of a finished search, without its seconds.
+    """Build the certified answer of a finished search, with its search time left at 0.
 
     Raises:
-        OutOfTimeError: the limit cut in before all members were looked at, and none was found.
+        OutOfTimeError: the limit passed before all members were bounded, and no plan was found.
         InfeasibleError: no member fits.
     """
     ranked = searched.outcome.ranked
@@ -154,13 +156,14 @@ def answer_of(
 
 
 @dataclass(slots=True)
-class _Whole:
-    """Numbers of members of the meshes that were not crossed, by fate.
+class _UnexpandedCounts:
+    """Numbers of members by fate in the meshes that the search never expanded into members.
 
     Args:
-        enumerated: combinations of axis values, of them illegal and duplicates.
-        infeasible: distinct members of meshes without room for any.
-        bounded: the other distinct members.
+        enumerated: combinations of axis values.
+        illegal, duplicates: combinations that break a rule, or repeat a strategy.
+        infeasible: distinct members of meshes in which no member fits in memory.
+        bounded: the other distinct members, ruled out by the bound of their mesh.
     """
 
     enumerated: int = 0
@@ -170,39 +173,41 @@ class _Whole:
     bounded: int = 0
 
 
-def _whole(searched: Searched) -> _Whole:
-    """Numbers of members of the meshes that were not crossed: those left, and those repeated in
-    another part.
-    """
-    found = _Whole()
+def _unexpanded_counts(searched: Searched) -> _UnexpandedCounts:
+    """Count members by fate over the meshes that were ruled out whole and the repeated meshes."""
+    counts = _UnexpandedCounts()
     for meshes, seconds, _ in searched.left:
         legal, distinct = int(meshes.columns["legal"].sum()), meshes.columns["distinct"]
-        unfit = int(distinct[seconds == NO_ROOM].sum())
-        found.enumerated += meshes.enumerated
-        found.illegal += meshes.enumerated - legal
-        found.duplicates += legal - int(distinct.sum())
-        found.infeasible += unfit
-        found.bounded += int(distinct.sum()) - unfit
+        infeasible = int(distinct[seconds == NO_ROOM].sum())
+        counts.enumerated += meshes.enumerated
+        counts.illegal += meshes.enumerated - legal
+        counts.duplicates += legal - int(distinct.sum())
+        counts.infeasible += infeasible
+        counts.bounded += int(distinct.sum()) - infeasible
     for meshes in searched.repeated:
         legal = int(meshes.columns["legal"].sum())
-        found.enumerated += meshes.enumerated
-        found.illegal += meshes.enumerated - legal
-        found.duplicates += legal
-    return found
+        counts.enumerated += meshes.enumerated
+        counts.illegal += meshes.enumerated - legal
+        counts.duplicates += legal
+    return counts
 
 
 def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
-    """The certificate of a search that ranked at least one member of `space`."""
-    parts, outcome, paired, whole = (
+    """Build the certificate of a search of `space` that ranked at least one member."""
+    expanded, outcome, paired, unexpanded = (
         searched.crossed,
         searched.outcome,
         searched.paired,
-        _whole(searched),
+        _unexpanded_counts(searched),
     )
-    every: tuple[Crossed | PairedSearch | _Whole, ...] = (*parts, *paired, whole)
-    unfit = sum(part.infeasible for part in paired) + whole.infeasible
+    results: tuple[Crossed | PairedSearch | _UnexpandedCounts, ...] = (
+        *expanded,
+        *paired,
+        unexpanded,
+    )
+    unfit = sum(result.infeasible for result in paired) + unexpanded.infeasible
     best = outcome.ranked[0].step_time_s
-    infeasible = sum(part.infeasible for part in parts)
+    infeasible = sum(result.infeasible for result in expanded)
     refined = outcome.paths + outcome.too_large
     lower, universal = (
         min(outcome.lower_bound_s, best),
@@ -212,17 +217,17 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(part.enumerated for part in every) + searched.refused,
-        illegal=sum(part.illegal for part in every) + searched.refused,
-        duplicates=sum(part.duplicates for part in parts) + whole.duplicates,
+        enumerated=sum(result.enumerated for result in results) + searched.refused,
+        illegal=sum(result.illegal for result in results) + searched.refused,
+        duplicates=sum(result.duplicates for result in expanded) + unexpanded.duplicates,
         infeasible=infeasible + outcome.too_large + unfit,
-        bounded_b0=sum(part.num_members for part in parts)
+        bounded_b0=sum(result.num_members for result in expanded)
         - infeasible
         - refined
-        + whole.bounded
+        + unexpanded.bounded
         + sum(p.bounded_b0 for p in paired),
-        bounded_b1=outcome.paths - outcome.simulated + sum(part.bounded_b1 for part in paired),
-        simulated=outcome.simulated + sum(part.simulated for part in paired),
+        bounded_b1=outcome.paths - outcome.simulated + sum(result.bounded_b1 for result in paired),
+        simulated=outcome.simulated + sum(result.simulated for result in paired),
         best_s=best,
         lower_bound_s=lower,
         gap=(best - lower) / best,
@@ -236,28 +241,33 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
 
 
 def problem_text(problem: Problem) -> str:
-    """Text of the problem for its digest."""
+    """Text of a problem (model, cluster, job, runtime) from which digests are computed."""
     return _text_of(Same(problem))
 
 
 @lru_cache(maxsize=64)
-def _text_of(known: Same[Problem]) -> str:
-    problem = known.value
+def _text_of(identity: Same[Problem]) -> str:
+    """Cached representation of a problem's model, cluster, job and runtime."""
+    problem = identity.value
     return repr((problem.model, problem.cluster, problem.job, problem.runtime))
 
 
-def _alternative(best: Prediction, other: Simulated) -> Alternative:
-    here, there = dict(best.breakdown_s), dict(breakdown(other.result))
+def _alternative(best: Prediction, simulated: Simulated) -> Alternative:
+    """Summarise a next best plan by its largest changes of the step breakdown against the best."""
+    best_parts, other_parts = dict(best.breakdown_s), dict(breakdown(simulated.result))
     changes = sorted(
-        ((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there),
+        (
+            (name, other_parts.get(name, 0.0) - best_parts.get(name, 0.0))
+            for name in best_parts | other_parts
+        ),
         key=lambda x: -abs(x[1]),
     )
     return Alternative(
-        grid=other.grid,
-        step_time_s=other.step_time_s,
-        allocated_bytes=max(m.allocated for m in other.result.memory),
+        grid=simulated.grid,
+        step_time_s=simulated.step_time_s,
+        allocated_bytes=max(m.allocated for m in simulated.result.memory),
         changes=tuple(
-            (name, value) for name, value in changes if abs(value) > 1e-4 * other.step_time_s
+            (name, value) for name, value in changes if abs(value) > 1e-4 * simulated.step_time_s
         )[:CHANGES],
-        indistinguishable=other.step_time_s <= best.interval_s[1],
+        indistinguishable=simulated.step_time_s <= best.interval_s[1],
     )

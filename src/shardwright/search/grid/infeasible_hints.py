@@ -1,6 +1,4 @@
-"""The error of a space in which nothing can run: the tightest constraint, the missing amount,
-and the smallest changes with which something would run.
-"""
+"""The error of a space without a feasible member: the missing memory and the changes that fit."""
 
 from __future__ import annotations
 
@@ -35,9 +33,9 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 
 NEAR: Final = 24
-"""Numbers of devices below the given one that are tried."""
+"""Smaller device counts that are tried below the requested one."""
 MOST_UNPINNED: Final = 2
-"""Pins that are named where nothing is legal."""
+"""Most pins that the hint names if no member is legal."""
 MOST_RAW: Final = 4000
 LONGEST_S: Final = 30.0
 """Seconds after which no further change is tried."""
@@ -53,31 +51,36 @@ def nothing_fits(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> InfeasibleError:
-    """The error of a space without a member that fits in `capacity` bytes a device and in the host
-    memory of its nodes.
+    """Build the error of a space without a member that fits in device and host memory.
 
     Args:
-        hints: also changes that were tried and fit, as `trials.series_of` lists them; without them
-            the error costs no search.
+        crossed: the expanded parts of the search.
+        capacity: bytes of a device that plans may fill.
+        hints: also try changes of `feasible_changes.series_of` and list those that fit; without
+            them the error costs no search.
     """
     parts = [
         (under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity))
         for part in crossed
     ]
-    found = [
-        least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None
+    smallest_strategies = [
+        smallest_member
+        for part_problem, part in parts
+        if (smallest_member := smallest(part_problem, part, enough=capacity)) is not None
     ]
     # Where options are searched, changes are tried with the first value of each.
     first = parts_of(problem, space)[0]
     problem = under(problem, first.chosen)
-    if not found:
+    if not smallest_strategies:
         return _nothing_legal(problem, first, facts, sum(part.enumerated for part in crossed))
-    grid, stage = min(found, key=lambda least: least[1].reserved)
+    grid, stage = min(smallest_strategies, key=lambda smallest_member: smallest_member[1].reserved)
     if stage.reserved <= capacity:
         # The smallest strategy fits its devices, and would have been found if it fitted its nodes.
-        itself = grid, max(footprint_of_grid(problem, grid)[1], key=lambda one: one.lacking)
-        offloads = [least_offloaded(own, part, most=capacity) for own, part in parts]
-        grid, host = min([itself, *filter(None, offloads)], key=lambda one: one[1].lacking)
+        on_host = grid, max(footprint_of_grid(problem, grid)[1], key=lambda pair: pair.lacking)
+        offloads = [
+            least_offloaded(part_problem, part, most=capacity) for part_problem, part in parts
+        ]
+        grid, host = min([on_host, *filter(None, offloads)], key=lambda pair: pair[1].lacking)
         message = (
             f"the strategy that lacks least of it ({print_grid(grid)}) does not fit"
             f" {host_lack((host,))}"
@@ -87,21 +90,21 @@ def nothing_fits(
             f"{format_bytes(host.need)} of host memory a node",
         )
     else:
-        need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
-        name, most = max(stage.items, key=lambda item: item[1])
+        need, missing = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
+        name, largest_bytes = max(stage.items, key=lambda item: item[1])
         message = (
             f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage"
-            f" {stage.rank} ({format_bytes(most)} of it {name}), {more} more than the"
+            f" {stage.rank} ({format_bytes(largest_bytes)} of it {name}), {missing} more than the"
             f" {format_bytes(capacity)} of a device that plans may fill"
         )
         needed = f"{need} a device"
     roomy = (
         ["--headroom 0"] if capacity < stage.reserved <= effective_memory(problem.cluster) else []
     )
-    asked = InfeasibleRequest(
+    request = InfeasibleRequest(
         problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity
     )
-    fitting, complete = _fitting(asked, progress) if hints else ([], True)
+    fitting, complete = _fitting_changes(request, progress) if hints else ([], True)
     hint = f"what would fit: {'; or '.join([*roomy, *fitting, needed])}"
     return InfeasibleError(
         message,
@@ -109,25 +112,26 @@ def nothing_fits(
     )
 
 
-def _fitting(asked: InfeasibleRequest, progress: Progress | None) -> tuple[list[str], bool]:
-    """Texts of the changes with which something fits, the least effort first; and True if all
-    were tried within `LONGEST_S`.
-    """
-    series, begun, found = series_of(asked), time.monotonic(), list[str]()
-    for number, one in enumerate(series):
+def _fitting_changes(
+    request: InfeasibleRequest, progress: Progress | None
+) -> tuple[list[str], bool]:
+    """Texts of the changes with which a plan fits, and True if time sufficed to try all."""
+    series, begun, texts = series_of(request), time.monotonic(), list[str]()
+    for number, kind in enumerate(series):
         fitting: list[str] = []
-        for change in one.changes:
-            if len(fitting) == one.most or time.monotonic() - begun > LONGEST_S:
+        for change in kind.changes:
+            if len(fitting) == kind.most or time.monotonic() - begun > LONGEST_S:
                 break
             if progress is not None:
-                progress(f"look for what would fit: {one.about}", number, len(series))
-            if fits(change, asked.capacity):
+                progress(f"look for what would fit: {kind.about}", number, len(series))
+            if fits(change, request.capacity):
                 fitting.append(change.text)
-        found += one.hint_texts(fitting)
-    return found, time.monotonic() - begun <= LONGEST_S
+        texts += kind.hint_texts(fitting)
+    return texts, time.monotonic() - begun <= LONGEST_S
 
 
 def _is_legal(change: ChangedRequest) -> bool:
+    """True if the changed request has a legal member in its `lean` space."""
     return (
         enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members
         > 0
@@ -137,15 +141,16 @@ def _is_legal(change: ChangedRequest) -> bool:
 def _nothing_legal(
     problem: Problem, space: Space, facts: GridFacts, enumerated: int
 ) -> InfeasibleError:
-    """The error of a space without a legal member: the rule that the nearest one breaks, and
-    changes that make some member legal.
-    """
+    """Build the error of a space without a legal member: nearest broken rule, legal changes."""
     unpinned = (change for _, change in unpinned_changes(problem, space, facts))
     hints = [change.text for change in itertools.islice(filter(_is_legal, unpinned), MOST_UNPINNED)]
-    for series in (_fewer_devices(problem, space, facts), _whole_batches(problem, space, facts)):
+    for series in (
+        _fewer_devices(problem, space, facts),
+        _divisible_batches(problem, space, facts),
+    ):
         hints += [change.text for change in itertools.islice(filter(_is_legal, series), 1)]
     return InfeasibleError(
-        f"no legal strategy in the space: {_nearest(problem, space, facts, enumerated)}",
+        f"no legal strategy in the space: {_nearest_rule(problem, space, facts, enumerated)}",
         hint=(
             f"what would be legal: {'; or '.join(hints)}"
             if hints
@@ -155,11 +160,12 @@ def _nothing_legal(
 
 
 def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
+    """Yield changes to fewer devices: the next `NEAR` smaller counts, then powers of two."""
     devices = problem.cluster.num_devices
     tried: set[int] = {devices}
-    near = range(devices - 1, max(devices - 1 - NEAR, 0), -1)
-    halves = (2**power for power in range(devices.bit_length() - 1, -1, -1))
-    for number in (*near, *halves):
+    next_smaller = range(devices - 1, max(devices - 1 - NEAR, 0), -1)
+    powers_of_two = (2**power for power in range(devices.bit_length() - 1, -1, -1))
+    for number in (*next_smaller, *powers_of_two):
         cluster = limit_devices(problem.cluster, num_devices=number)
         if cluster.num_devices not in tried:
             tried.add(cluster.num_devices)
@@ -167,8 +173,10 @@ def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator
             yield changed_to(f"--max-devices {cluster.num_devices}", problem, space, facts, changed)
 
 
-def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
-    """The next batches that are divisible by more of the devices."""
+def _divisible_batches(
+    problem: Problem, space: Space, facts: GridFacts
+) -> Iterator[ChangedRequest]:
+    """Yield changes to the next larger global batches that more of the devices divide."""
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [devices // part for part in range(min(devices, NEAR), 0, -1) if devices % part == 0]
     larger = sorted({-(-batch // step) * step for step in steps} - {batch})
@@ -177,10 +185,10 @@ def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator
         yield changed_to(f"--global-batch {number}", problem, space, facts, changed)
 
 
-def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:
-    """The rule broken by the raw member that breaks the fewest rules."""
+def _nearest_rule(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:
+    """Text of the rule that the nearest raw member breaks, the one with the fewest broken rules."""
     best: tuple[int, str] | None = None
-    for grid in itertools.islice(_raw(lean(space)), MOST_RAW):
+    for grid in itertools.islice(_raw_grids(lean(space)), MOST_RAW):
         broken = [f"{v.message} [{v.rule}]" for v in violations(grid, facts=facts)]
         if grid.pp > 1 and grid.zero > problem.runtime.zero_with_pipeline:
             broken.append(
@@ -197,8 +205,8 @@ def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) 
     return f"each of the {enumerated} members breaks a rule; the nearest, {best[1]}"
 
 
-def _raw(space: Space) -> Iterator[Grid]:
-    """Raw members of the space, one for each combination of the choices that some rule joins."""
+def _raw_grids(space: Space) -> Iterator[Grid]:
+    """Yield grids of all combinations of the axes that joint rules read, legal or not."""
     axes = (
         "tp",
         "cp",

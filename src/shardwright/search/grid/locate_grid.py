@@ -1,4 +1,4 @@
-"""The place of one grid in a space, or in the certificate of its search."""
+"""The fate of one grid in a search: outside the space, infeasible, bounded away or simulated."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """The fate of a strategy in a search, and the reason.
+class LocatedGrid:
+    """The fate of a strategy in a search, with the reason.
 
     Args:
-        fate: what became of it.
-        reason: in words.
-        bound_s: its step takes at least so many seconds (0 = nothing was bounded).
+        reason: explanation for the user.
+        bound_s: lower bound of the strategy's step time in seconds (0 = no bound was computed).
     """
 
     fate: Fate
@@ -51,122 +50,137 @@ class Placed:
 
 def placed_in(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
-) -> Placed:
-    """The place of a legal `grid` in a search of `space`, by the bounds that the search uses.
+) -> LocatedGrid:
+    """The fate of a legal `grid` in a search of `space`, by the bounds that the search uses.
 
     Args:
         capacity: bytes of a device that a plan may fill.
-        known_s: step of the last strategy that the search ranked: what takes longer is bounded
+        known_s: step seconds of the last ranked strategy; a grid with a larger bound is bounded
             away.
     """
-    part, missing = _space_of(space, grid, facts)
-    one = _part_of(problem, part, grid) if part is not None else None
-    if one is None:
-        return Placed(
+    axis_part, missing = _part_with_axis_values(space, grid, facts)
+    option_part = _part_with_options(problem, axis_part, grid) if axis_part is not None else None
+    if option_part is None:
+        return LocatedGrid(
             fate=Fate.OUTSIDE,
             reason=", ".join(missing) or "the space has not these options of the runtime",
         )
-    problem = under(problem, one.chosen)
-    meshes = full_meshes(one, facts) if grid.devices == one.devices else idle_meshes(one, facts)
-    bounded = bound_space(problem, one, facts, capacity=capacity, meshes=meshes)
+    problem = under(problem, option_part.chosen)
+    meshes = (
+        full_meshes(option_part, facts)
+        if grid.devices == option_part.devices
+        else idle_meshes(option_part, facts)
+    )
+    bounded = bound_space(problem, option_part, facts, capacity=capacity, meshes=meshes)
     if not len(bounded.seconds):
-        return Placed(fate=Fate.OUTSIDE, reason="the search leaves this combination out")
+        return LocatedGrid(fate=Fate.OUTSIDE, reason="the search leaves this combination out")
     bound = float(bounded.seconds[0])
     if math.isinf(bound):
-        return Placed(
+        return LocatedGrid(
             fate=Fate.INFEASIBLE,
             reason="a lower bound of its memory is more than a device may fill",
         )
     if bound >= known_s:
-        return Placed(
+        return LocatedGrid(
             fate=Fate.BOUNDED, reason="a bound of its work and its pipeline", bound_s=bound
         )
-    return _refined(problem, bounded, bound, capacity=capacity, known_s=known_s)
+    return _fate_after_longest_path(problem, bounded, bound, capacity=capacity, known_s=known_s)
 
 
-def _refined(
+def _fate_after_longest_path(
     problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
-) -> Placed:
-    """The fate of a member whose first bound is below the best: infeasible if its order needs too
-    much memory, bounded if the longest path takes as long as the best, else simulated.
+) -> LocatedGrid:
+    """Fate of a member below the ranked step time by exact memory and longest path.
+
+    Infeasible if the order's peak memory exceeds the capacity, bounded if the longest path takes at
+    least `known_s` seconds, else simulated.
     """
     grid = member_grid(bounded.members, 0)
     costs = step_costs(problem, grid, bounded.prepared.priced(0))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
     if reserved_bytes(problem, table, costs).max() > capacity:
-        return Placed(
+        return LocatedGrid(
             fate=Fate.INFEASIBLE,
             reason="its order needs more memory than a device may fill",
             bound_s=bound,
         )
     path = max(member_path(problem, bounded.prepared, 0, grid, costs), bound)
     fate = Fate.BOUNDED if path >= known_s else Fate.SIMULATED
-    return Placed(fate=fate, reason="the longest path through its order", bound_s=path)
+    return LocatedGrid(fate=fate, reason="the longest path through its order", bound_s=path)
 
 
-def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None, tuple[str, ...]]:
-    """The part of `space` that has `grid` alone; None, and the value that the space lacks, where
-    it does not have it.
-    """
-    plain = canonical(grid, facts=facts)
-    wanted, also = _values(plain), _values(grid)
-    found: dict[str, Value] = {}
+def _part_with_axis_values(
+    space: Space, grid: Grid, facts: GridFacts
+) -> tuple[Space | None, tuple[str, ...]]:
+    """The part of `space` with only the axis values of `grid`, or None and the lacking values."""
+    wanted = canonical(grid, facts=facts)
+    wanted_values, given_values = _axis_values(wanted), _axis_values(grid)
+    values: dict[str, Value] = {}
     missing: list[str] = []
     for axis in AXES:
-        has = space.of(axis)
+        offered = space.of(axis)
         if axis == "order":
-            same = [
+            same_orders = [
                 o
                 for o in space.orders
-                if canonical(replace(plain, order=o), facts=facts).order == plain.order
+                if canonical(replace(wanted, order=o), facts=facts).order == wanted.order
             ]
-            found[axis] = "-".join(same[0]) if same else ""
+            values[axis] = "-".join(same_orders[0]) if same_orders else ""
         else:
-            found[axis] = wanted[axis] if wanted[axis] in has else also[axis]
-        if found[axis] not in has:
-            missing.append(f"{axis} {wanted[axis]} is not among {', '.join(map(str, has))}")
-    fewest = space.fewest or space.devices
-    if plain.devices < fewest or (plain.devices % space.node and plain.devices > space.node):
+            values[axis] = (
+                wanted_values[axis] if wanted_values[axis] in offered else given_values[axis]
+            )
+        if values[axis] not in offered:
+            missing.append(
+                f"{axis} {wanted_values[axis]} is not among {', '.join(map(str, offered))}"
+            )
+    least_devices = space.fewest or space.devices
+    if wanted.devices < least_devices or (
+        wanted.devices % space.node and wanted.devices > space.node
+    ):
         missing.append(
-            f"{plain.devices} devices are not whole nodes of {space.node}, {fewest} to"
+            f"{wanted.devices} devices are not whole nodes of {space.node}, {least_devices} to"
             f" {space.devices} devices"
         )
-    if space.dp and plain.dp not in space.dp:
-        missing.append(f"dp {plain.dp} is not among {', '.join(map(str, space.dp))}")
+    if space.dp and wanted.dp not in space.dp:
+        missing.append(f"dp {wanted.dp} is not among {', '.join(map(str, space.dp))}")
     missing += [
-        f"{end} {getattr(plain, end) or 'as the rest'} is not"
+        f"{end} {getattr(wanted, end) or 'as the rest'} is not"
         f" {getattr(space, end) or 'as the rest'}"
         for end in ("first", "last")
-        if getattr(plain, end) != getattr(space, end)
+        if getattr(wanted, end) != getattr(space, end)
     ]
-    missing += ["layers by number are not searched"] if plain.layers else []
-    missing += ["slices are not searched"] if plain.slices > 1 else []
-    missing += ["layers in host memory are not searched"] if plain.host else []
+    missing += ["layers by number are not searched"] if wanted.layers else []
+    missing += ["slices are not searched"] if wanted.slices > 1 else []
+    missing += ["layers in host memory are not searched"] if wanted.host else []
     if missing:
         return None, tuple(missing)
-    return replace(space, values=tuple((axis, (found[axis],)) for axis in AXES), dp=(plain.dp,)), ()
+    return replace(
+        space, values=tuple((axis, (values[axis],)) for axis in AXES), dp=(wanted.dp,)
+    ), ()
 
 
-def _part_of(problem: Problem, space: Space, grid: Grid) -> Space | None:
-    """The part of `space` with the options of `grid`; None where there is none, or has these
-    modules with other recompute alone.
+def _part_with_options(problem: Problem, space: Space, grid: Grid) -> Space | None:
+    """The part of `space` with the runtime options and recomputed modules of `grid`, or None.
+
+    None also if the space has these modules only with other values of recompute.
     """
-    wanted = under(problem, grid.options).runtime
-    beside = zip(space.modules, space.beside_recompute, strict=True)
-    sets = [
+    runtime = under(problem, grid.options).runtime
+    module_sets = zip(space.modules, space.beside_recompute, strict=True)
+    allowed_modules = [
         modules
-        for modules, any_recompute in beside
+        for modules, any_recompute in module_sets
         if any_recompute or grid.recompute is Recompute.NONE
     ]
-    for row in parts_of(problem, space):
-        for modules in sets:
-            if under(problem, ordered((*row.chosen, *modules))).runtime == wanted:
-                return replace(row, modules=(modules,))
+    for part in parts_of(problem, space):
+        for modules in allowed_modules:
+            if under(problem, ordered((*part.chosen, *modules))).runtime == runtime:
+                return replace(part, modules=(modules,))
     return None
 
 
-def _values(grid: Grid) -> dict[str, Value]:
-    """The value of each axis of the space that a grid has."""
+def _axis_values(grid: Grid) -> dict[str, Value]:
+    """The value of each searched axis in `grid`."""
     return {
         "tp": grid.tp,
         "cp": grid.cp,

@@ -1,11 +1,11 @@
-"""Search of the schedules that only general plans run, after the grid space: overlapped pairs, two
-lanes, separate weight gradients.
+"""Search of the schedules that only general plans run, after the grid space.
 
-Their members are the legal ones of 1F1B on all devices without recompute, offload or groups of
-shards (with two lanes up to ZeRO-1), each with each of these orders instead. Four bounds, each of
-the next: what blocks do apart from tokens on their way to experts, over ranks; on every rank what
-comes before its first action, its row with pairs as `cost.pairs` prices them, and what comes behind
-its last input gradient; the longest path through the order; and the simulation of the plan.
+These schedules overlap pairs of actions, run two lanes, or separate weight gradients. Their members
+are the legal members of 1F1B on all devices without recompute, offload or sharding groups (with two
+lanes up to ZeRO-1), each under each of these schedules. Four bounds, each at least the one before:
+the seconds of blocks without expert all-to-all, averaged over ranks; the row of every rank, with
+the actions before its first action and after its last input gradient, and with pairs as `cost.step`
+prices overlapped actions; the longest path through the order; and the simulation of the plan.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from shardwright.program.problem import Problem
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.grid_schedule_rule import order_violations
 from shardwright.schedules.schedule_registry import schedule_table
-from shardwright.search.grid.best_first import Simulated
-from shardwright.search.grid.bounds.bound_arrays import Prepared, prepare
+from shardwright.search.grid.best_first import SearchOutcome, Simulated
+from shardwright.search.grid.bounds.bound_arrays import Prepared, block_repeats, prepare
 from shardwright.search.grid.bounds.overlapped_longest_path import longest_path, steps_of
 from shardwright.search.grid.members.choice_columns import distinct
 from shardwright.search.grid.members.declared_space import Space
@@ -53,13 +53,14 @@ _F, _I, _W, _B = 0, 1, 2, 3
 _ROUTED: Final = [EP]
 _PRODUCTS: Final = [GEMM, ATTENTION]
 _ROUNDED: Final = 1 - 1e-6
-"""Clocks of the simulation are whole picoseconds."""
+"""Factor that keeps a bound below the simulation, whose clocks are whole picoseconds."""
 
 
 @dataclass(slots=True)
 class PairedSearch:
-    """Results of the search of such schedules, with the fate of every member; `lower_bound_s`
-    bounds all that are not ranked.
+    """Ranked members, counts by fate and lower bound of a search of overlapped schedules.
+
+    `lower_bound_s` bounds every member that is not ranked.
     """
 
     ranked: list[Simulated] = field(default_factory=list)
@@ -73,16 +74,15 @@ class PairedSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """A rank's row of an order, as the terms of its seconds and bytes.
+class RankRow:
+    """One rank's action row of a schedule, as the terms of its seconds and bytes.
 
     Args:
-        alone, behind: (n, 3) kind, chunk, count of actions that no other is paired with; of those
-            behind its last input gradient.
-        pairs: (n, 5) kind and chunk of one and the other, count.
-        first, last: chunks of its first action and of its last input gradient.
-        held: (states, chunks) distinct numbers of microbatches of each of `chunks` that are in
-            flight.
+        alone: (n, 3) kind, chunk and count of the actions that are not paired.
+        behind: (n, 3) kind, chunk and count of the actions after the last input gradient.
+        pairs: (n, 5) kind and chunk of both actions of a pair, and count.
+        first, last: chunks of the first action and of the last input gradient.
+        held: (states, chunks) distinct numbers of microbatches in flight, for each of `chunks`.
     """
 
     alone: IntArray
@@ -95,8 +95,8 @@ class Row:
 
 
 @lru_cache(maxsize=512)
-def rows_of(name: str, pp: int, microbatches: int) -> tuple[Row, ...]:
-    """The distinct rows of a schedule's order, for these microbatches of each lane."""
+def rows_of(name: str, pp: int, microbatches: int) -> tuple[RankRow, ...]:
+    """Distinct action rows of a schedule's ranks, for `microbatches` in each lane."""
     table = schedule_table(
         name,
         num_ranks=pp,
@@ -108,119 +108,131 @@ def rows_of(name: str, pp: int, microbatches: int) -> tuple[Row, ...]:
     )
 
 
-def _row(table: ActionTable, at: slice) -> Row:
-    kind, chunk = table.kind[at].astype(np.int64), table.chunk[at].astype(np.int64)
-    one = (
+def _row(table: ActionTable, actions_of_rank: slice) -> RankRow:
+    """Count the actions, pairs and in-flight microbatches of one rank's slice of actions."""
+    kind, chunk = (
+        table.kind[actions_of_rank].astype(np.int64),
+        table.chunk[actions_of_rank].astype(np.int64),
+    )
+    starts_pair = (
         np.zeros(len(kind), dtype=np.bool_)
         if table.overlapped is None
-        else table.overlapped[at] != 0
+        else table.overlapped[actions_of_rank] != 0
     )
-    other = np.concatenate([[False], one[:-1]])
+    ends_pair = np.concatenate([[False], starts_pair[:-1]])
     actions = np.stack([kind, chunk], axis=1)
-    place = np.flatnonzero(one)
+    pair_starts = np.flatnonzero(starts_pair)
     last = int(np.flatnonzero((kind == _I) | (kind == _B))[-1])
-    if one[last]:
+    if starts_pair[last]:
         last += 1
     step = np.where(kind == _F, 1, np.where((kind == _B) | (kind == _W), -1, 0))
     chunks = arrays.distinct(chunk)
-    held = np.cumsum((chunk[:, None] == chunks) * step[:, None], axis=0)
-    return Row(
-        alone=_counted(actions[~one & ~other]),
-        behind=_counted(actions[last + 1 :]),
-        pairs=_counted(np.concatenate([actions[place], actions[place + 1]], axis=1)),
+    in_flight = np.cumsum((chunk[:, None] == chunks) * step[:, None], axis=0)
+    return RankRow(
+        alone=_with_counts(actions[~starts_pair & ~ends_pair]),
+        behind=_with_counts(actions[last + 1 :]),
+        pairs=_with_counts(
+            np.concatenate([actions[pair_starts], actions[pair_starts + 1]], axis=1)
+        ),
         first=int(chunk[0]),
         last=int(chunk[last]),
-        held=distinct_rows(held),
+        held=distinct_rows(in_flight),
         chunks=chunks,
     )
 
 
-def _counted(actions: IntArray) -> IntArray:
-    """Distinct rows with their numbers of occurrences."""
+def _with_counts(actions: IntArray) -> IntArray:
+    """Distinct rows of `actions`, each with its number of occurrences as last column."""
     if not len(actions):
         return np.zeros((0, actions.shape[1] + 1), dtype=np.int64)
     distinct, count = np.unique(actions, axis=0, return_counts=True)
     return np.concatenate([distinct, count[:, None]], axis=1)
 
 
-def _spent(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(kinds, chunks) seconds of actions, of them expert all-to-all, and of them matrix products
-    and attention.
-    """
+def _action_seconds(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds by action kind and chunk: total, expert all-to-all part, GEMM and attention part."""
     moved, dense = costs.parts[:, :, _ROUTED].sum(axis=2), costs.parts[:, :, _PRODUCTS].sum(axis=2)
-    return _apart(np.stack([costs.forward_s, costs.backward_s]), costs.weight_s, moved, dense)
+    return _by_action_kind(
+        np.stack([costs.forward_s, costs.backward_s]), costs.weight_s, moved, dense
+    )
 
 
-def _apart(
-    both: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray
+def _by_action_kind(
+    forward_and_backward: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds by kind of action: F and B, and I and W as the two parts of B.
+    """Seconds by kind of action (F, I, W, B): total, expert all-to-all, GEMM and attention.
+
+    I and W are the two parts of B.
 
     Args:
-        both, moved, dense: (2, chunks, ...) seconds of F and B, of them tokens on their way, and
-            products.
-        weight: of B's second half.
+        forward_and_backward, moved, dense: (2, chunks, ...) seconds of F and B: total, expert
+            all-to-all, and GEMM and attention.
+        weight: seconds of W.
     """
-    (forward, backward), nothing = both, np.zeros_like(weight)
-    whole = np.stack([forward, backward - weight, weight, backward])
-    exposed = np.minimum(np.stack([moved[0], moved[1], nothing, moved[1]]), whole)
+    (forward, backward), nothing = forward_and_backward, np.zeros_like(weight)
+    total = np.stack([forward, backward - weight, weight, backward])
+    exposed = np.minimum(np.stack([moved[0], moved[1], nothing, moved[1]]), total)
     products = np.minimum(
-        np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), whole
+        np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), total
     )
-    return whole, exposed, products
+    return total, exposed, products
 
 
 def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts) -> float:
-    """Lower bound in seconds of a grid under its order: the longest path, then the least update of
-    a rank.
+    """Lower bound in seconds of a grid's step: longest path of its order plus the shortest update.
 
     Args:
-        microbatches: of each lane.
+        microbatches: number in each lane.
     """
     path = longest_path(
-        steps_of(grid.schedule, grid.pp, microbatches), _spent(costs), communication_share(problem)
+        steps_of(grid.schedule, grid.pp, microbatches),
+        _action_seconds(costs),
+        communication_share(problem),
     )
     return (path + float(costs.optimizer_s.min())) * jitter(problem, grid.devices) * _ROUNDED
 
 
-def _longest(
-    rows: tuple[Row, ...], spent: Sequence[FloatArray], taken: CommunicationShare
+def _longest_row_seconds(
+    rows: tuple[RankRow, ...], action_seconds: Sequence[FloatArray], share: CommunicationShare
 ) -> FloatArray:
-    """(n,) the longest of each rank's way in, row, and way out: forwards of the chunks before its
-    first action; then input gradients of the chunks before its last one, or the weight gradients
-    after it.
+    """(n,) lower bound in seconds along each rank's row, the maximum over ranks.
+
+    The row follows the forward passes of the chunks before its first action. Behind it come the
+    input gradients of the chunks before its last one, or the weight gradients after it, whichever
+    is longer.
 
     Args:
-        spent: (kinds, chunks, n) each, as `_spent` has them.
+        action_seconds: three arrays of (kinds, chunks, n), as `_action_seconds` returns them.
     """
-    whole = spent[0]
+    seconds = action_seconds[0]
     before = np.concatenate(
-        [np.zeros((len(whole), 1, whole.shape[2])), np.cumsum(whole, axis=1)], axis=1
+        [np.zeros((len(seconds), 1, seconds.shape[2])), np.cumsum(seconds, axis=1)], axis=1
     )
-    longest = np.zeros(whole.shape[2])
+    longest = np.zeros(seconds.shape[2])
     for row in rows:
-        work = row.alone[:, 2] @ whole[row.alone[:, 0], row.alone[:, 1]]
+        work = row.alone[:, 2] @ seconds[row.alone[:, 0], row.alone[:, 1]]
         if len(row.pairs):
-            one, other = (
-                tuple([part[row.pairs[:, k], row.pairs[:, c]] for part in spent])
+            first_action, second_action = (
+                tuple([part[row.pairs[:, k], row.pairs[:, c]] for part in action_seconds])
                 for k, c in ((0, 1), (2, 3))
             )
-            work = work + row.pairs[:, 4] @ pair_seconds(one, other, taken)  # type: ignore[arg-type, operator]
-        behind = row.behind[:, 2] @ whole[row.behind[:, 0], row.behind[:, 1]]
+            work = work + row.pairs[:, 4] @ pair_seconds(first_action, second_action, share)  # type: ignore[arg-type, operator]
+        behind = row.behind[:, 2] @ seconds[row.behind[:, 0], row.behind[:, 1]]
         longest = np.maximum(
             longest, before[_F, row.first] + work + np.maximum(before[_I, row.last] - behind, 0.0)
         )
     return longest
 
 
-def _paths(
+def _row_bounds(
     problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until: float
 ) -> FloatArray:
-    """(members,) lower bound in seconds under the order of a schedule: along the rows where the
-    kernels take less than `until`, else `least`.
+    """(members,) lower bound of step seconds under a schedule, along rows where `least` < `until`.
+
+    Elsewhere the bound is `least`.
     """
     members, choices = prepared.members, prepared.members.inner.choices
-    outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
+    outer = members.outer_of_member()
     lists = choices.redo_lists[members.inner.redo_key[outer]]
     place = np.arange(len(outer)) - members.start[outer]
     redo = lists[np.arange(len(outer)), place // len(choices.offload) % (lists >= 0).sum(axis=1)]
@@ -229,11 +241,15 @@ def _paths(
         "pp": members.meshes.columns["pp"][members.outers.columns["mesh"][outer]],
         "m": members.outers.columns["microbatches"][outer],
     }
-    close, found, taken = np.flatnonzero(least < until), least.copy(), communication_share(problem)
-    kinds, kind = distinct({axis: column[close] for axis, column in columns.items()})
-    rough = jitter(problem, members.space.devices) * _ROUNDED
+    below_limit, bounds, share = (
+        np.flatnonzero(least < until),
+        least.copy(),
+        communication_share(problem),
+    )
+    shapes, shape = distinct({axis: column[below_limit] for axis, column in columns.items()})
+    factor = jitter(problem, members.space.devices) * _ROUNDED
     for number, (pp, count) in enumerate(
-        zip(kinds["pp"].tolist(), kinds["m"].tolist(), strict=True)
+        zip(shapes["pp"].tolist(), shapes["m"].tolist(), strict=True)
     ):
         order = grid_schedule(name)
         if order_violations(Grid(pp=pp, vpp=order.chunks, schedule=name), microbatches=count):
@@ -242,105 +258,120 @@ def _paths(
             layout = layout_of(problem.model, pp=pp, vpp=order.chunks)
         except StrategyError:
             continue
-        some = close[kind == number]
-        of, at = np.unique(layer[some], return_inverse=True)
-        spent = _spent_by(layout.counts, prepared.layers.seconds[..., of])
-        longest = _longest(rows_of(name, pp, count // order.lanes), spent, taken) * rough
-        found[some] = np.maximum(found[some], longest[at.reshape(-1)])
-    return found
+        rows = below_limit[shape == number]
+        layer_rows, at = np.unique(layer[rows], return_inverse=True)
+        action_seconds = _chunk_action_seconds(
+            layout.counts, prepared.layers.seconds[..., layer_rows]
+        )
+        longest = (
+            _longest_row_seconds(rows_of(name, pp, count // order.lanes), action_seconds, share)
+            * factor
+        )
+        bounds[rows] = np.maximum(bounds[rows], longest[at.reshape(-1)])
+    return bounds
 
 
-def _spent_by(counts: IntArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(kinds, chunks, n) `_spent` of chunks with these numbers of blocks, without waiting for
-    scales.
+def _chunk_action_seconds(
+    counts: IntArray, seconds: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds of chunks with given block counts, as `_action_seconds`, without FP8 scale waits.
 
     Args:
         seconds: (blocks, phases, parts, n).
     """
-    both = np.einsum(
+    part_seconds = np.einsum(
         "cb,bkpn->kcpn", counts, np.stack([seconds[:, 0], seconds[:, 1] + seconds[:, 2]], axis=1)
     )
     weight = np.einsum("cb,bpn->cn", counts, seconds[:, 2])
-    return _apart(
-        both.sum(axis=2), weight, both[:, :, _ROUTED].sum(axis=2), both[:, :, _PRODUCTS].sum(axis=2)
+    return _by_action_kind(
+        part_seconds.sum(axis=2),
+        weight,
+        part_seconds[:, :, _ROUTED].sum(axis=2),
+        part_seconds[:, :, _PRODUCTS].sum(axis=2),
     )
 
 
-def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepBytes, *, lanes: int) -> float:
-    """Lower bound in bytes of the fullest device: means over ranks of the states and of activations
-    at their peak.
+def memory_bound(
+    problem: Problem, rows: tuple[RankRow, ...], costs: StepBytes, *, lanes: int
+) -> float:
+    """Lower bound in bytes of the fullest device: mean over ranks of states and peak activations.
 
-    Parameters and gradients are there once for each lane; sharded states are cut over the holders
-    of both.
+    Parameters and gradients are counted once for each lane; sharded states are divided over the
+    holders of both lanes.
     """
     static = {name: float(values.sum()) / len(rows) for name, values in costs.static_bytes}
-    held = (
+    allocated = (
         (static["parameters"] + static["gradients"]) * lanes * _ROUNDED
         + static["workspace"]
         + static["optimizer"] * _ROUNDED
     )
-    held += float(np.mean([(row.held @ costs.saved_bytes[row.chunks]).max() for row in rows]))
-    return held * reserve_factor(problem) * _ROUNDED + context_bytes(problem)
+    allocated += float(np.mean([(row.held @ costs.saved_bytes[row.chunks]).max() for row in rows]))
+    return allocated * reserve_factor(problem) * _ROUNDED + context_bytes(problem)
 
 
-def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(outers,) lower bound in seconds of all blocks for one microbatch without expert all-to-all,
-    divided by the pipeline ranks.
+def _kernel_seconds_per_rank(problem: Problem, prepared: Prepared) -> FloatArray:
+    """(outers,) seconds of all blocks for one microbatch over pp, a lower bound without all-to-all.
 
-    An action that is paired loses at least what its blocks would lose to tokens of their own; one
-    that is not waits for them.
+    A paired action loses at least the time that its blocks lose to their own all-to-all; an
+    unpaired action waits for its all-to-all.
     """
-    repeats, taken = np.zeros(len(problem.model.blocks)), communication_share(problem)
-    for run in problem.model.runs:
-        repeats[run.block] += run.count
-    each = prepared.layers.seconds[:, :3]
-    kept = [part for part in range(each.shape[2]) if part not in _ROUTED]
+    repeats, share = block_repeats(problem), communication_share(problem)
+    phase_seconds = prepared.layers.seconds[:, :3]
+    other_parts = [part for part in range(phase_seconds.shape[2]) if part not in _ROUTED]
     # Weight gradients may stand alone, with nothing beside them.
-    moved = np.stack([each[:, 0, _ROUTED].sum(axis=1), each[:, 1:, _ROUTED].sum(axis=(1, 2))])
-    products = each[:, :2, _PRODUCTS].sum(axis=2).transpose(1, 0, 2)
-    products[1] += each[:, 2, _PRODUCTS].sum(axis=1) - each[:, 2].sum(axis=1)
-    lost = (
-        np.minimum(products * (taken.share / (1.0 - taken.share)), moved)
-        if taken.reserved
-        else taken.share * moved
+    moved = np.stack(
+        [phase_seconds[:, 0, _ROUTED].sum(axis=1), phase_seconds[:, 1:, _ROUTED].sum(axis=(1, 2))]
     )
-    seconds = np.einsum("b,bpkn->n", repeats, each[:, :, kept]) + np.einsum(
+    products = phase_seconds[:, :2, _PRODUCTS].sum(axis=2).transpose(1, 0, 2)
+    products[1] += phase_seconds[:, 2, _PRODUCTS].sum(axis=1) - phase_seconds[:, 2].sum(axis=1)
+    lost = (
+        np.minimum(products * (share.share / (1.0 - share.share)), moved)
+        if share.reserved
+        else share.share * moved
+    )
+    seconds = np.einsum("b,bpkn->n", repeats, phase_seconds[:, :, other_parts]) + np.einsum(
         "b,kbn->n", repeats, lost
     )
     outer = prepared.members.outers.columns
-    spread: FloatArray = (
+    seconds_per_rank: FloatArray = (
         seconds[prepared.layer_row] / prepared.members.meshes.columns["pp"][outer["mesh"]]
     )
-    return spread
+    return seconds_per_rank
 
 
-def _part(space: Space) -> Space | None:
-    """The part of a space that is searched with overlapped schedules; None if it is empty.
+def _overlapped_part(space: Space) -> Space | None:
+    """The part of `space` that overlapped schedules search, or None if the part is empty.
 
-    It has the 1F1B members with several stages and without recompute, offload or sharded groups,
-    and the overlapped schedules with a number of chunks a rank that the space has.
+    The part has the 1F1B members with several stages and without recompute, offload or sharding
+    groups, and the overlapped schedules whose number of chunks a rank is in the space.
     """
     chunks = space.of("vpp")
     space = replace(
         space, paired=tuple(name for name in space.paired if grid_schedule(name).chunks in chunks)
     )
-    keep = {"recompute": ("none",), "recompute_layers": (0,), "offload": (0,), "shard": (0,)}
+    required_values = {
+        "recompute": ("none",),
+        "recompute_layers": (0,),
+        "offload": (0,),
+        "shard": (0,),
+    }
     values = {
-        axis: tuple(v for v in found if v in keep.get(axis, found)) for axis, found in space.values
+        axis: tuple(v for v in axis_values if v in required_values.get(axis, axis_values))
+        for axis, axis_values in space.values
     }
     # Lanes of two directions shard over the holders of both, and what each microbatch gathers with
     # them: those have no bound here yet.
-    most = 1 if any(grid_schedule(name).lanes > 1 for name in space.paired) else 3
+    deepest_zero = 1 if any(grid_schedule(name).lanes > 1 for name in space.paired) else 3
     values["schedule"], values["vpp"] = ("1f1b",), (1,)
-    values["zero"] = tuple(v for v in values["zero"] if int(v) <= most)
+    values["zero"] = tuple(v for v in values["zero"] if int(v) <= deepest_zero)
     values["pp"] = tuple(v for v in values["pp"] if int(v) > 1)
     if not space.paired or space.first or space.last or not all(values.values()):
         return None
     return replace(space, values=tuple((axis, values[axis]) for axis, _ in space.values), fewest=0)
 
 
-def _grid(members: Members, name: str, place: int) -> Grid:
-    """A member with another schedule in place of its own."""
+def _rescheduled_grid(members: Members, name: str, place: int) -> Grid:
+    """The grid of a member with its schedule replaced by `name`."""
     return replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
 
 
@@ -354,68 +385,77 @@ def search_paired(
     until: float,
     limit: Limit,
 ) -> PairedSearch | None:
-    """The `top` best members below `until` seconds, certified; None where the space has none.
+    """Find the `top` best members under overlapped schedules below `until` seconds, certified.
+
+    None if the space has no such member.
 
     Args:
-        problem: under the options of `space`, which has one value of each.
-        until: seconds of the last rank that is known.
+        problem: problem under the options of `space`, which has one value of each.
+        until: step seconds of the last known rank.
     """
-    part = _part(space)
+    part = _overlapped_part(space)
     if part is None:
         return None
     space = part
     members = enumerate_members(problem, part, facts)
-    found = PairedSearch(enumerated=members.num_members * len(space.paired))
+    result = PairedSearch(enumerated=members.num_members * len(space.paired))
     if not members.num_members:
-        return found
+        return result
     prepared = prepare(problem, members)
-    outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
-    kernels = (_kernels(problem, prepared) * members.outers.columns["microbatches"])[outer]
-    least = np.stack(
-        [_paths(problem, prepared, name, kernels, until=until) for name in space.paired], axis=1
+    outer = members.outer_of_member()
+    kernel_seconds = (
+        _kernel_seconds_per_rank(problem, prepared) * members.outers.columns["microbatches"]
+    )[outer]
+    bounds = np.stack(
+        [
+            _row_bounds(problem, prepared, name, kernel_seconds, until=until)
+            for name in space.paired
+        ],
+        axis=1,
     ).reshape(-1)
-    order = np.argsort(least, kind="stable")
+    order = np.argsort(bounds, kind="stable")
     heap: list[tuple[float, int, Grid]] = []
     at = 0
     # Members wait under the bound along their rows, then under the longest path of their order. The
     # least of both bounds all that were not simulated.
     while heap or at < len(order):
-        below = min(until, _worst(found.ranked, top))
-        least_s = min(
-            float(least[order[at]]) if at < len(order) else float("inf"),
+        step_to_beat = min(until, SearchOutcome(ranked=result.ranked).worst_of(top))
+        lower_bound_s = min(
+            float(bounds[order[at]]) if at < len(order) else float("inf"),
             heap[0][0] if heap else float("inf"),
         )
-        if least_s >= below or (limit.passed() and below < float("inf")):
-            found.lower_bound_s = least_s
+        if lower_bound_s >= step_to_beat or (limit.passed() and step_to_beat < float("inf")):
+            result.lower_bound_s = lower_bound_s
             break
-        if heap and heap[0][0] <= least_s:
-            _simulate(problem, heapq.heappop(heap)[2], capacity=capacity, top=top, found=found)
+        if heap and heap[0][0] <= lower_bound_s:
+            _simulate_and_rank(
+                problem, heapq.heappop(heap)[2], capacity=capacity, top=top, result=result
+            )
             continue
         (place, name), at = divmod(int(order[at]), len(space.paired)), at + 1
-        grid = _grid(members, space.paired[name], place)
-        bound = _bound(problem, prepared, place, grid, facts, capacity=capacity, found=found)
+        grid = _rescheduled_grid(members, space.paired[name], place)
+        bound = _member_bound(
+            problem, prepared, place, grid, facts, capacity=capacity, result=result
+        )
         if bound is not None:
-            heapq.heappush(heap, (max(bound, least_s), at, grid))
-    found.bounded_b0, found.bounded_b1 = len(order) - at, len(heap)
-    return found
+            heapq.heappush(heap, (max(bound, lower_bound_s), at, grid))
+    result.bounded_b0, result.bounded_b1 = len(order) - at, len(heap)
+    return result
 
 
-def _simulate(
-    problem: Problem, grid: Grid, *, capacity: float, top: int, found: PairedSearch
+def _simulate_and_rank(
+    problem: Problem, grid: Grid, *, capacity: float, top: int, result: PairedSearch
 ) -> None:
+    """Simulate a grid and insert it among the `top` ranked members if it fits in memory."""
     simulated = Simulated(grid=grid, result=simulate_grid(problem, grid))
     if not simulated.result.fits_in(capacity):
-        found.infeasible += 1
+        result.infeasible += 1
         return
-    found.simulated += 1
-    found.ranked = sorted([*found.ranked, simulated], key=lambda s: s.step_time_s)[:top]
+    result.simulated += 1
+    result.ranked = sorted([*result.ranked, simulated], key=lambda s: s.step_time_s)[:top]
 
 
-def _worst(ranked: list[Simulated], top: int) -> float:
-    return ranked[top - 1].step_time_s if len(ranked) >= top else float("inf")
-
-
-def _bound(
+def _member_bound(
     problem: Problem,
     prepared: Prepared,
     place: int,
@@ -423,14 +463,14 @@ def _bound(
     facts: GridFacts,
     *,
     capacity: float,
-    found: PairedSearch,
+    result: PairedSearch,
 ) -> float | None:
-    """A lower bound of a member's seconds; None, counted, if it is not legal or cannot fit."""
+    """Lower bound of a member's step seconds; None, counted, if it is illegal or too large."""
     microbatches = facts.global_batch // (grid.dp * grid.microbatch)
     if violations(grid, facts=facts, general=True) or order_violations(
         grid, microbatches=microbatches
     ):
-        found.illegal += 1
+        result.illegal += 1
         return None
     lanes = grid_schedule(grid.schedule).lanes
     rows = rows_of(grid.schedule, grid.pp, microbatches // lanes)
@@ -438,6 +478,6 @@ def _bound(
         prepared.priced(place), layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp)
     )
     if memory_bound(problem, rows, step_bytes(problem, grid, priced), lanes=lanes) > capacity:
-        found.infeasible += 1
+        result.infeasible += 1
         return None
     return path_bound(problem, grid, microbatches // lanes, step_costs(problem, grid, priced))

@@ -1,5 +1,6 @@
-"""Search of a grid space mesh by mesh where it is large or leaves devices idle: a mesh is
-crossed with the other axes only if the bound of all its members is below the best known step.
+"""Search of a grid space mesh by mesh, if the space is large or leaves devices idle.
+
+A mesh is expanded into members only if the bound of all its members is below the best known step.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime_options import BY_NAME, ordered
-from shardwright.search.grid.best_first import Outcome, Refinement, merged
+from shardwright.search.grid.best_first import Refinement, SearchOutcome, merged
 from shardwright.search.grid.bounds.bounded_space import Crossed, bound_space, crossed
-from shardwright.search.grid.bounds.mesh_bounds import has_experts, mesh_bounds
+from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
 from shardwright.search.grid.bounds.nearest_group_prices import near_layers
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import relaxed_bounds
 from shardwright.search.grid.members.declared_space import Space, parts_of
-from shardwright.search.grid.members.device_meshes import MESH, Meshes, full_meshes, idle_meshes
+from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes, idle_meshes
 from shardwright.search.grid.members.searched_options import LADDER
 from shardwright.search.grid.members.strategy_counts import count_members
 from shardwright.search.grid.overlapped_schedules import PairedSearch, search_paired
@@ -32,7 +33,7 @@ from shardwright.search.universal_bound import universal_bound
 from shardwright.simulator.plan_simulation import simulate_grid
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
-from shardwright.strategy.grid.model_counts import lone_stages
+from shardwright.strategy.grid.model_counts import has_experts, lone_stages
 
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most
@@ -53,31 +54,28 @@ MESHES: Final = 2**15
 
 @dataclass(slots=True)
 class Searched:
-    """Results of the search of a whole space.
+    """Results of the search of a whole grid space.
 
     Args:
-        outcome: of refining what was crossed.
-        crossed: sets of members.
-        left: meshes that were not, none of which has a member below its (meshes,) seconds beside
-            it, inf where none of its members is legal; and the part of the space that they are of.
-        repeated: meshes that do not tell a part from the first.
-        refused: combinations of axis values in parts whose options the runtime does not run
-            together.
-        paired: orders that only general plans have.
+        outcome: result of refining the expanded members.
+        crossed: expanded sets of members.
+        left: meshes that were not expanded; the (meshes,) lower bounds in seconds of their members,
+            inf if none is legal; and the part of the space to which they belong.
+        repeated: meshes on which a part of the space has the same plans as the first part.
+        refused: combinations of axis values in parts whose options the runtime rejects together.
+        paired: results of the schedules that only general plans run.
     """
 
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: SearchOutcome = field(default_factory=SearchOutcome)
     crossed: list[Crossed] = field(default_factory=list)
-    left: list[tuple[Meshes, FloatArray, Space]] = field(default_factory=list)
-    repeated: list[Meshes] = field(default_factory=list)
+    left: list[tuple[MeshRows, FloatArray, Space]] = field(default_factory=list)
+    repeated: list[MeshRows] = field(default_factory=list)
     refused: int = 0
     paired: list[PairedSearch] = field(default_factory=list)
 
-    def may_reach(self, meshes: Meshes, space: Space, seconds: float) -> BoolArray:
-        """(meshes,) True where a part of the space may have a member of at most `seconds`, as
-        far as the search has not bounded it above.
-        """
-        known, least = [meshes], [np.full(len(meshes), -np.inf)]
+    def may_reach(self, meshes: MeshRows, space: Space, seconds: float) -> BoolArray:
+        """(meshes,) True where a part may still have a member of at most `seconds` on that mesh."""
+        mesh_sets, bound_sets = [meshes], [np.full(len(meshes), -np.inf)]
         for part in self.crossed:
             if part.space.chosen == space.chosen and part.whole is not None:
                 members = part.whole.members
@@ -86,17 +84,17 @@ class Searched:
                     of_mesh, members.outers.columns["mesh"], members.least_of(part.whole.seconds)
                 )
                 # `members.meshes` are those that have a legal member.
-                known += [part.meshes, members.meshes]
-                least += [np.full(len(part.meshes), np.inf), of_mesh]
-        for left, bounds, part_space in self.left:
+                mesh_sets += [part.meshes, members.meshes]
+                bound_sets += [np.full(len(part.meshes), np.inf), of_mesh]
+        for unexpanded, bounds, part_space in self.left:
             if part_space.chosen == space.chosen:
-                known.append(left)
-                least.append(bounds)
-        number = _numbered(known)
-        # The last that is said of a mesh counts.
-        bound = np.full(int(number.max(initial=-1)) + 1, -np.inf)
-        bound[number] = np.concatenate(least)
-        reached: BoolArray = bound[number[: len(meshes)]] <= seconds
+                mesh_sets.append(unexpanded)
+                bound_sets.append(bounds)
+        mesh_numbers = _mesh_numbers(mesh_sets)
+        # Assignment keeps the last bound of each mesh.
+        bound = np.full(int(mesh_numbers.max(initial=-1)) + 1, -np.inf)
+        bound[mesh_numbers] = np.concatenate(bound_sets)
+        reached: BoolArray = bound[mesh_numbers[: len(meshes)]] <= seconds
         return reached
 
 
@@ -104,11 +102,11 @@ _CODES: Final = 2**62
 """Codes of meshes are below this, so that they fit into 64 bits."""
 
 
-def _numbered(sets: list[Meshes]) -> IntArray:
-    """A number for each mesh of some sets in turn, the same for equal meshes."""
+def _mesh_numbers(sets: list[MeshRows]) -> IntArray:
+    """(rows,) number of each mesh over all `sets` in turn; equal meshes have equal numbers."""
     code, size = np.zeros(sum(map(len, sets)), dtype=np.int64), 1
     for name in (*MESH, "order"):
-        column = np.concatenate([one.columns[name] for one in sets])
+        column = np.concatenate([meshes.columns[name] for meshes in sets])
         values = int(column.max(initial=0)) + 1
         if size * values > _CODES:
             code, size = np.unique(code, return_inverse=True)[1].reshape(-1), len(code)
@@ -126,51 +124,55 @@ def search(
     limit: Limit | None = None,
     memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
-    keeps: Callable[[Meshes], BoolArray] | None = None,
+    keeps: Callable[[MeshRows], BoolArray] | None = None,
 ) -> Searched:
-    """Bound and refine the members on all devices, then, where the space has them, those that leave
-    devices idle.
+    """Bound and refine the members on all devices, then the members that leave devices idle.
 
-    The parts with one value of each option of the runtime come one after another, each against what
-    was reached before: first the space's first, then those under which the best of it is faster. Of
-    these only meshes that can be among the best are crossed.
+    Parts with one value of each runtime option are searched in turn, each against the best step
+    found before: the space's first part, then the others by the step time of the best grid under
+    their options. Of the other parts only meshes that can be among the best are expanded.
 
     Args:
-        limit: past it the best so far stands; what was not crossed by then counts with the bound of
-            its mesh.
-        memory: bytes for members: one half for those that are looked at, one for those that were
-            and are kept for what comes behind.
-        keeps: which meshes are looked at, where others are known to have no member among the `top`
-            best.
+        limit: search limit; past it the best member so far is kept, and each mesh that is not
+            expanded counts with the bound of its mesh.
+        memory: bytes for members: one half for members being refined, one half for members that
+            are kept for later.
+        keeps: selects the meshes to search, if other meshes are known to have no member among the
+            `top` best.
     """
     found, limit = Searched(), limit or Limit()
     first, *others = parts = parts_of(problem, space)
 
-    def meshes_of(own: Problem) -> tuple[Meshes, Meshes | None]:
+    def meshes_of(part_problem: Problem) -> tuple[MeshRows, MeshRows | None]:
+        """Meshes of a part on all devices, and those that leave devices idle."""
         # Options place no device: all parts have the same meshes, and as many members of each,
         # unless ZeRO stages mean something else.
-        runtime = own.runtime
-        asked = replace(facts, lone_stages=lone_stages(runtime))
-        return _counted(
-            replace(space, options=()), asked, runtime.zero_stages, runtime.zero_with_pipeline
+        runtime = part_problem.runtime
+        part_facts = replace(facts, lone_stages=lone_stages(runtime))
+        return _counted_meshes(
+            replace(space, options=()), part_facts, runtime.zero_stages, runtime.zero_with_pipeline
         )
 
     full, idle = meshes_of(problem)
-    found.refused = (len(space.rows()) - len(parts)) * (
+    found.refused = (len(space.option_parts()) - len(parts)) * (
         full.enumerated + (idle.enumerated if idle is not None else 0)
     )
 
-    def kept_of(own: Problem) -> tuple[Meshes, Meshes | None]:
-        full, idle = meshes_of(own)
+    def kept_of(part_problem: Problem) -> tuple[MeshRows, MeshRows | None]:
+        """Meshes of a part that `keeps` selects: on all devices, and with idle devices."""
+        full, idle = meshes_of(part_problem)
         if keeps is None:
             return full, idle
-        kept = keeps(full if idle is None else full.joined(idle))
-        return full.take(kept[: len(full)]), None if idle is None else idle.take(kept[len(full) :])
+        selected = keeps(full if idle is None else full.joined(idle))
+        return full.take(selected[: len(full)]), None if idle is None else idle.take(
+            selected[len(full) :]
+        )
 
     def run(part: Space) -> _Run:
-        own = under(problem, part.chosen)
+        """Prepare the search of one part of the space."""
+        part_problem = under(problem, part.chosen)
         return _Run(
-            own,
+            part_problem,
             part,
             facts,
             capacity,
@@ -179,7 +181,7 @@ def search(
             memory // 2,
             progress,
             found,
-            *kept_of(own),
+            *kept_of(part_problem),
         )
 
     run(first).search(behind=first)
@@ -191,12 +193,10 @@ def search(
 
 
 @lru_cache(maxsize=4)
-def _counted(
+def _counted_meshes(
     space: Space, facts: GridFacts, zero_stages: tuple[int, ...], zero_with_pipeline: int
-) -> tuple[Meshes, Meshes | None]:
-    """The meshes on all devices, and those that leave some idle, with the numbers of their members
-    as columns.
-    """
+) -> tuple[MeshRows, MeshRows | None]:
+    """Meshes on all devices and meshes with idle devices, with their member counts as columns."""
     full = full_meshes(space, facts)
     count = partial(
         count_members, space, facts, zero_stages=zero_stages, zero_with_pipeline=zero_with_pipeline
@@ -204,21 +204,20 @@ def _counted(
     if not space.fewest:
         return full.counted(count(full)), None
     idle = idle_meshes(space, facts)
-    every = full.joined(idle)
-    every = every.counted(count(every))
-    rows = np.arange(len(every))
-    return every.take(rows[: len(full)], illegal=full.illegal), every.take(
+    all_meshes = full.joined(idle)
+    all_meshes = all_meshes.counted(count(all_meshes))
+    rows = np.arange(len(all_meshes))
+    return all_meshes.take(rows[: len(full)], illegal=full.illegal), all_meshes.take(
         rows[len(full) :], illegal=idle.illegal
     )
 
 
 def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
-    """Parts with one value of each option, sorted by the seconds of a step of `grid` under their
-    options.
-    """
+    """Sort option parts by the simulated step seconds of `grid` under their options."""
     modules = tuple(pair for pair in grid.options if pair[0] in LADDER)
 
     def seconds(part: Space) -> float:
+        """Simulated step seconds of `grid` under the options of a part."""
         return simulate_grid(
             problem, replace(grid, options=ordered((*part.chosen, *modules)))
         ).step_time_s
@@ -227,208 +226,235 @@ def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[
 
 
 def told_apart(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
-    """(rows,) True where every option that differs between `part` and `first` changes something
-    on the mesh; elsewhere both parts have the same plans.
+    """(rows,) True where every option in which two parts differ has an effect on the mesh.
+
+    Elsewhere both parts have the same plans.
     """
-    other = [BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen]
-    told = np.ones(len(columns["tp"]), dtype=np.bool_)
-    for option in other:
-        told &= (
+    changed_options = [
+        BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen
+    ]
+    differs = np.ones(len(columns["tp"]), dtype=np.bool_)
+    for option in changed_options:
+        differs &= (
             np.any([columns[axis] > 1 for axis in option.along], axis=0) if option.along else True
         )
-    return told
+    return differs
 
 
 @dataclass(slots=True)
 class _Run:
+    """State of the search of one part of a space: its meshes, limits and the results so far."""
+
     problem: Problem
     space: Space
     facts: GridFacts
     capacity: int
     top: int
     limit: Limit
-    half: int
+    memory_half: int
     progress: Progress | None
     found: Searched
-    full: Meshes
-    idle: Meshes | None
+    full: MeshRows
+    idle: MeshRows | None
 
     @property
     def most_raw(self) -> int:
-        """Number of raw members of a set that is crossed at once."""
-        return int(self.half / RAW_BYTES)
+        """Most raw members that may be expanded at once within the memory."""
+        return int(self.memory_half / RAW_BYTES)
 
     def search(self, *, behind: Space) -> None:
-        """Search the part; meshes on which it has the same plans as the part `behind` are
-        counted as repeated and left out.
-        """
+        """Search the part, counting meshes with the same plans as in part `behind` as repeated."""
         full, idle = self.full, self.idle
         if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
-            some, _ = self.cross(full)
-            self.refine(some)
-            self.found.outcome = merged(self.found.outcome, some.outcome, top=self.top)
+            refinement, _ = self.cross(full)
+            self.refine(refinement)
+            self.found.outcome = merged(self.found.outcome, refinement.outcome, top=self.top)
             if idle is not None:
-                self.in_order(idle)
+                self.expand_by_bound(idle)
             self.pair()
             return
-        every = full if idle is None else full.joined(idle)
-        told = told_apart(every.columns, self.space, behind)
-        self.found.repeated.append(every.take(~told))
-        every = every.take(told, illegal=every.illegal)
+        meshes = full if idle is None else full.joined(idle)
+        differs = told_apart(meshes.columns, self.space, behind)
+        self.found.repeated.append(meshes.take(~differs))
+        meshes = meshes.take(differs, illegal=meshes.illegal)
         if self.found.outcome.ranked and self.limit.passed():
-            self.leave(every)
+            self.leave(meshes)
         else:
-            self.in_order(every)
+            self.expand_by_bound(meshes)
         self.pair()
 
-    def cross(self, meshes: Meshes) -> tuple[Refinement, bool]:
-        """All members of some meshes with their bounds, to be refined; and True if there is
-        memory to keep them.
-        """
+    def cross(self, meshes: MeshRows) -> tuple[Refinement, bool]:
+        """Expand meshes into bounded members to refine; also True if memory can keep them."""
         until = self.found.outcome.worst_of(self.top)
-        some = bound_space(
+        bounded = bound_space(
             self.problem, self.space, self.facts, capacity=self.capacity, meshes=meshes, until=until
         )
-        kept = sum(part.num_members for part in self.found.crossed if part.whole is not None)
-        room = (kept + some.members.num_members) * MEMBER_BYTES <= self.half
-        self.found.crossed.append(crossed(self.space, meshes, some, keep=room))
+        members_kept = sum(
+            part.num_members for part in self.found.crossed if part.whole is not None
+        )
+        fits_in_memory = (
+            members_kept + bounded.members.num_members
+        ) * MEMBER_BYTES <= self.memory_half
+        self.found.crossed.append(crossed(self.space, meshes, bounded, keep=fits_in_memory))
         return Refinement(
-            self.problem, some.prepared, some.seconds, capacity=self.capacity, top=self.top
-        ), room
+            self.problem, bounded.prepared, bounded.seconds, capacity=self.capacity, top=self.top
+        ), fits_in_memory
 
-    def refine(self, some: Refinement, *, until: float = np.inf) -> None:
-        """Rank the members that can be among the best, as far as they are under `until` seconds."""
-        known = self.found.outcome
-        best_s = known.ranked[0].step_time_s if known.ranked else float("inf")
-        some.run(
+    def refine(self, refinement: Refinement, *, until: float = np.inf) -> None:
+        """Rank members of a set that can be among the best and are bounded below `until`."""
+        outcome = self.found.outcome
+        best_s = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")
+        refinement.run(
             self.limit,
-            until=min(until, known.worst_of(self.top)),
+            until=min(until, outcome.worst_of(self.top)),
             best_s=best_s,
             progress=self.progress,
         )
 
     def pair(self) -> None:
-        """Search the orders that only general plans have."""
-        known = self.found.outcome
-        more = search_paired(
+        """Search the schedules that only general plans run, and merge the result."""
+        outcome = self.found.outcome
+        paired = search_paired(
             self.problem,
             self.space,
             self.facts,
             capacity=self.capacity,
             top=self.top,
-            until=known.worst_of(self.top),
+            until=outcome.worst_of(self.top),
             limit=self.limit,
         )
-        if more is not None:
-            self.found.paired.append(more)
+        if paired is not None:
+            self.found.paired.append(paired)
             self.found.outcome = merged(
-                known, Outcome(ranked=more.ranked, lower_bound_s=more.lower_bound_s), top=self.top
+                outcome,
+                SearchOutcome(ranked=paired.ranked, lower_bound_s=paired.lower_bound_s),
+                top=self.top,
             )
 
-    def in_order(self, meshes: Meshes) -> None:
-        """Cross meshes, those of the least bound first, as long as their members can be among the
-        best.
+    def expand_by_bound(self, meshes: MeshRows) -> None:
+        """Expand and refine meshes by ascending bound while they can hold one of the best.
 
-        A set is refined as long as neither a mesh that is left nor another set has a smaller bound,
-        or to its end if it cannot wait.
+        A set is refined until a mesh that is not expanded or another set has a smaller bound, or to
+        its end if memory cannot keep it.
         """
-        meshes, bounds = self._bounded(meshes)
-        order, at, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
-        known, sets = self.found.outcome, list[Refinement]()
+        meshes, bounds = self._bounded_meshes(meshes)
+        order, next_mesh, size = np.argsort(bounds, kind="stable"), 0, FIRST_MESHES
+        outcome_before, sets = self.found.outcome, list[Refinement]()
         waiting: list[tuple[float, int]] = []
-        # What is not ranked is in a mesh that was not crossed, with at least `least`, or in a set
-        # that waits, with at least `best`: once both reach the last rank, no member can be better.
-        while at < len(order) or waiting:
+        # A member that is not ranked is in an unexpanded mesh, with a bound of at least
+        # `next_mesh_bound`, or in a waiting set, with at least `next_set_bound`. Once both reach
+        # the last rank, no member is better.
+        while next_mesh < len(order) or waiting:
             outcome = self.found.outcome
-            least, (best, number) = (
-                float(bounds[order[at]]) if at < len(order) else np.inf,
+            next_mesh_bound, (next_set_bound, set_number) = (
+                float(bounds[order[next_mesh]]) if next_mesh < len(order) else np.inf,
                 waiting[0] if waiting else (np.inf, -1),
             )
-            if min(least, best) >= outcome.worst_of(self.top):
+            if min(next_mesh_bound, next_set_bound) >= outcome.worst_of(self.top):
                 break
             if self.limit.ends(found=bool(outcome.ranked)):
-                outcome.lower_bound_s = min(outcome.lower_bound_s, least)
+                outcome.lower_bound_s = min(outcome.lower_bound_s, next_mesh_bound)
                 break
-            if best <= least:
+            if next_set_bound <= next_mesh_bound:
                 heapq.heappop(waiting)
-                # One that is no better than the next still takes a step.
-                others = min(least, waiting[0][0] if waiting else np.inf)
-                until = max(others, np.nextafter(best, np.inf))
+                # A set whose bound equals the next bound is still refined by one step.
+                next_bound = min(next_mesh_bound, waiting[0][0] if waiting else np.inf)
+                until = max(next_bound, np.nextafter(next_set_bound, np.inf))
             else:
-                self._say(outcome, least, at, len(order))
+                self._report_progress(outcome, next_mesh_bound, next_mesh, len(order))
                 size = max(min(size, self.most_raw // PARTS // meshes.each), 1)
-                end = at + int(
+                end = next_mesh + int(
                     np.searchsorted(
-                        bounds[order[at : at + size]], min(outcome.worst_of(self.top), best)
+                        bounds[order[next_mesh : next_mesh + size]],
+                        min(outcome.worst_of(self.top), next_set_bound),
                     )
                 )
-                some, room = self.cross(meshes.take(np.sort(order[at:end])))
-                at, size, number, until = end, size * 4, len(sets), some.least() if room else np.inf
-                sets.append(some)
-            self.refine(sets[number], until=until)
-            if sets[number].least() < np.inf:
-                heapq.heappush(waiting, (sets[number].least(), number))
+                refinement, can_wait = self.cross(meshes.take(np.sort(order[next_mesh:end])))
+                next_mesh, size, set_number, until = (
+                    end,
+                    size * 4,
+                    len(sets),
+                    refinement.least() if can_wait else np.inf,
+                )
+                sets.append(refinement)
+            self.refine(sets[set_number], until=until)
+            if sets[set_number].least() < np.inf:
+                heapq.heappush(waiting, (sets[set_number].least(), set_number))
             self.found.outcome = reduce(
-                partial(merged, top=self.top), (one.outcome for one in sets), known
+                partial(merged, top=self.top),
+                (refinement_set.outcome for refinement_set in sets),
+                outcome_before,
             )
-        rest = order[at:]
+        unexpanded = order[next_mesh:]
         self.found.left.append(
-            (meshes.take(rest, illegal=meshes.illegal), bounds[rest], self.space)
+            (meshes.take(unexpanded, illegal=meshes.illegal), bounds[unexpanded], self.space)
         )
 
-    def _bounded(self, meshes: Meshes) -> tuple[Meshes, FloatArray]:
-        """Meshes with their bounds: all of them, or those that were bounded before the limit."""
-        same = [
+    def _bounded_meshes(self, meshes: MeshRows) -> tuple[MeshRows, FloatArray]:
+        """Meshes with their lower bounds in seconds, up to the first not bounded in time."""
+        expanded = [
             part.whole
             for part in self.found.crossed
             if part.space is self.space and part.whole is not None
         ]
-        known, until = same[0].prepared if same else None, self.found.outcome.worst_of(self.top)
-        pieces = [
+        prepared, until = (
+            expanded[0].prepared if expanded else None,
+            self.found.outcome.worst_of(self.top),
+        )
+        chunks = [
             np.arange(at, min(at + MESHES, len(meshes))) for at in range(0, len(meshes), MESHES)
         ]
         bounds = [np.empty(0)]
-        for place, rows in enumerate(pieces):
+        for place, rows in enumerate(chunks):
             if self.limit.passed() and (self.found.outcome.ranked or place):
                 self.leave(meshes.take(np.arange(rows[0], len(meshes))))
                 meshes = meshes.take(np.arange(rows[0]), illegal=meshes.illegal)
                 break
-            some = meshes.take(rows)
-            near = (
-                near_layers(self.problem, self.space, self.facts, some.columns)
-                if has_experts(self.problem)
+            chunk = meshes.take(rows)
+            nearest_layers = (
+                near_layers(self.problem, self.space, self.facts, chunk.columns)
+                if has_experts(self.problem.model)
                 else None
             )
-            found = mesh_bounds(
-                self.problem, self.space, self.facts, some, known=known, near=near, until=until
+            chunk_bounds = mesh_bounds(
+                self.problem,
+                self.space,
+                self.facts,
+                chunk,
+                known=prepared,
+                near=nearest_layers,
+                until=until,
             )
-            close = np.flatnonzero(found < until)
-            if len(close) and until < np.inf:
-                within = some.take(close)
-                nearer = relaxed_bounds(
+            contenders = np.flatnonzero(chunk_bounds < until)
+            if len(contenders) and until < np.inf:
+                contender_meshes = chunk.take(contenders)
+                relaxed = relaxed_bounds(
                     self.problem,
                     self.space,
                     self.facts,
-                    within,
+                    contender_meshes,
                     capacity=self.capacity,
-                    near=near,
+                    near=nearest_layers,
                     until=until,
                 )
-                found[close] = np.maximum(found[close], nearer)
-            bounds.append(found)
+                chunk_bounds[contenders] = np.maximum(chunk_bounds[contenders], relaxed)
+            bounds.append(chunk_bounds)
         return meshes, np.concatenate(bounds)
 
-    def leave(self, meshes: Meshes) -> None:
-        """Count meshes as not crossed, under the bound that holds for any plan."""
-        least = universal_bound(self.problem, self.space.devices)
-        self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, least)
-        self.found.left.append((meshes, np.full(len(meshes), least), self.space))
+    def leave(self, meshes: MeshRows) -> None:
+        """Count meshes as not expanded, under the lower bound that holds for every plan."""
+        bound_s = universal_bound(self.problem, self.space.devices)
+        self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, bound_s)
+        self.found.left.append((meshes, np.full(len(meshes), bound_s), self.space))
 
-    def _say(self, outcome: Outcome, least: float, at: int, count: int) -> None:
+    def _report_progress(
+        self, outcome: SearchOutcome, lower_s: float, num_expanded: int, count: int
+    ) -> None:
+        """Report progress: the best step, the lower bound and the number of meshes expanded."""
         if self.progress is not None:
             best = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")
             self.progress(
-                progress_text("search meshes", best_s=best, lower_s=least, limit=self.limit),
-                at,
+                progress_text("search meshes", best_s=best, lower_s=lower_s, limit=self.limit),
+                num_expanded,
                 count,
             )

@@ -1,4 +1,4 @@
-"""Strategies that differ from a given one in a single decision."""
+"""Strategies that differ from a given strategy in a single decision."""
 
 from __future__ import annotations
 
@@ -23,35 +23,41 @@ Strategy = TypeVar("Strategy", bound=Grid | Plan)
 def one_change(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid
 ) -> Iterator[tuple[str, Grid]]:
-    """Strategies with another value of one axis of `space`, or of one option that changes no
-    numerics, each once, with the change in the grid's words.
+    """Yield (change text, grid) of every distinct grid with one other axis or runtime option value.
 
-    Data parallelism takes what devices are left; a pipeline of another length or with other chunks
-    spreads its layers anew, and takes the schedule that its number of chunks needs; tensor
-    parallelism splits the stream too where it did, or was not there before.
+    Only options that change no numerics are changed. Data parallelism takes the remaining devices.
+    A pipeline of another length or with other chunks distributes its layers anew and takes the
+    schedule that its number of chunks needs. Sequence parallelism stays on, or is switched on with
+    the first tensor parallelism.
     """
     seen = {canonical(grid, facts=facts)}
-    options = ((f"{name}={value}", other) for name, value, other in option_changes(problem, grid))
-    for text, other in (*_axes(space, facts, grid), *options):
-        if other is None or other.dp < 1:
+    options = (
+        (f"{name}={value}", changed) for name, value, changed in option_changes(problem, grid)
+    )
+    for text, changed in (*_axis_changes(space, facts, grid), *options):
+        if changed is None or changed.dp < 1:
             continue
-        same = canonical(other, facts=facts)
-        if same not in seen:
-            seen.add(same)
-            yield text, same
+        canonical_grid = canonical(changed, facts=facts)
+        if canonical_grid not in seen:
+            seen.add(canonical_grid)
+            yield text, canonical_grid
 
 
-def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Grid | None]]:
+def _axis_changes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Grid | None]]:
+    """Yield (change text, grid) for each value of each axis; None if dp would not be whole."""
     for tp in space.of("tp"):
         yield (
             f"tp{tp}",
-            _meshed(
+            _with_remaining_dp(
                 facts,
                 replace(grid, tp=int(tp), sp=grid.sp or (grid.tp == 1 and _has_sp(space)), etp=1),
             ),
         )
     for cp in space.of("cp"):
-        yield f"cp{cp}", _meshed(facts, replace(grid, cp=int(cp), ulysses=1, gather=False))
+        yield (
+            f"cp{cp}",
+            _with_remaining_dp(facts, replace(grid, cp=int(cp), ulysses=1, gather=False)),
+        )
     for ulysses in space.of("ulysses"):
         if grid.cp % int(ulysses) == 0:
             yield f"ulysses{ulysses}", replace(grid, ulysses=int(ulysses), gather=False)
@@ -65,7 +71,7 @@ def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Gri
     for pp in space.of("pp"):
         for vpp in chunks if int(pp) == grid.pp else (1, grid.vpp):
             words = f"pp{pp}" if int(pp) != grid.pp else ""
-            yield f"{words} vpp{vpp}".strip(), _pipelined(facts, grid, int(pp), vpp)
+            yield f"{words} vpp{vpp}".strip(), _with_pipeline(facts, grid, int(pp), vpp)
     for mbs in space.of("mbs"):
         yield f"mbs{mbs}", replace(grid, microbatch=int(mbs))
     for zero in space.of("zero"):
@@ -82,19 +88,25 @@ def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Gri
 
 
 def _has_sp(space: Space) -> bool:
+    """True if the space has sequence parallelism."""
     return any(int(value) for value in space.of("sp"))
 
 
-def _meshed(facts: GridFacts, grid: Grid) -> Grid | None:
-    """`grid` with the data parallelism that its other degrees leave on all devices."""
-    each = grid.tp * grid.cp * grid.pp
-    return replace(grid, dp=facts.devices // each) if facts.devices % each == 0 else None
+def _with_remaining_dp(facts: GridFacts, grid: Grid) -> Grid | None:
+    """`grid` with the data parallelism that uses all devices, or None if no whole degree does."""
+    devices_per_replica = grid.tp * grid.cp * grid.pp
+    return (
+        replace(grid, dp=facts.devices // devices_per_replica)
+        if facts.devices % devices_per_replica == 0
+        else None
+    )
 
 
-def _pipelined(facts: GridFacts, grid: Grid, pp: int, vpp: int) -> Grid | None:
+def _with_pipeline(facts: GridFacts, grid: Grid, pp: int, vpp: int) -> Grid | None:
+    """`grid` with another pipeline degree and chunk count, evenly spread layers and 1F1B."""
     vpp = vpp if pp > 1 else 1
     schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
-    return _meshed(
+    return _with_remaining_dp(
         facts,
         replace(grid, pp=pp, vpp=vpp, first=0, last=0, layers=(), schedule=schedule, slices=1),
     )
@@ -107,25 +119,26 @@ def option_changes(
     names: Container[str] | None = None,
     values: Container[str] | None = None,
 ) -> Iterator[tuple[str, str, Strategy]]:
-    """(option, value, strategy) of every value of each option that changes no numerics, the
-    strategy's own included.
+    """Yield (option, value, strategy) for every value of each option that changes no numerics.
+
+    The strategy's own values are included.
 
     Args:
-        names, values: of the options that are changed; None = any.
+        names, values: options to change and values to try; None = any.
     """
-    own, chosen = dict(problem.runtime.own), dict(strategy.options)
-    for name, offered in offered_values(problem.runtime).items():
+    runtime_values, chosen = dict(problem.runtime.own), dict(strategy.options)
+    for name, option_values in offered_values(problem.runtime).items():
         if (
             BY_NAME[name].numerics
             or (name in OF_EXPERTS and not has_experts(problem.model))
             or (names is not None and name not in names)
         ):
             continue
-        for value in offered:
+        for value in option_values:
             if values is not None and value not in values:
                 continue
             changed = {**chosen, name: value}
-            if own.get(name) == value:
+            if runtime_values.get(name) == value:
                 del changed[name]
             yield name, value, replace(strategy, options=ordered(changed.items()))
 
@@ -133,27 +146,30 @@ def option_changes(
 def simulated_change(
     problem: Problem, strategy: Grid | Plan, *, capacity: float | None = None
 ) -> SimulatedPlan | None:
-    """The simulated step of a strategy; None where it breaks a rule, the runtime refuses its
-    options, or it does not fit.
+    """Simulate one step of a strategy; None if it breaks a rule or does not fit in memory.
+
+    None also if the runtime rejects its options.
 
     Args:
-        capacity: bytes of every device that it may fill; None = of each device what it has.
+        capacity: bytes that the strategy may fill on every device; None = each device's memory.
     """
     try:
         if isinstance(strategy, Grid):
-            done = (
+            simulated = (
                 None
                 if next(iter(grid_violations(problem, strategy)), None)
                 else simulate_grid(problem, strategy)
             )
         else:
-            done = (
+            simulated = (
                 None
                 if next(iter(plan_violations(problem, strategy)), None)
                 else simulate_plan(problem, strategy)
             )
     except ShardwrightError:
         return None
-    if done is None:
+    if simulated is None:
         return None
-    return done if (done.fits if capacity is None else done.fits_in(capacity)) else None
+    return (
+        simulated if (simulated.fits if capacity is None else simulated.fits_in(capacity)) else None
+    )

@@ -1,6 +1,4 @@
-"""Options of a runtime that a search keeps at one value although they change no numerics, and
-the gain of other values.
-"""
+"""Runtime options that a search does not vary although they change no numerics, and their gain."""
 
 from __future__ import annotations
 
@@ -19,24 +17,23 @@ from shardwright.strategy.grid.model_counts import has_experts
 from shardwright.strategy.plan.plan import Plan
 
 LEAST_GAIN: Final = 0.001
-"""Smallest share of a step that a change must save to be told."""
+"""Smallest fraction of the step time that a reported change must save."""
 
 
 def unsearched_options(problem: Problem, space: Space, *, decided: Collection[str] = ()) -> Options:
-    """(option, value) of each option that changes no numerics and of which `space` has one value
-    though the runtime has more.
+    """(option, value) of each numerics-neutral option that `space` keeps at one of several values.
 
     Args:
         decided: options that the user set; they are not counted.
     """
     experts, searched = has_experts(problem.model), dict(space.options)
-    offered = offered_values(problem.runtime)
+    option_values = offered_values(problem.runtime)
     return tuple(
         (name, value)
         for name, value in space.runtime_options
         if name not in (*decided, *searched, *LADDER)
         and not BY_NAME[name].numerics
-        and len(offered[name]) > 1
+        and len(option_values[name]) > 1
         and (experts or name not in OF_EXPERTS)
     )
 
@@ -50,24 +47,25 @@ def unsearched(
     capacity: int | None,
     decided: Collection[str] = (),
 ) -> Unsearched:
-    """The options that a search of `space` kept at one value, and the change of one of them that
-    gains most for the best strategy.
+    """The options that a search kept fixed, and the fastest single change of one of them.
 
     Args:
-        strategy: the best one of the space.
-        step_time_s: of it.
+        strategy: the best strategy of the space.
+        step_time_s: its step seconds.
         capacity: see `simulated_change`.
         decided: options that the user set.
     """
     fixed = unsearched_options(problem, space, decided=decided)
-    best, known_s = None, step_time_s * (1 - LEAST_GAIN)
-    for name, value, other in option_changes(problem, strategy, names=dict(fixed)):
-        # The strategy itself is among them, once for each option.
-        done = None if other == strategy else simulated_change(problem, other, capacity=capacity)
-        if done is not None and done.step_time_s < known_s:
-            known_s = done.step_time_s
+    best, best_s = None, step_time_s * (1 - LEAST_GAIN)
+    for name, value, changed in option_changes(problem, strategy, names=dict(fixed)):
+        # The strategy itself is among the changes, once for each option.
+        simulated = (
+            None if changed == strategy else simulated_change(problem, changed, capacity=capacity)
+        )
+        if simulated is not None and simulated.step_time_s < best_s:
+            best_s = simulated.step_time_s
             best = OptionChange(
-                option=name, value=value, step_time_s=known_s, gain=1 - known_s / step_time_s
+                option=name, value=value, step_time_s=best_s, gain=1 - best_s / step_time_s
             )
     return Unsearched(fixed=fixed, best=best)
 
@@ -75,24 +73,23 @@ def unsearched(
 def with_helping_options(
     problem: Problem, grid: Grid, *, step_time_s: float, capacity: int
 ) -> tuple[Grid, float]:
-    """`grid` with options that change no numerics and that each make it faster after the ones
-    before, and the seconds of its step.
+    """Add numerics-neutral options to `grid` greedily; return the grid and its step seconds.
 
-    Options come in the order of what each gains alone; one that gains less than `LEAST_GAIN` on top
-    of the others is left out.
+    Options are tried in the order of their gain alone. An option that saves less than `LEAST_GAIN`
+    on top of the others is left out.
     """
-    alone: list[tuple[float, str, str]] = []
-    for name, value, other in option_changes(problem, grid):
-        done = simulated_change(problem, other, capacity=capacity)
-        if done is not None and done.step_time_s < step_time_s * (1 - LEAST_GAIN):
-            alone.append((done.step_time_s, name, value))
+    single_gains: list[tuple[float, str, str]] = []
+    for name, value, candidate in option_changes(problem, grid):
+        simulated = simulated_change(problem, candidate, capacity=capacity)
+        if simulated is not None and simulated.step_time_s < step_time_s * (1 - LEAST_GAIN):
+            single_gains.append((simulated.step_time_s, name, value))
     changed: set[str] = set()
-    for _, name, value in sorted(alone):
+    for _, name, value in sorted(single_gains):
         if name in changed:
             continue
-        for _, _, other in option_changes(problem, grid, names=(name,), values=(value,)):
-            done = simulated_change(problem, other, capacity=capacity)
-            if done is not None and done.step_time_s < step_time_s * (1 - LEAST_GAIN):
-                grid, step_time_s = other, done.step_time_s
+        for _, _, candidate in option_changes(problem, grid, names=(name,), values=(value,)):
+            simulated = simulated_change(problem, candidate, capacity=capacity)
+            if simulated is not None and simulated.step_time_s < step_time_s * (1 - LEAST_GAIN):
+                grid, step_time_s = candidate, simulated.step_time_s
                 changed.add(name)
     return grid, step_time_s

@@ -1,6 +1,4 @@
-"""Verification of an answer: enumerate, bound and simulate a random part and all members that
-could still be faster.
-"""
+"""Verification of a search answer: search again, and check a random sample and all contenders."""
 
 from __future__ import annotations
 
@@ -33,20 +31,20 @@ from shardwright.units import format_bytes
 SHARE = 0.01
 MOST = 400
 SIMULATED = 20
-"""Of the sample, those that are simulated though their B1 is above the best."""
+"""Sampled members that are simulated although their B1 is above the best."""
 DRIFT = 1e-8
 """Relative difference that a plan file may have: its numbers have nine digits."""
 CROSSED = 3
-"""Of the meshes that no search crossed."""
+"""Meshes sampled from those that the search never expanded."""
 REPLAYED = ("infeasible", "bounded_b0", "bounded_b1", "simulated")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recheck:
-    """Counts of what was verified, and the largest |S - claimed| / claimed of the answer.
+    """Counts of verified members, and the largest relative deviation of the answer's step times.
 
     Args:
-        leaves: of the plan's file that were made again, 0 where there is no file.
+        leaves: values of the plan's file that were recomputed, 0 if there is no file.
     """
 
     strategies: int
@@ -68,25 +66,28 @@ def recheck(
     memory: int = SEARCH_MEMORY,
     progress: Progress | None = None,
 ) -> Recheck:
-    """Verify `answer`'s certificate.
+    """Verify the certificate of `answer`: recount, check bounds of a sample and all contenders.
 
     Every count is made again. A random 1 % of the feasible members (at most MOST) and every member
-    whose bound is below the claimed one are checked against S: B0 <= B1 <= S, and none that fits
-    beats the claimed lower bound.
+    whose bound is below the claimed one are checked against S: B0 <= B1 <= S, and no member that
+    fits beats the claimed lower bound.
 
     Args:
-        repeated: the same search, where it was repeated and compared with the claim already.
+        repeated: the same search, if it was repeated and compared with the claim already.
         memory: as of `search`.
 
     Raises:
-        DataError: a count, a bound or the claim does not hold; says which.
+        DataError: a count, a bound or the claim does not hold; the message names it.
     """
     claim = answer.certificate
-    _same_question(claim, problem, space)
-    drift = _holds(problem, facts, answer, capacity)
-    searched = repeated or _replayed(problem, space, facts, answer, capacity, memory)
-    _counted(claim, certify(problem, space, searched))
-    parts = (*searched.crossed, *_left(problem, space, facts, searched, claim, capacity, generator))
+    _require_same_question(claim, problem, space)
+    drift = _recheck_strategies(problem, facts, answer, capacity)
+    searched = repeated or _search_again(problem, space, facts, answer, capacity, memory)
+    _recheck_counts(claim, certify(problem, space, searched))
+    parts = (
+        *searched.crossed,
+        *_sampled_unexpanded_meshes(problem, space, facts, searched, claim, capacity, generator),
+    )
     start = np.cumsum([0, *(part.feasible for part in parts)]).tolist()
     sample = generator.sample(
         range(start[-1]), min(MOST, start[-1], max(round(SHARE * start[-1]), 1))
@@ -104,14 +105,16 @@ def recheck(
             if first <= place < end
         }
         for place in dict.fromkeys([*could_win, *chosen]):
-            _member(problem, bounded, place, claim, capacity, always=chosen.get(place, False))
+            _recheck_member(
+                problem, bounded, place, claim, capacity, always=chosen.get(place, False)
+            )
         contenders += len(could_win)
     return Recheck(
         strategies=claim.strategies, sampled=len(sample), contenders=contenders, drift=drift
     )
 
 
-def _left(
+def _sampled_unexpanded_meshes(
     problem: Problem,
     space: Space,
     facts: GridFacts,
@@ -120,33 +123,35 @@ def _left(
     capacity: int,
     generator: random.Random,
 ) -> tuple[Crossed, ...]:
-    """Some of the meshes that were never crossed, whose bounds must be between the claimed one
-    and those of their members.
+    """Expand a random sample of the unexpanded meshes and check that their bounds are in order.
+
+    No mesh may have a bound below the claimed lower bound, or above those of its members.
     """
-    found: list[Crossed] = []
+    expanded: list[Crossed] = []
     for meshes, seconds, part in searched.left:
         if float(seconds.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
             raise DataError(
-                "a mesh that no member was looked at could be faster than the plan's bound",
+                "a mesh without an expanded member could be faster than the plan's lower bound",
                 hint="plan again",
             )
         for row in generator.sample(range(len(meshes)), min(CROSSED, len(meshes))):
-            one = meshes.take(np.array([row]))
+            mesh = meshes.take(np.array([row]))
             bounded = bound_space(
-                under(problem, part.chosen), part, facts, capacity=capacity, meshes=one
+                under(problem, part.chosen), part, facts, capacity=capacity, meshes=mesh
             )
-            found.append(crossed(part, one, bounded, keep=True))
-            least = float(bounded.seconds.min(initial=float("inf")))
-            _ordered(
+            expanded.append(crossed(part, mesh, bounded, keep=True))
+            least_b0 = float(bounded.seconds.min(initial=float("inf")))
+            _require_order(
                 grid_text=f"mesh {row}",
                 lower=float(seconds[row]),
-                upper=least,
+                upper=least_b0,
                 names="the mesh's bound and B0",
             )
-    return tuple(found)
+    return tuple(expanded)
 
 
-def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:
+def _require_same_question(claim: Certificate, problem: Problem, space: Space) -> None:
+    """Raise DataError unless the claim's digest, space text and gaps are consistent."""
     if claim.digest != space.digest(problem_text(problem)) or claim.space != space.text():
         raise DataError(
             "the plan's certificate is for another problem or space",
@@ -169,9 +174,10 @@ def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:
         )
 
 
-def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
-    """Check that every strategy of the answer is legal, fits and takes the claimed time; returns
-    the largest deviation.
+def _recheck_strategies(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
+    """Check that all strategies of the answer are legal, fit and take the claimed time.
+
+    Return the largest relative deviation of a step time.
     """
     claims = [
         (answer.grid, answer.certificate.best_s),
@@ -191,7 +197,8 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
             )
         if not done.fits_hosts:
             raise DataError(
-                f"{print_grid(grid)} does not fit {host_lack(done.host_memory)}", hint="plan again"
+                f"{print_grid(grid)} does not fit {host_lack(done.host_memory)}",
+                hint="plan again",
             )
         drift = max(drift, abs(done.step_time_s - seconds) / seconds if seconds > 0 else 1.0)
         if drift > DRIFT:
@@ -202,32 +209,30 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
     return drift
 
 
-def _counted(claim: Certificate, again: Certificate) -> None:
-    """Check the counts that need no refinement, and their sum."""
-    found = (again.enumerated, again.illegal, again.duplicates)
-    if found != (claim.enumerated, claim.illegal, claim.duplicates):
+def _recheck_counts(claim: Certificate, again: Certificate) -> None:
+    """Check the counts that need no refinement, and that all counts add up."""
+    counts = (again.enumerated, again.illegal, again.duplicates)
+    if counts != (claim.enumerated, claim.illegal, claim.duplicates):
         raise DataError(
-            f"enumerated, illegal, duplicates are {found}, the certificate says otherwise",
+            f"enumerated, illegal, duplicates are {counts}, the certificate says otherwise",
             hint="plan again",
         )
-    parts, least = (
+    parts, least_infeasible = (
         (claim.infeasible, claim.bounded_b0, claim.bounded_b1, claim.simulated),
         dict(again.infeasible_by_reason)["memory bound"],
     )
-    left = claim.enumerated - claim.illegal - claim.duplicates
-    if sum(parts) != left or min(parts) < 0 or claim.infeasible < least:
+    distinct = claim.enumerated - claim.illegal - claim.duplicates
+    if sum(parts) != distinct or min(parts) < 0 or claim.infeasible < least_infeasible:
         raise DataError(
-            f"infeasible, bounded and simulated members {parts} do not make {left}",
+            f"infeasible, bounded and simulated members {parts} do not make {distinct}",
             hint="plan again",
         )
 
 
-def _replayed(
+def _search_again(
     problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int
 ) -> Searched:
-    """Search again and check that one that was not stopped ranks the same strategies and counts
-    the same members.
-    """
+    """Repeat the search and check that its ranking and counts equal those of a complete claim."""
     ranked = 1 + len(answer.alternatives)
     claims = [
         canonical(grid, facts=facts)
@@ -241,13 +246,15 @@ def _replayed(
             problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory
         )
         again = certify(problem, space, searched)
-        same = [canonical(s.grid, facts=facts) for s in searched.outcome.ranked[:ranked]] == claims
-        counted = all(
+        same_ranking = [
+            canonical(s.grid, facts=facts) for s in searched.outcome.ranked[:ranked]
+        ] == claims
+        same_counts = all(
             getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED
         )
-        if not answer.certificate.optimal or (same and counted):
+        if not answer.certificate.optimal or (same_ranking and same_counts):
             return searched
-    if not same:
+    if not same_ranking:
         raise DataError(
             "the best strategies of the space begin with"
             f" {print_grid(searched.outcome.ranked[0].grid)}",
@@ -259,7 +266,7 @@ def _replayed(
     )
 
 
-def _member(
+def _recheck_member(
     problem: Problem,
     bounded: Bounded,
     place: int,
@@ -268,14 +275,15 @@ def _member(
     *,
     always: bool,
 ) -> None:
-    """Check that the bounds of one member are in order and that it does not beat the claim;
-    simulated only if its path does, or `always`.
+    """Check that one member's bounds are in order and its step does not beat the claim.
+
+    The member is simulated only if its longest path is below the claim, or `always`.
     """
     grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
     problem = under(problem, grid.options)
     costs = step_costs(problem, grid, priced)
     path = member_path(problem, bounded.prepared, place, grid, costs)
-    _ordered(
+    _require_order(
         grid_text=print_grid(grid),
         lower=float(bounded.seconds[place]),
         upper=path,
@@ -283,17 +291,20 @@ def _member(
     )
     if path >= claim.lower_bound_s and not always:
         return
-    done = simulate_grid(problem, grid)
-    _ordered(grid_text=print_grid(grid), lower=path, upper=done.step_time_s, names="B1 and S")
-    if done.fits_in(capacity) and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
+    simulated = simulate_grid(problem, grid)
+    _require_order(
+        grid_text=print_grid(grid), lower=path, upper=simulated.step_time_s, names="B1 and S"
+    )
+    if simulated.fits_in(capacity) and simulated.step_time_s < claim.lower_bound_s * (1 - DRIFT):
         raise DataError(
-            f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound"
+            f"{print_grid(grid)} takes {simulated.step_time_s:.6g} s, less than the plan's bound"
             f" {claim.lower_bound_s:.6g} s",
             hint="plan again",
         )
 
 
-def _ordered(*, grid_text: str, lower: float, upper: float, names: str) -> None:
+def _require_order(*, grid_text: str, lower: float, upper: float, names: str) -> None:
+    """Raise DataError if the lower of two bounds exceeds the upper one."""
     if lower > upper * (1 + 1e-9):
         raise DataError(
             f"{grid_text}: {names} are out of order ({lower:.9g} > {upper:.9g})",

@@ -1,1 +1,1 @@
-"""Engines that run the independent parts of a search: this process, several, or Ray."""
+"""Engines that run the independent parts of a search: this process, several processes, or Ray."""

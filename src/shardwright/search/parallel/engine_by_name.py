@@ -1,4 +1,4 @@
-"""Engines by name."""
+"""Parallel engines of searches by name: their workers, required packages and start."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ PROCESSES: Final = "processes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersSource:
-    """The class of an engine's workers as ``module:attribute``, and the package they need ("" =
-    none), which is an extra of that name.
+    """Import path of an engine's workers class, and the package that the workers need.
+
+    Args:
+        workers: class as ``module:attribute``.
+        package: package, which is also the name of the extra; "" = none.
     """
 
     workers: str
@@ -34,24 +37,24 @@ ENGINES: Final = {
         workers="shardwright.search.parallel.ray_workers:RayWorkers", package="ray"
     ),
 }
-"""The engines that have workers."""
+"""Engines with workers, by name."""
 
 
 @contextmanager
 def engine_of(
     name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST_S
 ) -> Iterator[Engine]:
-    """The engine of a name; its workers end with the block.
+    """Context manager that yields the engine of a name and ends its workers on exit.
 
     Args:
-        workers: processes at most; 0 = as many as there are cores.
+        workers: most processes; 0 = number of cores.
         least_s: seconds of work below which one process is enough.
 
     Raises:
-        UsageError: as `require_engine`.
+        UsageError: see `require_engine`.
     """
     require_engine(name)
-    # A search of grids imports neither.
+    # Imported here, as a search of grids needs neither engine.
     if name == SERIAL:
         engine: Engine = import_module("shardwright.search.parallel.serial_engine").Serial()
     else:
@@ -66,11 +69,7 @@ def engine_of(
 
 
 def require_engine(name: str) -> None:
-    """Raise an error before any work if an engine cannot be used.
-
-    Raises:
-        UsageError: there is none of that name, or what it needs is not installed.
-    """
+    """Raise a UsageError if the engine is unknown or its package is not installed."""
     if name == SERIAL:
         return
     if name not in ENGINES:

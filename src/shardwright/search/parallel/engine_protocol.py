@@ -1,5 +1,6 @@
-"""Protocol of the engines that run the independent tasks of a search: one function over many
-tasks, the same results wherever they run.
+"""Protocol of the engines and workers that run the independent tasks of a search.
+
+An engine applies one function to many tasks; the results are the same wherever the tasks run.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ Shared = TypeVar("Shared")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Done = Callable[[int], None]
-"""Called with how many of the tasks are done."""
+"""Progress callback, called with the number of finished tasks."""
 Ask = Callable[[], Task | None]
-"""Gives the next task, None where there is none yet."""
+"""Function that returns the next task, or None while there is none."""
 
 
 class Engine(Protocol):
-    """Runs tasks, in this process or in others.
+    """Runs the tasks of a search, in this process or in others.
 
     Args:
-        workers: processes at most; no answer depends on it.
+        workers: most processes; no answer depends on it.
     """
 
     workers: int
@@ -38,19 +39,20 @@ class Engine(Protocol):
         more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
-        """``function(shared, task)`` of every task, in their order.
+        """Results of ``function(shared, task)`` for every task, in the order of the tasks.
 
         Args:
-            function: of a module, so that another process finds it by name. It changes nothing but
-                caches and looks at no clock.
-            tasks: each a small record that can be pickled.
-            shared: what all tasks read; it goes to each worker once, and stays there as long as
-                maps over the same object follow one another, so it must not change meanwhile.
-            expected_s: seconds that a task is thought to take; without, the first ones are timed.
-            more: tasks like these that may follow.
+            function: function of a module, so that another process finds it by name. It changes
+                nothing but caches and reads no clock.
+            tasks: small records that can be pickled.
+            shared: input of all tasks. It is sent to each worker once, and stays there as long as
+                consecutive maps use the same object, so it must not change meanwhile.
+            expected_s: expected seconds of a task; without, the first tasks are timed.
+            more: number of similar tasks that may follow.
 
         Raises:
-            ResourceError: a worker died. What a task raised; of several the first in their order.
+            ResourceError: a worker died.
+            Exception: the first error, in the order of the tasks, that a task raised.
         """
         ...
 
@@ -63,22 +65,21 @@ class Engine(Protocol):
         size: int,
         more: int = 0,
     ) -> Iterator[Result]:
-        """``function(shared, task)`` of one task after another, in the order in which they are
-        asked for, at most `size` under way.
+        """Yield ``function(shared, task)`` for tasks from `ask`, in order, at most `size` running.
 
-        A task is asked for whenever fewer are under way: at the beginning, and after each result,
-        once it was taken. So what a task is made of is what all results but the last `size` - 1
-        before it say, whatever the workers are: as in `rounds`, but that no worker waits for the
-        last task of a round.
+        A task is requested whenever fewer than `size` are running: at the start, and after each
+        result was taken. So a task may depend on all results except the last `size` - 1 before it,
+        whatever the number of workers is: as in `rounds`, but no worker waits for the last task of
+        a round.
 
         Args:
-            function, shared: as of `map`.
-            ask: the next task; None = there is none before another result was taken.
-            more: tasks that may follow the first ones. The flow is taken to its end: to leave it
-                ends the workers.
+            function, shared: as in `map`.
+            ask: returns the next task; None = no task until another result was taken.
+            more: number of tasks that may follow the first ones. The caller must consume all
+                results: leaving the flow early ends the workers.
 
         Raises:
-            As `map`.
+            Exception: as in `map`.
         """
         ...
 
@@ -88,45 +89,49 @@ class Engine(Protocol):
 
 
 class Workers(Protocol):
-    """Processes that hold what the tasks share."""
+    """Worker processes that hold the input that all tasks share."""
 
     def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Any:
-        """Start some tasks on a worker; returns a handle for `taken`."""
+        """Start some tasks on a worker; return a handle for `taken`."""
         ...
 
     def taken(self, begun: Any) -> list[Any]:
-        """Their results. Raises as `Engine.map`; then the workers have ended."""
+        """Wait for the results of a handle of `begin`.
+
+        Raises as `Engine.map`; then the workers have ended.
+        """
         ...
 
     def kill(self) -> None:
-        """End them at once."""
+        """End the workers at once."""
         ...
 
     def close(self) -> None:
-        """End them."""
+        """End the workers after their tasks."""
         ...
 
 
 def results(
     workers: Workers, function: Callable[[Any, Any], Any], portions: Iterable[Sequence[Any]]
 ) -> Iterator[list[Any]]:
-    """The results of each portion of tasks, in order; all are begun at once. Raises as
-    `Engine.map`; then the workers have ended.
+    """Yield the result list of each portion of tasks, in order; all portions start at once.
+
+    Raises as `Engine.map`; then the workers have ended.
     """
     begun = [workers.begin(function, portion) for portion in portions]
     try:
-        for one in begun:
-            yield workers.taken(one)
+        for handle in begun:
+            yield workers.taken(handle)
     except BaseException:
         workers.kill()
         raise
 
 
 def rounds(tasks: Sequence[Task], *, size: int) -> Iterator[Sequence[Task]]:
-    """Tasks in rounds of a fixed size, the last one maybe smaller.
+    """Divide tasks into rounds of a fixed size; the last round may be smaller.
 
-    Where what is found makes later tasks shorter, as the best plan so far does, a round's tasks all
-    begin with what was known before it, and what they find is taken over after it, in their order.
-    So nothing depends on how many workers there are.
+    Results such as the best plan so far shorten later tasks. All tasks of a round start with the
+    results known before the round, and their results are merged after it, in task order. So no
+    answer depends on the number of workers.
     """
     return (tasks[at : at + size] for at in range(0, len(tasks), size))

@@ -11,7 +11,7 @@ from shardwright.search.parallel.engine_protocol import Ask, Done, Result, Share
 
 @dataclass(slots=True)
 class Serial:
-    """One task after another; see `search.parallel.engine_protocol.Engine`."""
+    """Engine that runs one task after another in this process; implements `Engine`."""
 
     workers: int = 1
 
@@ -25,7 +25,7 @@ class Serial:
         more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
-        """Implements `Engine.map`."""
+        """Results of ``function(shared, task)`` for every task, computed one after another."""
         results: list[Result] = []
         for task in tasks:
             results.append(function(shared, task))
@@ -42,7 +42,7 @@ class Serial:
         size: int,
         more: int = 0,
     ) -> Iterator[Result]:
-        """Implements `Engine.flow`."""
+        """Yield ``function(shared, task)`` for tasks from `ask`; up to `size` tasks are queued."""
         waiting: deque[Task] = deque()
         while True:
             while len(waiting) < size and (task := ask()) is not None:
@@ -52,4 +52,4 @@ class Serial:
             yield function(shared, waiting.popleft())
 
     def close(self) -> None:
-        """Nothing: there are no workers."""
+        """Do nothing, as there are no workers."""

@@ -1,6 +1,4 @@
-"""The engine of several workers: tasks run in this process until there is enough work to start
-others.
-"""
+"""The engine of several workers, which are started once there is enough work for them."""
 
 from __future__ import annotations
 
@@ -24,13 +22,12 @@ from shardwright.search.parallel.engine_protocol import (
 )
 
 PORTION_S: Final = 0.02
-"""Seconds of the tasks that go to a worker together: sending some takes about a thousandth of one.
-"""
+"""Seconds of work that a worker is sent at once; sending tasks takes about a millisecond."""
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A task of a flow, with the handle of its result; None = no worker has it."""
+    """A task of a flow, with the handle of its result; None = not sent to a worker."""
 
     task: Any
     begun: Any = None
@@ -38,15 +35,15 @@ class _Waiting:
 
 @dataclass(slots=True)
 class Pooled:
-    """Tasks over workers; see `search.parallel.engine_protocol.Engine`.
+    """Engine that distributes tasks over workers; implements `Engine`.
 
-    How long tasks take decides where they run, never what comes out.
+    The durations of tasks determine where tasks run, never the results.
 
     Args:
-        workers: at least two are worth starting.
-        start: workers that hold what the tasks share.
-        least_s: of work, done and expected.
-        clock: seconds.
+        workers: number of workers; fewer than two are not started.
+        start: starts workers that hold the shared input.
+        least_s: seconds of work, done and expected, from which workers are started.
+        clock: returns seconds.
     """
 
     workers: int
@@ -67,31 +64,31 @@ class Pooled:
         more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
-        """Implements `Engine.map`."""
-        self._hold(shared)
-        found: list[Result] = []
-        while len(found) < len(tasks) and not self._is_worth_workers(
-            function, len(tasks) - len(found), more, expected_s
+        """Results of ``function(shared, task)`` for all tasks, on workers once worthwhile."""
+        self._require_shared(shared)
+        outcomes: list[Result] = []
+        while len(outcomes) < len(tasks) and not self._is_worth_workers(
+            function, len(tasks) - len(outcomes), more, expected_s
         ):
-            found.append(self._here(function, shared, tasks[len(found)]))
+            outcomes.append(self._run_here(function, shared, tasks[len(outcomes)]))
             if done is not None:
-                done(len(found))
-        rest = tasks[len(found) :]
+                done(len(outcomes))
+        rest = tasks[len(outcomes) :]
         if rest:
-            workers = self._workers(shared)
+            workers = self._running_workers(shared)
             try:
-                for some in results(
+                for portion_results in results(
                     workers,
                     function,
                     rounds(rest, size=self._portion(function, len(rest), expected_s)),
                 ):
-                    found += some
+                    outcomes += portion_results
                     if done is not None:
-                        done(len(found))
+                        done(len(outcomes))
             except BaseException:
                 self._started = None
                 raise
-        return found
+        return outcomes
 
     def flow(
         self,
@@ -102,8 +99,8 @@ class Pooled:
         size: int,
         more: int = 0,
     ) -> Iterator[Result]:
-        """Implements `Engine.flow`."""
-        self._hold(shared)
+        """Yield ``function(shared, task)`` for tasks from `ask`, in order, `size` at once."""
+        self._require_shared(shared)
         waiting: deque[_Waiting] = deque()
         try:
             while True:
@@ -111,63 +108,67 @@ class Pooled:
                     waiting.append(_Waiting(task))
                 if not waiting:
                     return
-                here = [one for one in waiting if one.begun is None]
-                if here and (
-                    len(here) < len(waiting)
-                    or self._is_worth_workers(function, len(here), more, 0.0)
+                unsent = [item for item in waiting if item.begun is None]
+                if unsent and (
+                    len(unsent) < len(waiting)
+                    or self._is_worth_workers(function, len(unsent), more, 0.0)
                 ):
-                    workers = self._workers(shared)
-                    for one in here:
-                        one.begun = workers.begin(function, [one.task])
+                    workers = self._running_workers(shared)
+                    for item in unsent:
+                        item.begun = workers.begin(function, [item.task])
                 first = waiting.popleft()
                 more -= 1
                 if first.begun is None:
-                    yield self._here(function, shared, first.task)
+                    yield self._run_here(function, shared, first.task)
                 else:
-                    yield self._workers(shared).taken(first.begun)[0]
+                    yield self._running_workers(shared).taken(first.begun)[0]
         except BaseException:
             started, self._started = self._started, None
             if started is not None:
                 started.kill()
             raise
 
-    def _hold(self, shared: object) -> None:
+    def _require_shared(self, shared: object) -> None:
+        """Close the workers if they hold another shared input than `shared`."""
         if shared is not self._shared:
             self.close()
             self._shared = shared
 
-    def _workers(self, shared: object) -> Workers:
+    def _running_workers(self, shared: object) -> Workers:
+        """The running workers, started if there are none."""
         self._started = self._started or self.start(shared, self.workers)
         return self._started
 
-    def _here(
+    def _run_here(
         self, function: Callable[[Shared, Task], Result], shared: Shared, task: Task
     ) -> Result:
-        """A task in this process, timed."""
+        """Run a task in this process, and add its duration to the function's statistics."""
         begun = self.clock()
-        found = function(shared, task)
+        result = function(shared, task)
         spent, timed = self._spent.get(function, (0.0, 0))
         self._spent[function] = spent + self.clock() - begun, timed + 1
-        return found
+        return result
 
     def _mean_s(self, function: object, expected_s: float) -> float:
+        """Mean measured seconds of a function's tasks, or `expected_s` without a measurement."""
         spent, timed = self._spent.get(function, (0.0, 0))
         return spent / timed if timed else expected_s
 
     def _is_worth_workers(self, function: object, left: int, more: int, expected_s: float) -> bool:
-        """True if several tasks are left and either workers run already or the remaining work is
-        long enough to start them.
+        """True if workers run already or the remaining work justifies starting them.
+
+        Also requires at least two remaining tasks and two workers.
         """
         if self.workers < 2 or left < 2:
             return False
-        done = sum(spent for spent, _ in self._spent.values())
+        spent_s = sum(spent for spent, _ in self._spent.values())
         return (
             self._started is not None
-            or done + (left + more) * self._mean_s(function, expected_s) > self.least_s
+            or spent_s + (left + more) * self._mean_s(function, expected_s) > self.least_s
         )
 
     def _portion(self, function: object, tasks: int, expected_s: float) -> int:
-        """Number of tasks that go to a worker together, few enough that no other worker is idle."""
+        """Number of tasks to send to a worker at once, few enough that no worker is left idle."""
         mean_s = self._mean_s(function, expected_s)
         return max(
             min(
@@ -177,7 +178,7 @@ class Pooled:
         )
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers, and forget the shared input and the measured durations."""
         started, self._started, self._shared = self._started, None, None
         self._spent.clear()
         if started is not None:

@@ -1,11 +1,10 @@
-"""Search for one plan over several states of a cluster: the best plans of each state, simulated in
-all states until no other can be better.
+"""Search for one plan over several states of a cluster: the best plans of each, tried in all.
 
 A threshold search (Fagin, Lotem and Naor 2003, Optimal aggregation algorithms for middleware,
-section 4): every state ranks the plans of the space by their seconds in it. What is among the k
-best of no state takes, in each, at least what that state's k-th takes; so the mean of its slow tail
-is no less than that of these seconds, as the mean never falls when some seconds rise. k grows until
-that is no less than the best plan tried.
+section 4): every state ranks the plans of the space by their seconds in the state. A plan outside
+the k best of every state takes, in each state, at least the seconds of that state's k-th plan. So
+the mean of its slow tail is at least the tail mean of these seconds, since the mean never falls
+when some seconds rise. k grows until that bound is at least the tail mean of the best plan tried.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.universal_bound import universal_seconds
 
 RANKED: Final = (4, 16, 64, 256)
-"""How many plans each state ranks, in turn: as long as something that is not among them may be
+"""Numbers of plans that each state ranks in turn, while a plan outside the rankings may be
 better."""
 OF_FURTHER: Final = 4
-"""Plans that a search of a state with slow nodes adds."""
+"""Number of plans that the further search of a state with slow nodes adds."""
 AT_ONCE: Final = 8
-"""Plans that are simulated in every state at once, whatever the workers."""
+"""Number of plans that are simulated in every state at once, for any number of workers."""
 
 
 @dataclass(slots=True)
 class _Pool:
-    """Plans with their seconds in every state, in the order in which they were found.
+    """Plans with their simulated seconds in every state, in the order in which they were found.
 
     Args:
-        top: next best plans to tell: what may be one of them is simulated.
-        ruled_out: how many plans were not.
+        top: number of next best plans to report; plans that may be among them are simulated.
+        ruled_out: number of plans that were not simulated.
     """
 
     questions: tuple[StateQuestion, ...]
@@ -68,29 +67,30 @@ class _Pool:
     ruled_out: int = 0
 
     def tail_s(self, seconds: Sequence[float]) -> float:
-        return tail_mean(seconds, [one.share for one in self.questions], level=self.level)
+        """Mean seconds of the slow tail over all states, given the seconds in each."""
+        return tail_mean(seconds, [question.share for question in self.questions], level=self.level)
 
     def best_first(self) -> list[Contender]:
-        return sorted(self.steps_s, key=lambda one: self.tail_s(self.steps_s[one]))
+        """Simulated plans by ascending mean seconds of the slow tail."""
+        return sorted(self.steps_s, key=lambda plan: self.tail_s(self.steps_s[plan]))
 
     def consider(self, least_s: Mapping[Contender, Sequence[float]]) -> None:
-        """Simulate plans in every state, the most promising first, without those whose known lower
-        bounds are too large already.
+        """Simulate plans in every state, the most promising first, unless their bound is too large.
 
         Args:
-            least_s: by plan, seconds that it takes in each state at least.
+            least_s: lower bound in seconds of each plan in each state.
         """
-        promised = {
+        bound_s = {
             contender: self.tail_s(seconds)
             for contender, seconds in least_s.items()
             if contender not in self.steps_s
         }
         states = range(len(self.questions))
         self.ruled_out = 0
-        for batch in rounds(sorted(promised, key=promised.__getitem__), size=AT_ONCE):
-            known = sorted(map(self.tail_s, self.steps_s.values()))
-            worst_s = known[self.top] if len(known) > self.top else inf
-            promising = [contender for contender in batch if promised[contender] < worst_s]
+        for batch in rounds(sorted(bound_s, key=bound_s.__getitem__), size=AT_ONCE):
+            tails_s = sorted(map(self.tail_s, self.steps_s.values()))
+            worst_s = tails_s[self.top] if len(tails_s) > self.top else inf
+            promising = [contender for contender in batch if bound_s[contender] < worst_s]
             self.ruled_out += len(batch) - len(promising)
             seconds = self.engine.map(
                 seconds_in,
@@ -98,8 +98,8 @@ class _Pool:
                 shared=self.questions,
             )
             self.steps_s |= {
-                contender: tuple(seconds[at * len(states) : (at + 1) * len(states)])
-                for at, contender in enumerate(promising)
+                contender: tuple(seconds[place * len(states) : (place + 1) * len(states)])
+                for place, contender in enumerate(promising)
             }
 
 
@@ -111,29 +111,30 @@ def find_robust(
     top: int = 0,
     progress: Progress | None = None,
 ) -> GeneralAnswer[tuple[float, ...]]:
-    """The plan with the least mean of its slow tail over all states (`tail_mean`), with its seconds
-    in each state.
+    """Find the plan with the least mean of its slow tail over all states (`tail_mean`).
+
+    The answer's detail is the plan's seconds in each state.
 
     Args:
-        level: of the tail.
-        engine: where states are searched and plans simulated; the answer is the same.
-        top: next best plans to tell.
+        level: level of the tail.
+        engine: engine for searches and simulations; the answer is the same.
+        top: number of next best plans to report.
 
     Raises:
-        InfeasibleError: nothing fits in some state.
+        InfeasibleError: no plan fits in some state.
     """
     begun = time.monotonic()
-    # Processes that are forked share what is loaded.
+    # Forked processes share the loaded kernels.
     load_kernels()
     pool = _Pool(questions=questions, level=level, engine=engine, top=top)
-    further = [
+    further_rankings = [
         ranking
         for ranking in engine.map(ranked, _further_tasks(questions), shared=questions)
         if ranking is not None
     ]
     # A plan outside all rankings takes at least `beyond_s` in each state, and the mean of the slow
     # tail never falls when some seconds rise, so it is no better than the tail of these.
-    known, count, best_s = list[Ranking](), 0, inf
+    rankings, count, best_s = list[Ranking](), 0, inf
     for count in RANKED:
         if progress is not None:
             progress(
@@ -141,11 +142,11 @@ def find_robust(
                 RANKED.index(count),
                 len(RANKED),
             )
-        known = _ranked_all(questions, engine, count, known)
-        pool.consider(_least(known, further))
+        rankings = _rank_in_every_state(questions, engine, count, rankings)
+        pool.consider(_lower_bounds(rankings, further_rankings))
         best_s = pool.tail_s(pool.steps_s[pool.best_first()[0]])
-        if pool.tail_s([ranking.beyond_s for ranking in known]) >= best_s or not any(
-            ranking.more for ranking in known
+        if pool.tail_s([ranking.beyond_s for ranking in rankings]) >= best_s or not any(
+            ranking.more for ranking in rankings
         ):
             break
     if best_s == inf:
@@ -156,112 +157,132 @@ def find_robust(
     best = pool.best_first()[0]
     return GeneralAnswer(
         strategy=best.strategy,
-        certificate=_certificate(pool, known, count),
+        certificate=_certificate(pool, rankings, count),
         detail=pool.steps_s[best],
         search_time_s=time.monotonic() - begun,
     )
 
 
-def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contender, list[float]]:
-    """Lower bound in seconds of every ranked plan in each state: its own seconds where they are
-    known, else the bound of all plans there.
+def _lower_bounds(
+    rankings: Sequence[Ranking], further: Sequence[Ranking]
+) -> dict[Contender, list[float]]:
+    """Lower bound in seconds of every ranked plan in each state.
 
-    Plans of `further` searches belong to no state's space, and those of mixed clusters to their own
-    state's alone (options of the runtime differ), so nothing is known of them before they are
-    simulated. What is best in some state is simulated in all, whatever is known: answers tell of
-    it.
+    It is the plan's own seconds if known, else the bound of all plans of the state. Plans of
+    `further` searches belong to no state's space, and plans of mixed clusters only to the space of
+    their own state (runtime options differ), so their bound is 0 until they are simulated. The best
+    plan of each state has bound 0 too, so that it is simulated in all states: answers report it.
     """
     least_s = {
-        plan: [ranking.certificate.lower_bound_s for ranking in known]
-        for ranking in known
+        plan: [ranking.certificate.lower_bound_s for ranking in rankings]
+        for ranking in rankings
         for plan in ranking.plans
     }
-    for at, ranking in enumerate(known):
+    for state, ranking in enumerate(rankings):
         for plan, seconds in zip(ranking.plans, ranking.steps_s, strict=True):
-            least_s[plan][at] = seconds
-    unknown = [*further, *(ranking for ranking in known if ranking.certificate.mixed is not None)]
-    shown = [
-        *(plan for ranking in unknown for plan in ranking.plans),
-        *(ranking.plans[0] for ranking in known),
+            least_s[plan][state] = seconds
+    unbounded = [
+        *further,
+        *(ranking for ranking in rankings if ranking.certificate.mixed is not None),
     ]
-    return least_s | {plan: [0.0] * len(known) for plan in shown}
+    without_bound = [
+        *(plan for ranking in unbounded for plan in ranking.plans),
+        *(ranking.plans[0] for ranking in rankings),
+    ]
+    return least_s | {plan: [0.0] * len(rankings) for plan in without_bound}
 
 
 def _further_tasks(questions: Sequence[StateQuestion]) -> list[RankTask]:
+    """Tasks that rank the further plans of each state that has a further search."""
     return [
         RankTask(number=number, top=OF_FURTHER, further=True)
-        for number, one in enumerate(questions)
-        if one.further is not None
+        for number, question in enumerate(questions)
+        if question.further is not None
     ]
 
 
-def _ranked_all(
-    questions: tuple[StateQuestion, ...], engine: Engine, count: int, known: list[Ranking]
+def _rank_in_every_state(
+    questions: tuple[StateQuestion, ...], engine: Engine, count: int, previous: list[Ranking]
 ) -> list[Ranking]:
-    """The `count` best plans of every state; states that share a space are searched once, and
-    complete rankings not again.
+    """Rankings of the `count` best plans of every state.
+
+    States that share a space are searched once, and complete rankings are reused.
     """
-    searched = [
-        next(at for at, other in enumerate(questions) if other.bounding == one.bounding)
-        for one in questions
+    searched_state = [
+        next(
+            number
+            for number, candidate in enumerate(questions)
+            if candidate.bounding == question.bounding
+        )
+        for question in questions
     ]
     tasks = [
-        RankTask(number=at, top=count)
-        for at in sorted(set(searched))
-        if not known or known[at].more
+        RankTask(number=number, top=count)
+        for number in sorted(set(searched_state))
+        if not previous or previous[number].more
     ]
-    fresh = dict(
+    new_rankings = dict(
         zip(
             [task.number for task in tasks],
             engine.map(ranked, tasks, shared=questions),
             strict=True,
         )
     )
-    rankings = [fresh[at] if at in fresh else known[at] for at in searched]
-    return [one for one in rankings if one is not None]
+    rankings = [
+        new_rankings[number] if number in new_rankings else previous[number]
+        for number in searched_state
+    ]
+    return [question for question in rankings if question is not None]
 
 
-def _certificate(pool: _Pool, known: Sequence[Ranking], count: int) -> Certificate:
+def _certificate(pool: _Pool, rankings: Sequence[Ranking], count: int) -> Certificate:
+    """The certificate of the best plan over all states: tail bound, outcomes, next best plans."""
     questions, order = pool.questions, pool.best_first()
     best_s = pool.tail_s(pool.steps_s[order[0]])
-    lower_s = min(pool.tail_s([one.beyond_s for one in known]), best_s)
-    whatever_s = pool.tail_s([universal_seconds(one.problem) for one in questions])
-    universal = 1.0 - whatever_s / best_s
+    lower_s = min(pool.tail_s([plan.beyond_s for plan in rankings]), best_s)
+    universal_s = pool.tail_s([universal_seconds(plan.problem) for plan in questions])
+    universal = 1.0 - universal_s / best_s
     assert_sound(best_s=best_s, lower_bound_s=lower_s, universal_gap=universal)
-    columns = [[seconds[at] for seconds in pool.steps_s.values()] for at in range(len(questions))]
+    columns = [
+        [seconds[state] for seconds in pool.steps_s.values()] for state in range(len(questions))
+    ]
     fastest = [list(pool.steps_s)[column.index(min(column))] for column in columns]
     part = ScenariosPart(
         level=pool.level,
         outcomes=tuple(
             ScenarioOutcome(
-                name=one.state.name,
-                share=one.share,
-                step_time_s=pool.steps_s[order[0]][at],
-                best_s=pool.steps_s[fastest[at]][at],
-                strategy=fastest[at].text,
+                name=plan.state.name,
+                share=plan.share,
+                step_time_s=pool.steps_s[order[0]][state],
+                best_s=pool.steps_s[fastest[state]][state],
+                strategy=fastest[state].text,
                 lower_bound_s=min(
-                    known[at].certificate.lower_bound_s, pool.steps_s[fastest[at]][at]
+                    rankings[state].certificate.lower_bound_s, pool.steps_s[fastest[state]][state]
                 ),
             )
-            for at, one in enumerate(questions)
+            for state, plan in enumerate(questions)
         ),
         ranked=count,
         tried=len(order),
         ruled_out=pool.ruled_out,
         next_best=tuple(
             Tried(
-                strategy=one.text, tail_s=pool.tail_s(pool.steps_s[one]), steps_s=pool.steps_s[one]
+                strategy=plan.text,
+                tail_s=pool.tail_s(pool.steps_s[plan]),
+                steps_s=pool.steps_s[plan],
             )
-            for one in order[1 : pool.top + 1]
-            if pool.tail_s(pool.steps_s[one]) < inf
+            for plan in order[1 : pool.top + 1]
+            if pool.tail_s(pool.steps_s[plan]) < inf
         ),
     )
     # States that share a space were searched once.
-    searched = [one.certificate for one in {id(one): one for one in known}.values()]
-    return _summed(questions, searched, part, best_s=best_s, lower_s=lower_s, universal=universal)
+    certificates = [plan.certificate for plan in {id(plan): plan for plan in rankings}.values()]
+    return _merged_certificate(
+        questions, certificates, part, best_s=best_s, lower_s=lower_s, universal=universal
+    )
 
 
-def _summed(
+def _merged_certificate(
     questions: Sequence[StateQuestion],
     certificates: Sequence[Certificate],
     part: ScenariosPart,
@@ -270,23 +291,21 @@ def _summed(
     lower_s: float,
     universal: float,
 ) -> Certificate:
-    """One certificate of the searches of all states, with the sums of their counts; its digest
-    covers the states.
-    """
-    spaces = list(dict.fromkeys(one.space for one in certificates))
+    """Merge the certificates of all states: sums of their counts, and a digest of the states."""
+    spaces = list(dict.fromkeys(item.space for item in certificates))
     space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"
-    states = [repr((one.state, one.share)) for one in questions]
+    states = [repr((item.state, item.share)) for item in questions]
     fates = [f.name for f in fields(Counts)]
     counts: dict[str, Any] = {
-        name: sum(getattr(one, name) for one in certificates) for name in fates
+        name: sum(getattr(item, name) for item in certificates) for name in fates
     }
     reasons: Counter[str] = Counter()
-    for one in certificates:
-        reasons.update(dict(one.infeasible_by_reason))
+    for item in certificates:
+        reasons.update(dict(item.infeasible_by_reason))
     return Certificate(
         space=space,
         digest=hashlib.sha256(
-            "\n".join([space, *states, *(one.digest for one in certificates)]).encode()
+            "\n".join([space, *states, *(item.digest for item in certificates)]).encode()
         ).hexdigest(),
         **counts,
         best_s=best_s,

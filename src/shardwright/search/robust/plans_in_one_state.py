@@ -1,6 +1,4 @@
-"""The fastest plans of one state of a cluster, and a lower bound of every other plan of the
-space there.
-"""
+"""The fastest plans of one state of a cluster, and a lower bound of all other plans there."""
 
 from __future__ import annotations
 
@@ -35,8 +33,11 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridQuestion:
-    """A search of grids on a uniform cluster: the space, the bytes of a device that plans may
-    use, and those that the search may use.
+    """Inputs of a search of grids on a uniform cluster.
+
+    Args:
+        capacity: bytes of a device that plans may use.
+        memory: bytes that the search may use for members.
     """
 
     problem: Problem
@@ -48,7 +49,7 @@ class GridQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedQuestion:
-    """A search of a mixed cluster whose devices have the memory that plans may use."""
+    """Inputs of a search of a mixed cluster whose devices have the memory that plans may use."""
 
     problem: Problem
     choices: Choices
@@ -57,14 +58,14 @@ class MixedQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateQuestion:
-    """One state of the cluster.
+    """One state of the cluster, with the searches of its plans.
 
     Args:
-        share: of the time.
-        problem: in the state, with the memory that plans may fill.
-        bounding: the space that is bounded, on a cluster on which no plan of it is slower than in
-            the state.
-        further: plans that may be better in the state than any of that space.
+        share: fraction of the time in this state.
+        problem: problem in the state, with the memory that plans may fill.
+        bounding: search whose space is bounded, on a cluster on which none of its plans is slower
+            than in the state.
+        further: search of plans that may be better in the state than any plan of that space.
     """
 
     state: State
@@ -76,9 +77,7 @@ class StateQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTask:
-    """A task: rank the `top` best plans of a state; `further` = among the plans that may only be
-    better there.
-    """
+    """Task: rank the `top` best plans of state `number`, or of its `further` search."""
 
     number: int
     top: int
@@ -87,14 +86,14 @@ class RankTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """The fastest plans of a state.
+    """The fastest plans of a state, with bounds.
 
     Args:
         plans: best first.
-        steps_s: no less than these does each take in the state.
-        beyond_s: no other plan of the space is faster; inf = there is none that fits.
-        certificate: of the search.
-        more: a longer ranking says more.
+        steps_s: lower bound in seconds of each plan's step in the state.
+        beyond_s: lower bound in seconds of every other plan of the space; inf = no other plan fits.
+        certificate: certificate of the search.
+        more: True if a longer ranking would add plans.
     """
 
     plans: tuple[Contender, ...]
@@ -105,45 +104,46 @@ class Ranking:
 
 
 def ranked(questions: Sequence[StateQuestion], task: RankTask) -> Ranking | None:
-    """The best plans of a state; None where further ones were asked for and none fits.
+    """Rank the best plans of a state; None if its further search has no plan that fits.
 
     Raises:
-        InfeasibleError: nothing fits.
+        InfeasibleError: no plan of the bounding search fits.
     """
     question = questions[task.number]
     if task.further:
         assert question.further is not None
         try:
-            return _of_mixed(question.further, task.top)
+            return _rank_mixed_plans(question.further, task.top)
         except InfeasibleError:
             return None
-    asked = question.bounding
+    search = question.bounding
     return (
-        _of_grids(asked, task.top)
-        if isinstance(asked, GridQuestion)
-        else _of_mixed(asked, task.top)
+        _rank_grids(search, task.top)
+        if isinstance(search, GridQuestion)
+        else _rank_mixed_plans(search, task.top)
     )
 
 
-def _of_grids(asked: GridQuestion, top: int) -> Ranking:
-    """The best grids of a state, ranked with proof: no other grid is faster than the last of
-    them, or than the bound of a stopped search.
+def _rank_grids(search: GridQuestion, top: int) -> Ranking:
+    """Rank the best grids of a state with proof.
+
+    No other grid is faster than the last ranked grid, or than the bound of a stopped search.
     """
     answer = find(
-        asked.problem,
-        asked.space,
-        asked.facts,
-        capacity=asked.capacity,
+        search.problem,
+        search.space,
+        search.facts,
+        capacity=search.capacity,
         top=top,
-        memory=asked.memory,
+        memory=search.memory,
     )
-    grids = (answer.grid, *(one.grid for one in answer.alternatives))
-    steps_s = (answer.prediction.step_time_s, *(one.step_time_s for one in answer.alternatives))
+    grids = (answer.grid, *(item.grid for item in answer.alternatives))
+    steps_s = (answer.prediction.step_time_s, *(item.step_time_s for item in answer.alternatives))
     stopped = answer.certificate.stopped_at > 0
     more = len(grids) == top and not stopped
     beyond_s = answer.certificate.lower_bound_s if stopped else steps_s[-1] if more else inf
     return Ranking(
-        plans=tuple(Contender(strategy=one, text=print_grid(one)) for one in grids),
+        plans=tuple(Contender(strategy=item, text=print_grid(item)) for item in grids),
         steps_s=steps_s,
         beyond_s=beyond_s,
         certificate=answer.certificate,
@@ -151,20 +151,21 @@ def _of_grids(asked: GridQuestion, top: int) -> Ranking:
     )
 
 
-def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
-    """The best mixed plans of a state, without proof of their rank: all have the bound of the
-    whole space.
+def _rank_mixed_plans(search: MixedQuestion, top: int) -> Ranking:
+    """Rank the best mixed plans of a state, all with the lower bound of the whole space.
+
+    Their order is not proven.
     """
-    answer = find_mixed(asked.problem, choices=asked.choices, top=top - 1, memory=asked.memory)
+    answer = find_mixed(search.problem, choices=search.choices, top=top - 1, memory=search.memory)
     part, bound_s = answer.certificate.mixed, answer.certificate.lower_bound_s
     assert part is not None
-    # A best plan that is no pipeline over several kinds is the best grid of one.
-    alone = part.fastest_alone.strategy if part.fastest_alone is not None else ""
+    # A best plan that is no pipeline over several device kinds is the best grid of one kind.
+    grid_text = part.fastest_alone.strategy if part.fastest_alone is not None else ""
     plans = [
-        Contender(strategy=answer.strategy, text=part.pipelines or alone),
-        *(Contender(strategy=one.plan, text=one.pipelines) for one in part.runners),
+        Contender(strategy=answer.strategy, text=part.pipelines or grid_text),
+        *(Contender(strategy=runner.plan, text=runner.pipelines) for runner in part.runners),
     ]
-    steps_s = (answer.step_time_s, *(one.step_time_s for one in part.runners))
+    steps_s = (answer.step_time_s, *(runner.step_time_s for runner in part.runners))
     return Ranking(
         plans=tuple(plans),
         steps_s=steps_s,
@@ -175,10 +176,10 @@ def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
 
 
 def seconds_in(questions: Sequence[StateQuestion], task: tuple[int, Contender]) -> float:
-    """Seconds of a plan's step in a state; inf = it does not fit, or is not legal there."""
+    """Simulated step seconds of a plan in a state; inf if illegal there or too large."""
     number, contender = task
     problem, strategy = questions[number].problem, contender.strategy
-    done = simulated(
+    simulation = simulated(
         problem, plan_of_grid(problem, strategy) if isinstance(strategy, Grid) else strategy
     )
-    return inf if done is None else done.step_time_s
+    return inf if simulation is None else simulation.step_time_s

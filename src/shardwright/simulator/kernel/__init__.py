@@ -1,3 +1,4 @@
-"""The event kernel: tasks that share resources on an integer clock, without any domain. Tasks are
-made in simulator.
+"""The event kernel: tasks that share resources on an integer clock, without domain knowledge.
+
+The tasks are built in simulator.
 """

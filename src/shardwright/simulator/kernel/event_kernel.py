@@ -1,20 +1,21 @@
-"""The event kernel: tasks with dependencies that share resources, on an integer clock. It knows no
-domain.
+"""The event kernel: tasks with dependencies that share resources, on an integer clock.
 
-Time and work are int64 picoseconds, loads and weights fixed point with `SCALE` for a whole
-resource. Everything is integer arithmetic, so the results are the same with and without numba, and
-do not depend on how tasks or resources are numbered.
+It has no domain knowledge.
+
+Time and work are int64 picoseconds, loads and weights are fixed-point numbers with `SCALE` for a
+whole resource. All arithmetic is integer, so the results are the same with and without numba, and
+do not depend on the numbering of tasks or resources.
 
 A task starts when its predecessors have finished (a stream's order is a chain of dependencies).
 While it runs it adds its weights to the loads of its resources, and it advances at::
 
     rate = min(1, min over its resources of SCALE / load)
 
-so resources are shared in proportion, and weights that add up to SCALE or less leave each other
-alone. A rate changes only at an instant where a load changes; then ``remaining -= floor(elapsed
+so resources are shared in proportion, and weights that add up to at most SCALE do not slow each
+other. A rate changes only at an instant at which a load changes; then ``remaining -= floor(elapsed
 SCALE / load)`` and ``finish = now + ceil(remaining load / SCALE)``. All events of one instant are
-applied before any rate is renewed, which is why order inside an instant cannot matter and why one
-task of weight k w stands exactly for k copies of weight w.
+applied before any rate is renewed, so the order inside an instant has no effect, and one task of
+weight k w equals exactly k copies of weight w.
 
 Left out: rates given back by a task that is held up elsewhere (max-min fairness), preemption,
 priorities.
@@ -35,8 +36,8 @@ from shardwright.simulator.kernel.task_heaps import PLACE, pop, push, sift_down,
 Integer = int | np.signedinteger[Any]
 
 SCALE: Final = 2**14 * 3**3 * 5 * 7
-"""The load of a resource that is exactly used up: one that the shares of 8, 12, 36 or 72 devices
-divide, so that equal shares add up."""
+"""Load of a fully used resource. The shares of 8, 12, 36 or 72 devices divide it, so that equal
+shares add up."""
 
 
 _NEVER: Final = np.int64(2**63 - 1)
@@ -64,10 +65,9 @@ def _seed(
     arrival: IntArray,
     arriving: Int32Array,
 ) -> tuple[int, int]:
-    """Put tasks without predecessors into the heap of arrivals at instant 0, or finish them at
-    once; return the numbers of both.
+    """Queue tasks without predecessors as arrivals at instant 0, or finish them at once.
 
-    A heap of equal instants is in order however it is filled.
+    Return the numbers of both. A heap of equal instants is in order for every order of insertion.
     """
     num_arriving, num_done = 0, 0
     for task in range(work.size):
@@ -99,11 +99,10 @@ def _settle(
     num_done: int,
     num_told: int,
 ) -> tuple[int, int]:
-    """Count all finished tasks off their successors; those that become ready arrive at their start,
-    or finish at once.
+    """Count all finished tasks off their successors; tasks that become ready arrive or finish.
 
     A task without resources (or work) needs no event: its finish follows from its start, even if
-    both lie ahead of the clock.
+    both are later than the clock.
     """
     while num_told < num_done:
         task = done[num_told]
@@ -138,9 +137,7 @@ def _load(
     changed: Int32Array,
     num_changed: int,
 ) -> int:
-    """Add the weights of `task` to its resources; return the number of resources whose load has
-    changed in this turn.
-    """
+    """Add a task's weights to its resources; return the number of changed resources this turn."""
     for use in range(use_start[task], use_start[task + 1]):
         resource = use_resource[use]
         if resources[resource, _CHANGED_IN] != turn:
@@ -171,9 +168,7 @@ def _unload(
     changed: Int32Array,
     num_changed: int,
 ) -> int:
-    """Subtract the weights of `task` from its resources; return the number of resources whose load
-    has changed in this turn.
-    """
+    """Subtract a task's weights from its resources; return the number of changed resources."""
     for use in range(use_start[task], use_start[task + 1]):
         resource = use_resource[use]
         if resources[resource, _CHANGED_IN] != turn:
@@ -204,9 +199,7 @@ def _renew(
     item: Int32Array,
     size: int,
 ) -> None:
-    """Give the task in `slot` the rate of its present loads, if that is another one, and move its
-    finish.
-    """
+    """Set the rate of the task in `slot` from its resources' loads, and move its finish."""
     task, old = slots[slot, _TASK], slots[slot, _SLOWEST]
     slowest = np.int64(SCALE)
     for use in range(use_start[task], use_start[task + 1]):
@@ -253,14 +246,16 @@ def run_events(
     changed: Int32Array,
     uses: Int32Array,
 ) -> int:
-    """`simulate` on checked arrays, into `start` and `finish`; return the number of finished tasks.
+    """Run the event loop of `simulate` on checked arrays; return the number of finished tasks.
+
+    The results are written into `start` and `finish`.
 
     Args:
         waiting, done, arrival, arriving, key, item, spare: working space, shape (tasks + 1,).
-        slots: (tasks + 1, 8).
-        resources: (resources, 4).
-        changed: (resources,).
-        uses: (uses, 3).
+        slots: working space, (tasks + 1, 8).
+        resources: working space, (resources, 4).
+        changed: working space, (resources,).
+        uses: working space, (uses, 3).
     """
     size, num_spare, turn = 0, 0, 0
     for resource in range(changed.size):
@@ -381,19 +376,20 @@ def simulate(
     use_weight: npt.ArrayLike,
     num_resources: int,
 ) -> tuple[IntArray, IntArray, int]:
-    """Start and finish of each task when tasks slow each other down on shared resources (rule in
-    the module's docstring).
+    """Start and finish picoseconds of each task when tasks slow each other on shared resources.
+
+    The module's docstring has the rule.
 
     Args:
         work: picoseconds alone on its resources, at least 0, shape (tasks,).
         indegree, successor_start, successor: as `longest_path`.
         use_start, use_resource, use_weight: CSR of the resources that a task loads while it runs,
-            and by how much of SCALE (at least 0).
-        num_resources: count.
+            and the load in units of 1 / SCALE (at least 0).
+        num_resources: number of resources.
 
     Returns:
         start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready. Then the
-            number of finished tasks: fewer than there are tasks means deadlock.
+            number of finished tasks: fewer than all tasks means deadlock.
     """
     fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
     start, after = fixed32(successor_start), fixed32(successor)
@@ -404,8 +400,8 @@ def simulate(
     assert weight.size == resource.size
     num_tasks, capacity = fixed_work.size, fixed_work.size + 1
     begun, ended = np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int64)
-    # Two large blocks, of which only what is in use is touched: the allocator keeps them between
-    # calls instead of faulting them in anew.
+    # Two large blocks, of which only the used part is touched: the allocator keeps them between
+    # calls instead of faulting pages in again.
     wide, narrow = np.empty(10 * capacity, np.int64), np.empty(5 * capacity, np.int32)
     arrival, key, slots = (
         wide[:capacity],

@@ -1,4 +1,4 @@
-"""Arguments of the kernels as arrays of the fixed width that they are compiled for."""
+"""Arguments of the kernels as arrays of the fixed width for which the kernels are compiled."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from shardwright.compiled import inner
 
 
 def fixed64(array: npt.ArrayLike) -> IntArray:
-    """A read-only int64 view (or copy) of `array`: one compiled signature, whatever the caller's
-    flags.
-    """
+    """A read-only, contiguous int64 view (or copy) of `array`, for one compiled signature."""
     view = np.ascontiguousarray(array, dtype=np.int64).view()
     view.flags.writeable = False
     return view
 
 
 def fixed32(array: npt.ArrayLike) -> Int32Array:
-    """A read-only int32 view (or copy) of `array`."""
+    """A read-only, contiguous int32 view (or copy) of `array`, for one compiled signature."""
     view = np.ascontiguousarray(array, dtype=np.int32).view()
     view.flags.writeable = False
     return view
 
 
 def check_rows(start: Int32Array, num_rows: int, entries: Int32Array, bound: int) -> None:
-    """Assert that a CSR reads only inside its arrays: an error there is a bug of this package, and
-    must not become a wild memory access.
+    """Assert that the row starts and entries of a CSR stay inside its arrays and `bound`.
+
+    An error there is a bug of this package, and must not become a wild memory access.
     """
     assert start.size == num_rows + 1
     assert start[0] == 0

@@ -13,8 +13,9 @@ from shardwright.simulator.kernel.fixed_width_arrays import mark_stuck
 def longest_path(
     work: IntArray, indegree: Int32Array, successor_start: Int32Array, successor: Int32Array
 ) -> tuple[IntArray, IntArray]:
-    """Earliest start and finish of each task when nothing is shared: start = max over predecessors
-    of finish, finish = start + work.
+    """Earliest start and finish picoseconds of each task if no resource is shared.
+
+    start = max over predecessors of finish, finish = start + work.
 
     Args:
         work: picoseconds, at least 0, shape (tasks,).
@@ -22,8 +23,8 @@ def longest_path(
         successor_start, successor: CSR of successors, shapes (tasks + 1,) and (edges,).
 
     Returns:
-        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready (on or
-            behind a circle).
+        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready (on a cycle
+            or after one).
     """
     num_tasks = work.size
     start, finish = np.zeros(num_tasks, np.int64), np.full(num_tasks, -1, np.int64)

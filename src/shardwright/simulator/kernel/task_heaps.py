@@ -1,5 +1,6 @@
-"""Binary heaps of tasks in plain arrays: by instant, and of running tasks that know their place in
-the heap.
+"""Binary heaps of tasks in plain arrays: arrivals by instant, and running tasks by finish.
+
+Running tasks know their place in the heap.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Integer = int | np.signedinteger[Any]
 
 @inlined
 def push(key: IntArray, item: Int32Array, size: int, instant: Integer, task: Integer) -> None:
-    """Add `task` at `instant` to a plain heap of `size` entries."""
+    """Add `task` at `instant` to a heap of `size` entries."""
     place = size
     while place > 0:
         parent = (place - 1) >> 1
@@ -34,7 +35,7 @@ def push(key: IntArray, item: Int32Array, size: int, instant: Integer, task: Int
 
 @inlined
 def pop(key: IntArray, item: Int32Array, size: int) -> None:
-    """Replace the root of a plain heap by the entry at `size`, its last, and restore the order."""
+    """Remove the root of a heap: move the last entry, at `size`, to the root and down."""
     instant, task = key[size], item[size]
     place, child = 0, 1
     while child < size:
@@ -52,9 +53,7 @@ def pop(key: IntArray, item: Int32Array, size: int) -> None:
 
 @inlined
 def sift_up(key: IntArray, item: Int32Array, slots: IntArray, place: Integer) -> None:
-    """Move the entry at `place` of the heap of finishes towards the root until its parent is not
-    later.
-    """
+    """Move the entry at `place` of the finish heap towards the root until no parent is later."""
     instant, slot = key[place], item[place]
     while place > 0:
         parent = (place - 1) >> 1
@@ -71,9 +70,7 @@ def sift_up(key: IntArray, item: Int32Array, slots: IntArray, place: Integer) ->
 
 @inlined
 def sift_down(key: IntArray, item: Int32Array, slots: IntArray, size: int, place: Integer) -> None:
-    """Move the entry at `place` of the heap of finishes towards the leaves until no child is
-    earlier.
-    """
+    """Move the entry at `place` of the finish heap towards the leaves until no child is earlier."""
     instant, slot = key[place], item[place]
     while True:
         child = 2 * place + 1

@@ -127,7 +127,7 @@ def _options_of_pools(request: Request) -> dict[str, set[str]]:
     for pool in pools_of(problem.cluster):
         choices = choices_for(request, problem)
         task = AloneSearch(pool=pool, choices=choices, seconds=0.0, stop=None, memory=SEARCH_MEMORY)
-        for row in space_alone(problem, task)[1].rows():
+        for row in space_alone(problem, task)[1].option_parts():
             for name, value in {**dict(problem.runtime.own), **dict(row.chosen)}.items():
                 found.setdefault(name, set()).add(value)
     return {

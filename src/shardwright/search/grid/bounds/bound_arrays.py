@@ -1,6 +1,4 @@
-"""Arrays of the B0 kernel from members: prices of their layer and mesh rows, and their
-pipelines.
-"""
+"""Input arrays of the B0 bound kernel: the members' price tables, table rows and pipelines."""
 
 from __future__ import annotations
 
@@ -39,22 +37,23 @@ from shardwright.program.problem import Problem
 from shardwright.search.grid.bounds.layer_spread_arrays import grid_patterns
 from shardwright.search.grid.bounds.pipeline_lines import LineRows, line_rows
 from shardwright.search.grid.members.choice_columns import distinct
-from shardwright.search.grid.members.device_meshes import Meshes
+from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.member_arrays import Members
 from shardwright.search.grid.members.memory_choices import legal_shards
+from shardwright.strategy.grid.model_counts import has_experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Price tables, and the row of each outer in them.
+    """Price tables of a set of members, and the table rows of each outer.
 
     Args:
-        layer_row, mesh_row: (outers,) rows; the layer row is that of the first set of modules, the
-            mesh row that of shard option 0 (of the meshes that copy tokens over tp where experts
-            are cut like the MLP).
-        layouts: by (pp, vpp).
-        lines: of members whose groups do not all lie alike, which the rows price by the cheapest
-            that some group may take; None = not asked for, or none.
+        layer_row, mesh_row: (outers,) rows; the layer row is that of the first module set, the mesh
+            row that of shard option 0 (of the meshes that copy tokens over tp if experts are cut
+            like the MLP).
+        layouts: blocks of every chunk, by (pp, vpp).
+        lines: rows of members whose groups differ in placement, which the tables price by the
+            cheapest placement of any group; None = not requested, or no such members.
     """
 
     members: Members
@@ -67,12 +66,12 @@ class Prepared:
 
     @property
     def layer_rows(self) -> int:
-        """Layer rows under one set of modules."""
+        """Number of layer rows under one set of recomputed modules."""
         return len(self.layers.logits_bytes) // len(self.members.space.modules)
 
     def priced(self, place: int) -> TableRows:
-        """Rows of a member in the tables."""
-        i, redo, shard = self._rows_behind(place)
+        """Rows of the member at `place` in the price tables."""
+        i, redo, shard = self._table_place(place)
         return TableRows(
             layers=self.layers,
             layer_row=int(self.layer_row[i]) + redo * self.layer_rows,
@@ -82,36 +81,34 @@ class Prepared:
         )
 
     def priced_by_way(self, place: int) -> tuple[TableRows, ...]:
-        """Rows of a member for each way in which the groups of a device of it may lie, from
-        `lines`.
-        """
-        (i, redo, shard), known = self._rows_behind(place), self.lines
-        assert known is not None
-        ways, more, layout = (
-            slice(known.start[i], known.start[i + 1]),
-            redo * known.layer_rows,
+        """Table rows of a member for each placement of a device's groups, from `lines`."""
+        (i, redo, shard), lines = self._table_place(place), self.lines
+        assert lines is not None
+        ways, module_offset, layout = (
+            slice(lines.start[i], lines.start[i + 1]),
+            redo * lines.layer_rows,
             self.layouts[self._pipeline(i)],
         )
         rows = zip(
-            (known.layer_row[ways] + more).tolist(),
-            (known.mesh_row[ways] + shard).tolist(),
+            (lines.layer_row[ways] + module_offset).tolist(),
+            (lines.mesh_row[ways] + shard).tolist(),
             strict=True,
         )
         return tuple(
             [
                 TableRows(
-                    layers=known.layers,
-                    layer_row=one,
-                    meshes=known.meshes,
-                    mesh_row=two,
+                    layers=lines.layers,
+                    layer_row=layer_row,
+                    meshes=lines.meshes,
+                    mesh_row=mesh_row,
                     layout=layout,
                 )
-                for one, two in rows
+                for layer_row, mesh_row in rows
             ]
         )
 
-    def _rows_behind(self, place: int) -> tuple[int, int, int]:
-        """The outer of a member, its set of recomputed modules, and its sharding group."""
+    def _table_place(self, place: int) -> tuple[int, int, int]:
+        """Outer, recomputed module set and sharding group of a member, by number."""
         chosen, choices = self.members.chosen(place), self.members.inner.choices
         return (
             chosen.outer,
@@ -120,6 +117,7 @@ class Prepared:
         )
 
     def _pipeline(self, outer: int) -> tuple[int, int]:
+        """(pp, vpp) of an outer."""
         columns = self.members.outers.columns
         return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(
             columns["vpp"][outer]
@@ -127,7 +125,7 @@ class Prepared:
 
 
 def prepare(problem: Problem, members: Members) -> Prepared:
-    """Price tables of the members, each distinct row priced once."""
+    """Compute the price tables of the members, with each distinct row priced once."""
     layer_rows, layer_row = _layer_rows(problem, members)
     layer_rows, place = cached_table(distinct_rows, problem, layer_rows)
     layer_row = place[layer_row]
@@ -148,13 +146,15 @@ def prepare(problem: Problem, members: Members) -> Prepared:
     )
 
 
-def with_lines(problem: Problem, prepared: Prepared, some: BoolArray) -> Prepared:
-    """`prepared` with the lines of those of `some` outers whose process groups lie unequally."""
+def with_lines(problem: Problem, prepared: Prepared, outers: BoolArray) -> Prepared:
+    """Add the pipeline lines of those marked outers whose process groups lie unequally."""
     members = prepared.members
-    cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (
+    is_cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (
         row_of_mesh(problem, members) < len(members.meshes)
     )
-    return replace(prepared, lines=line_rows(problem, members, some=some, cut=cut.astype(np.int64)))
+    return replace(
+        prepared, lines=line_rows(problem, members, requested=outers, cut=is_cut.astype(np.int64))
+    )
 
 
 def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
@@ -164,10 +164,10 @@ def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], Chun
     pipelines, _ = distinct(
         {"pp": members.meshes.columns["pp"][outer["mesh"]], "vpp": outer["vpp"]}
     )
-    cuts = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
+    splits = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
     return {
         (pp, vpp): layout_of(problem.model, pp=pp, vpp=vpp, first=first, last=last)
-        for pp, vpp in cuts
+        for pp, vpp in splits
     }
 
 
@@ -175,13 +175,14 @@ _MESH_ROW: Final = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp",
 
 
 def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
+    """Distinct layer-table rows of the outers, and each outer's row."""
     outer, mesh = members.outers.columns, members.meshes.columns
-    at = outer["mesh"]
-    columns = {name: mesh[name][at] for name in _MESH_ROW}
+    mesh_of = outer["mesh"]
+    columns = {name: mesh[name][mesh_of] for name in _MESH_ROW}
     inside = tensor_groups_inside(Rows(columns=mesh), island=problem.cluster.node.island)
-    columns["within"] = inside[at].astype(np.int64)
-    if not _has_experts(problem):
-        columns |= {name: np.ones_like(at) for name in ("dp", "pp", "s_dp", "s_pp")}
+    columns["within"] = inside[mesh_of].astype(np.int64)
+    if not has_experts(problem.model):
+        columns |= {name: np.ones_like(mesh_of) for name in ("dp", "pp", "s_dp", "s_pp")}
     # A group of one has no place on the network.
     columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
     columns["s_cp"] = np.where(columns["cp"] > 1, columns["s_cp"], 1)
@@ -191,15 +192,16 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
         "gather": outer["gather"],
         "mbs": outer["mbs"],
     }
-    few, place = distinct(columns)
-    return Rows(columns=few), place
+    distinct_rows_, place = distinct(columns)
+    return Rows(columns=distinct_rows_), place
 
 
-def rows_of_meshes(problem: Problem, meshes: Meshes) -> Rows:
-    """The meshes with the stream cut over tp; for models with experts, the same again with
-    copies of the stream, as they hold other parts of experts.
+def rows_of_meshes(problem: Problem, meshes: MeshRows) -> Rows:
+    """Mesh-table rows: each mesh with the stream cut over tp, then, with experts, with copies.
+
+    Ranks with copies of the stream hold other parts of the experts.
     """
-    times = 1 + _has_experts(problem)
+    times = 1 + has_experts(problem.model)
     columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
     ones = np.ones_like(columns["tp"])
     cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(meshes))
@@ -210,10 +212,10 @@ def rows_of_meshes(problem: Problem, meshes: Meshes) -> Rows:
 
 
 def row_of_mesh(problem: Problem, members: Members) -> IntArray:
-    """(outers,) the row of each outer's mesh among `rows_of_meshes`."""
+    """(outers,) row of each outer's mesh among `rows_of_meshes`."""
     outer = members.outers.columns
     copied = (
-        _has_experts(problem)
+        has_experts(problem.model)
         & (outer["sp"] == 0)
         & (members.meshes.columns["tp"][outer["mesh"]] > 1)
     )
@@ -221,12 +223,16 @@ def row_of_mesh(problem: Problem, members: Members) -> IntArray:
     return row
 
 
-def _has_experts(problem: Problem) -> bool:
-    return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+def block_repeats(problem: Problem) -> FloatArray:
+    """(blocks,) number of times that the model runs each of its distinct blocks."""
+    repeats = np.zeros(len(problem.model.blocks))
+    for run in problem.model.runs:
+        repeats[run.block] += run.count
+    return repeats
 
 
 def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
-    """Each row of a mesh with each sharding group; for illegal groups the whole."""
+    """Mesh-table rows crossed with sharding group sizes; an illegal size stands for all holders."""
     rows, shards = (
         rows_of_meshes(problem, members.meshes),
         [int(s) for s in members.space.of("shard")],
@@ -257,17 +263,17 @@ _SUMS: Final = (
 
 
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
-    """The price tables in the form of the B0 kernel."""
+    """The price tables of prepared members as arguments of the B0 kernel."""
     return costs_in(problem, prepared.layers, prepared.meshes)
 
 
 def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
-    """Layer and mesh tables in the form of the B0 kernel."""
+    """Layer and mesh tables as arguments of the B0 kernel."""
     total = layers.seconds.sum(axis=2)
-    of = block_facts(problem.model)
-    layer, unit = of.layer, of.unit[:, None]
+    facts = block_facts(problem.model)
+    layer, unit = facts.layer, facts.unit[:, None]
     # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
-    saved, farther = (
+    saved, border_across_tiers = (
         layers.saved_bytes.copy(),
         np.minimum.accumulate(layers.border[:, ::-1], axis=1)[:, ::-1],
     )
@@ -280,7 +286,9 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
         saved=_floats(saved),
         transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
         border=_floats(
-            np.concatenate([farther, layers.border]).reshape(-1, layers.border.shape[-1]).T
+            np.concatenate([border_across_tiers, layers.border])
+            .reshape(-1, layers.border.shape[-1])
+            .T
         ),
         logits=_floats(layers.logits_bytes),
         **{name: _floats(getattr(meshes.sync, name)) for name in _SUMS},
@@ -304,36 +312,35 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
 
 
 def _floats(array: IntArray | FloatArray) -> FloatArray:
+    """The array as contiguous 64-bit floats."""
     return np.ascontiguousarray(array, dtype=np.float64)
 
 
 def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArray, IntArray]:
-    """The distinct pipelines of the members as arrays, each outer's pattern, and the column of
-    `Costs.border` where its borders begin.
-    """
+    """Distinct pipelines as arrays, each outer's pattern, and its first border column."""
     members, units = prepared.members, tuple(tier.num_devices for tier in problem.cluster.tiers())
     outer, mesh = members.outers.columns, members.meshes.columns
-    at = outer["mesh"]
-    pp, stride = mesh["pp"][at], mesh["s_pp"][at]
-    several = np.zeros(len(at), dtype=np.bool_)
-    border = np.full(len(at), len(units) - 1, dtype=np.int64)
+    mesh_of = outer["mesh"]
+    pp, stride = mesh["pp"][mesh_of], mesh["s_pp"][mesh_of]
+    crosses_several = np.zeros(len(mesh_of), dtype=np.bool_)
+    border = np.full(len(mesh_of), len(units) - 1, dtype=np.int64)
     for tier in range(len(units) - 2, -1, -1):
         border[stride < units[tier]] = tier
-        several |= (stride < units[tier]) & (pp * stride > units[tier])
-    if several.any():
-        several &= lies_in_units(Rows(columns=mesh), units)[at]
+        crosses_several |= (stride < units[tier]) & (pp * stride > units[tier])
+    if crosses_several.any():
+        crosses_several &= lies_in_units(Rows(columns=mesh), units)[mesh_of]
     pipelines = {
         "pp": pp,
         "vpp": outer["vpp"],
         "border": border,
-        "apart": np.where(several, stride, 0),
+        "apart": np.where(crosses_several, stride, 0),
     }
     patterns, row = grid_patterns(problem, members.space, prepared.layouts, pipelines, units=units)
-    return patterns, row, np.where(several, prepared.layers.border[..., 0].size, 0)
+    return patterns, row, np.where(crosses_several, prepared.layers.border[..., 0].size, 0)
 
 
 def least_jitter(problem: Problem, devices: int) -> float:
-    """Factor of jitter on a lower bound: that of the step, less what clocks round.
+    """Jitter factor for a lower bound: the step's factor, reduced by the rounding of clocks.
 
     Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
     """
@@ -341,18 +348,19 @@ def least_jitter(problem: Problem, devices: int) -> float:
 
 
 def jitters(problem: Problem, devices: IntArray) -> FloatArray:
-    """The same factor for each of many plans, by their numbers of devices."""
+    """(n,) jitter factors for lower bounds of many plans, by their numbers of devices."""
     numbers, place = np.unique(devices, return_inverse=True)
     return _jitters(Same(problem), tuple(numbers.tolist()))[place.reshape(-1)]
 
 
 @lru_cache(maxsize=64)
 def _jitters(problem: Same[Problem], devices: tuple[int, ...]) -> FloatArray:
+    """Cached jitter factors for each number of devices."""
     return np.array([least_jitter(problem.value, number) for number in devices])
 
 
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
-    """Numbers of the problem for the B0 kernel."""
+    """Constants of the problem for the B0 kernel."""
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
     kinds = [i for i, b in enumerate(problem.model.blocks) if b.is_layer]
     return Facts(
@@ -360,8 +368,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         capacity=capacity + 1.0,
         workspace=float(runtime.workspace_bytes),
         context=float(context_bytes(problem)),
-        # As if all parameters were as narrow as those of products: no more than what any mixture
-        # holds.
+        # As if all parameters were as narrow as those of GEMMs: at most the bytes of any mixture.
         parameter_bytes=job.parameter.bits / 8 + min(narrow_copies(problem), 0.0),
         shard_bytes=shard_bytes(problem),
         frozen_shard_bytes=frozen_shard_bytes(problem),
@@ -390,9 +397,7 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
 def bound_all(
     problem: Problem, prepared: Prepared, *, capacity: float
 ) -> tuple[FloatArray, FloatArray]:
-    """B0 of every member: seconds (inf where memory cannot fit), and bytes before they are rounded
-    down.
-    """
+    """B0 of every member: seconds (inf if memory cannot fit), and bytes of the fullest rank."""
     if not prepared.members.num_members:
         return np.empty(0), np.empty(0)
     facts = facts_of(problem, devices=prepared.members.space.devices, capacity=capacity)
@@ -402,7 +407,7 @@ def bound_all(
 def bound_with(
     problem: Problem, prepared: Prepared, costs: Costs, facts: Facts
 ) -> tuple[FloatArray, FloatArray]:
-    """B0 of every member with given tables and numbers."""
+    """B0 of every member under given price tables and constants: seconds and bytes."""
     members = prepared.members
     outer = members.outers.columns
     patterns, pattern_row, border = patterns_of(problem, prepared)

@@ -1,4 +1,4 @@
-"""Lower bounds of time and memory of every member of a space."""
+"""Members of a grid space with lower bounds of their step time and memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shardwright.search.grid.bounds.bound_arrays import (
 from shardwright.search.grid.bounds.host_memory_bounds import drop_over_hosts, excess_over_hosts
 from shardwright.search.grid.bounds.pipeline_line_bounds import raise_by_lines
 from shardwright.search.grid.members.declared_space import Space
-from shardwright.search.grid.members.device_meshes import Meshes
+from shardwright.search.grid.members.device_meshes import MeshRows
 from shardwright.search.grid.members.member_arrays import Members, enumerate_members, member_grid
 from shardwright.simulator.plan_simulation import footprint_of_grid
 from shardwright.simulator.prediction import HostMemory, StageMemory
@@ -30,16 +30,16 @@ from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import GridFacts
 
 MOST_EXACT = 64
-"""Members whose exact peak is looked at to find the smallest."""
+"""Most members whose exact peak memory is computed to find the smallest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounded:
-    """A space with B0 of every member, for searching and for tests of the bounds.
+    """Members of a space with the closed-form lower bounds (B0) of time and memory.
 
     Args:
         seconds: lower bound of each member's step, inf where its memory cannot fit.
-        memory: lower bound of its fullest rank, bytes.
+        memory: lower bound in bytes of each member's fullest rank.
     """
 
     members: Members
@@ -50,18 +50,18 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossed:
-    """Record of a set of members that a search has bounded.
+    """Record of a set of meshes that a search expanded into members and bounded.
 
     Args:
-        space: with one value of each option.
-        meshes: whose members they are.
-        num_members: legal and distinct ones.
-        enumerated, illegal, duplicates, infeasible: counts.
-        whole: the set itself, None where there was no room for it.
+        space: space with one value of each option.
+        meshes: meshes of the members.
+        num_members: number of legal, distinct members.
+        enumerated, illegal, duplicates, infeasible: numbers of combinations of axis values.
+        whole: the members with their bounds, None if memory could not keep them.
     """
 
     space: Space
-    meshes: Meshes
+    meshes: MeshRows
     num_members: int
     enumerated: int
     illegal: int
@@ -71,7 +71,7 @@ class Crossed:
 
     @property
     def feasible(self) -> int:
-        """Members whose memory bound fits."""
+        """Number of members whose memory bound fits."""
         return self.num_members - self.infeasible
 
     def bounded(self, problem: Problem, facts: GridFacts, *, capacity: float) -> Bounded:
@@ -85,8 +85,8 @@ class Crossed:
         )
 
 
-def crossed(space: Space, meshes: Meshes, bounded: Bounded, *, keep: bool) -> Crossed:
-    """The record of the members of `meshes` in `space`: their counts, and all of them if `keep`."""
+def crossed(space: Space, meshes: MeshRows, bounded: Bounded, *, keep: bool) -> Crossed:
+    """Record the counts of the expanded members of `meshes`, and the members too if `keep`."""
     members = bounded.members
     return Crossed(
         space=space,
@@ -106,15 +106,14 @@ def bound_space(
     facts: GridFacts,
     *,
     capacity: float,
-    meshes: Meshes | None = None,
+    meshes: MeshRows | None = None,
     until: float = math.inf,
 ) -> Bounded:
-    """Enumerate the members of `space` on all devices, or on some `meshes`, and bound them.
+    """Enumerate the members of `space` on all devices, or on given `meshes`, and bound them.
 
     Args:
-        capacity: bytes of a device.
-        until: seconds; members whose groups lie unlike are looked at line by line where they may be
-            faster.
+        capacity: bytes of a device that a plan may fill.
+        until: seconds; members with unequal groups and a lower bound are bounded line by line.
     """
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
@@ -131,18 +130,19 @@ def bound_space(
 def smallest(
     problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: float = math.inf
 ) -> tuple[Grid, StageMemory] | None:
-    """The member with the least exact peak, and its fullest stage; None if the space has no
-    members, or none of at most `most` bytes.
+    """Member with the least exact peak memory, and its fullest stage; None without a member.
 
-    Looks at members in order of their bound until none can be smaller, one needs no more than
-    `enough` bytes, or MOST_EXACT were seen. With `most`, of members that also fit the host memory
-    of their nodes.
+    Computes exact peaks in the order of the memory bounds until no other member can be smaller, a
+    member needs at most `enough` bytes, or MOST_EXACT were computed. With `most`, only members of
+    at most `most` bytes that also fit the host memory of their nodes.
     """
-    hosted = math.isfinite(most)
+    check_hosts = math.isfinite(most)
     best: tuple[Grid, StageMemory] | None = None
-    for place in _by_memory(
+    for place in _least_memory_places(
         bounded,
-        np.isfinite(bounded.seconds) if hosted else np.ones(len(bounded.seconds), dtype=np.bool_),
+        np.isfinite(bounded.seconds)
+        if check_hosts
+        else np.ones(len(bounded.seconds), dtype=np.bool_),
     ):
         bound = math.floor(bounded.memory[place])
         if bound > most or (
@@ -151,14 +151,14 @@ def smallest(
             break
         grid = member_grid(bounded.members, place)
         costs = step_costs(problem, grid, bounded.prepared.priced(place))
-        least = reserved_bytes(
+        order_peak = reserved_bytes(
             problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs
         ).max()
-        if least > most or (best is not None and least >= best[1].reserved):
+        if order_peak > most or (best is not None and order_peak >= best[1].reserved):
             continue
         memory, hosts = footprint_of_grid(problem, grid)
         fullest = max(memory, key=lambda s: s.reserved)
-        if hosted and any(host.lacking for host in hosts):
+        if check_hosts and any(host.lacking for host in hosts):
             continue
         if fullest.reserved <= most and (best is None or fullest.reserved < best[1].reserved):
             best = grid, fullest
@@ -168,29 +168,29 @@ def smallest(
 def least_offloaded(
     problem: Problem, bounded: Bounded, *, most: float
 ) -> tuple[Grid, HostMemory] | None:
-    """The member of at most `most` bytes a device whose nodes lack least host memory, and the node
-    that lacks most; None where there is no such member.
+    """Member within `most` bytes a device with the least missing host memory, and its worst node.
 
-    Looks at the MOST_EXACT members of which all devices together offload least.
+    None if there is no such member. Computes the MOST_EXACT members with the least offloaded bytes
+    over all devices.
     """
-    over = excess_over_hosts(problem, bounded.prepared)
-    some = np.flatnonzero(bounded.memory <= most)
+    excess = excess_over_hosts(problem, bounded.prepared)
+    places = np.flatnonzero(bounded.memory <= most)
     best: tuple[Grid, HostMemory] | None = None
-    for place in some[np.argsort(over[some], kind="stable")][:MOST_EXACT].tolist():
+    for place in places[np.argsort(excess[places], kind="stable")][:MOST_EXACT].tolist():
         grid = member_grid(bounded.members, place)
         memory, hosts = footprint_of_grid(problem, grid)
-        if not hosts or max(one.reserved for one in memory) > most:
+        if not hosts or max(item.reserved for item in memory) > most:
             continue
-        host = max(hosts, key=lambda one: one.lacking)
+        host = max(hosts, key=lambda item: item.lacking)
         if best is None or host.lacking < best[1].lacking:
             best = grid, host
     return best
 
 
-def _by_memory(bounded: Bounded, among: BoolArray) -> list[int]:
-    """The MOST_EXACT members with the least memory bound among those marked in `among`."""
-    places = np.flatnonzero(among)
+def _least_memory_places(bounded: Bounded, is_candidate: BoolArray) -> list[int]:
+    """Places of the MOST_EXACT marked members with the least memory bound, ascending."""
+    places = np.flatnonzero(is_candidate)
     if len(places) > MOST_EXACT:
         places = places[np.argpartition(bounded.memory[places], MOST_EXACT - 1)[:MOST_EXACT]]
-    found: list[int] = places[np.lexsort((places, bounded.memory[places]))].tolist()
-    return found
+    ordered: list[int] = places[np.lexsort((places, bounded.memory[places]))].tolist()
+    return ordered

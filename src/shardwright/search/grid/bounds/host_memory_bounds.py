@@ -1,6 +1,4 @@
-"""Lower bounds of the host memory of grids: the bytes that all devices offload, against the
-memory of all nodes.
-"""
+"""Lower bounds of host memory: bytes that all devices offload, against the memory of all nodes."""
 
 from __future__ import annotations
 
@@ -15,48 +13,38 @@ from shardwright.search.grid.bounds.bound_arrays import Prepared
 
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 _ROUNDED = 8.0
-"""Bytes of a device that the exact sum loses at most where it rounds down, item by item."""
+"""Most bytes of a device that the exact sum loses by rounding down each item."""
 
 
 def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -> None:
-    """Set to inf the `seconds` of members whose offloaded model states alone exceed the host memory
-    of the nodes that they use.
+    """Set `seconds` to inf for members whose offloaded states exceed their nodes' host memory.
 
         devices a stage x sum of blocks x (elements / shard) x bytes an element
             >  nodes x host memory of a node
 
-    Some node needs the mean of all or more, so a member whose sum is larger than all nodes together
-    has a node that it does not fit in. Leaves out offloaded activations and what stages hold unlike
-    each other: both only add.
+    Some node needs the mean over nodes or more. So a member whose total exceeds the memory of all
+    nodes together has a node in which it does not fit. Offloaded activations and differences
+    between stages are left out: both only add.
     """
     offloads = prepared.members.inner.choices.offload
     if not len(seconds) or not (offloads.any() or problem.runtime.parameters_on_host):
         return
-    room = _room(problem.cluster, prepared.members.meshes.devices)[
-        prepared.members.outers.columns["mesh"]
-    ]
-    if np.isinf(room).all():
-        return
-    least, of_option = _least_bytes(problem, prepared)
-    seconds[_by_member(prepared, least > room[:, None], of_option)] = np.inf
+    if np.isfinite(_host_memory(problem.cluster, prepared.members.meshes.devices)).any():
+        seconds[excess_over_hosts(problem, prepared) > 0.0] = np.inf
 
 
 def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(members,) lower bound of the bytes by which the offloaded data of all devices exceeds the
-    host memory of all nodes; negative = it fits.
-    """
-    room = _room(problem.cluster, prepared.members.meshes.devices)[
+    """(members,) lower bound of offloaded bytes beyond all host memory; negative = fits."""
+    room = _host_memory(problem.cluster, prepared.members.meshes.devices)[
         prepared.members.outers.columns["mesh"]
     ]
-    least, of_option = _least_bytes(problem, prepared)
-    result: FloatArray = _by_member(prepared, least - room[:, None], of_option)
+    least, group_of_option = _offloaded_bytes(problem, prepared)
+    result: FloatArray = _by_member(prepared, least - room[:, None], group_of_option)
     return result
 
 
-def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
-    """(n,) bytes of host memory of the nodes that hold the first `devices` devices; inf where
-    the memory of some node is unknown.
-    """
+def _host_memory(cluster: Cluster, devices: IntArray) -> FloatArray:
+    """(n,) host memory bytes of the nodes of the first `devices` devices; inf if unknown."""
     kinds = (
         [group.kind for group in cluster.groups for _ in range(group.count)]
         if len(cluster.groups) > 1
@@ -67,14 +55,15 @@ def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
         nodes = -(-devices // node.num_devices)
         return np.where(node.host.memory_bytes > 0, nodes * float(node.host.memory_bytes), np.inf)
     ends = np.cumsum([kind.num_devices for kind in kinds])
-    held = np.cumsum([float(kind.host.memory_bytes) or np.inf for kind in kinds])
-    result: FloatArray = held[np.searchsorted(ends, devices, side="left")]
+    total_bytes = np.cumsum([float(kind.host.memory_bytes) or np.inf for kind in kinds])
+    result: FloatArray = total_bytes[np.searchsorted(ends, devices, side="left")]
     return result
 
 
-def _least_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
-    """(g, outers, offloads) lower bound of the bytes that all devices offload, under each of g
-    groups of ZeRO options that offload alike; and (options,) the group of each.
+def _offloaded_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
+    """Lower bound of offloaded bytes by (ZeRO group, outer, offload), and each option's group.
+
+    A ZeRO group is a set of ZeRO options with the same offloaded bytes.
     """
     runtime, members, choices = problem.runtime, prepared.members, prepared.members.inner.choices
     mesh, sync, rows = members.outers.columns["mesh"], prepared.meshes.sync, prepared.mesh_row
@@ -83,7 +72,7 @@ def _least_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntA
         members.meshes.devices[mesh].astype(np.float64),
     )
     numbers: dict[tuple[bool, int, bool], int] = {}
-    of_option = [
+    group_of_option = [
         numbers.setdefault(
             (stage > 0, shard if stage else 0, stage == 3 and runtime.parameters_on_host),
             len(numbers),
@@ -92,35 +81,42 @@ def _least_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntA
             choices.zero_stage.tolist(), choices.zero_shard.tolist(), strict=True
         )
     ]
-    trained, frozen = _elements(prepared, _counts(prepared, pp), frozen=runtime.parameters_on_host)
+    trained, frozen = _state_elements(
+        prepared, _block_counts(prepared, pp), frozen=runtime.parameters_on_host
+    )
     share = choices.offload / 100.0 * (problem.optimizer.state_bytes + runtime.host_gradient_bytes)
     factor = devices / pp * (1.0 + runtime.host_buffer_percent / 100.0) * (1.0 - 1e-9)
     result = np.empty((len(numbers), len(mesh), len(share)))
-    for (is_cut, shard, on_host), number in numbers.items():
-        cuts = (sync.shard[rows + shard], sync.expert_shard[rows + shard]) if is_cut else (1.0, 1.0)
+    for (is_sharded, shard, on_host), number in numbers.items():
+        cuts = (
+            (sync.shard[rows + shard], sync.expert_shard[rows + shard])
+            if is_sharded
+            else (1.0, 1.0)
+        )
         result[number] = ((trained[0] / cuts[0] + trained[1] / cuts[1]) * factor)[:, None] * share
         if on_host:
-            every = (trained[0] + frozen[0]) / cuts[0] + (trained[1] + frozen[1]) / cuts[1]
-            result[number] += (every * factor * (problem.job.parameter.bits // 8))[:, None]
-    return result - _ROUNDED * devices[:, None], np.array(of_option, dtype=np.int64)
+            all_elements = (trained[0] + frozen[0]) / cuts[0] + (trained[1] + frozen[1]) / cuts[1]
+            result[number] += (all_elements * factor * (problem.job.parameter.bits // 8))[:, None]
+    return result - _ROUNDED * devices[:, None], np.array(group_of_option, dtype=np.int64)
 
 
-def _counts(prepared: Prepared, pp: IntArray) -> IntArray:
-    """(outers, blocks) number of each block in the pipeline of each outer."""
+def _block_counts(prepared: Prepared, pp: IntArray) -> IntArray:
+    """(outers, blocks) number of blocks of each kind in each outer's pipeline."""
     vpp = prepared.members.outers.columns["vpp"]
     width = int(vpp.max()) + 1
-    known, place = np.unique(pp * width + vpp, return_inverse=True)
-    layouts = [prepared.layouts[divmod(code, width)] for code in known.tolist()]
+    pipelines, place = np.unique(pp * width + vpp, return_inverse=True)
+    layouts = [prepared.layouts[divmod(code, width)] for code in pipelines.tolist()]
     of_pipeline = np.array([np.add.reduce(layout.by_rank) for layout in layouts], dtype=np.int64)
     result: IntArray = of_pipeline[place.reshape(-1)]
     return result
 
 
-def _elements(
+def _state_elements(
     prepared: Prepared, counts: IntArray, *, frozen: bool
 ) -> tuple[FloatArray, FloatArray]:
-    """(2, outers) trained elements, dense and of experts, of one device of each stage, summed over
-    the stages; and frozen ones.
+    """(2, outers) trained dense and expert elements, summed over stages; then frozen elements.
+
+    Of each stage one device counts.
     """
     sync, rows = prepared.meshes.sync, prepared.mesh_row
     columns = [
@@ -134,15 +130,14 @@ def _elements(
     return sums[:2], sums[2:] if frozen else np.zeros((2, 1))
 
 
-def _by_member(prepared: Prepared, values: Array, of_option: IntArray) -> Array:
-    """(members,) the (g, outers, offloads) values of each member's outer, ZeRO option's group and
-    offload option.
+def _by_member(prepared: Prepared, values: Array, group_of_option: IntArray) -> Array:
+    """(members,) expand values by (ZeRO group, outer, offload) to each member.
 
-    An outer's members lie by ZeRO, recompute and offload, from `members.start` on.
+    Members of an outer are ordered by ZeRO, recompute and offload, from `members.start` on.
     """
     inner = prepared.members.inner
-    listed = inner.choices.zero_lists[inner.zero_key]
-    outers, turns = np.nonzero(listed >= 0)
-    rows = values[of_option[listed[outers, turns]], outers]
+    zero_lists = inner.choices.zero_lists[inner.zero_key]
+    outers, columns = np.nonzero(zero_lists >= 0)
+    rows = values[group_of_option[zero_lists[outers, columns]], outers]
     result: Array = np.repeat(rows, inner.num_redos[inner.redo_key[outers]], axis=0).reshape(-1)  # type: ignore[assignment]
     return result

@@ -1,6 +1,7 @@
-"""Pipelines as arrays for the B0 kernel: the blocks of every chunk, and the sends between chunks.
+"""Pipelines as arrays for the B0 kernel: the blocks of every chunk, the sends between chunks.
 
-A block takes what its groups take, so a block on ranks whose groups lie otherwise is another block.
+A block's seconds depend on its process groups, so the same block on ranks with other group
+placements is a different block.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from shardwright.search.grid.members.declared_space import Space
 Pattern = dict[str, npt.NDArray[Any]]
 
 LOOKED: Final = 5
-"""Ranks of a pipeline that B0 looks at."""
+"""Number of pipeline ranks that B0 evaluates."""
 
 
 def stacked(patterns: list[Pattern]) -> Patterns:
-    """Patterns with equal numbers of blocks as one set of arrays."""
+    """Stack patterns with equal numbers of blocks into one set of arrays."""
     return Patterns(
-        **{name: np.stack([one[name] for one in patterns]) for name in Patterns._fields}
+        **{name: np.stack([pattern[name] for pattern in patterns]) for name in Patterns._fields}
     )
 
 
@@ -43,52 +44,64 @@ def grid_patterns(
     *,
     units: tuple[int, ...],
 ) -> tuple[Patterns, IntArray]:
-    """Patterns of pipelines whose process groups all lie alike, and the place of each row's
-    pattern.
+    """Patterns of pipelines whose process groups all lie alike, and each row's pattern.
 
     Args:
-        pipelines: rows of pp, vpp, `border`, the innermost tier that a border may cross, which
-            stands for all, and `apart`: devices from a rank to the next where all lines cross the
-            same tiers, which are not one; else 0.
+        pipelines: columns pp, vpp, `border` (the innermost tier that any border may cross) and
+            `apart` (devices from a rank to the next if all lines cross the same tiers but borders
+            cross different ones; else 0).
     """
-    few, row = distinct({name: pipelines[name] for name in ("pp", "vpp", "border", "apart")})
-    cuts = zip(*(few[name].tolist() for name in ("pp", "vpp", "border", "apart")), strict=True)
-    ks, pieced = (
+    distinct_pipelines, row = distinct(
+        {name: pipelines[name] for name in ("pp", "vpp", "border", "apart")}
+    )
+    rows = zip(
+        *(distinct_pipelines[name].tolist() for name in ("pp", "vpp", "border", "apart")),
+        strict=True,
+    )
+    recompute_counts, is_pieced = (
         tuple([int(k) for k in space.of("recompute_layers")]),
         problem.runtime.overlap_grad_reduce,
     )
-    found = [
-        _grid_pattern(layouts[pp, vpp], ks, pieced, border, apart, units)
-        for pp, vpp, border, apart in cuts
+    patterns = [
+        _grid_pattern(layouts[pp, vpp], recompute_counts, is_pieced, border, apart, units)
+        for pp, vpp, border, apart in rows
     ]
-    return stacked(found), row
+    return stacked(patterns), row
 
 
 @lru_cache(maxsize=4096)
 def _grid_pattern(
     layout: ChunkLayout,
-    ks: tuple[int, ...],
-    pieced: bool,
+    recompute_counts: tuple[int, ...],
+    is_pieced: bool,
     border: int,
-    apart: int,
+    stride: int,
     units: tuple[int, ...],
 ) -> Pattern:
-    """One such pattern, the same for every row of options."""
-    first = np.arange(layout.pp) * apart
-    behind = tier_crossed(first, np.roll(first, -1), units) if apart else np.full(layout.pp, border)
-    return _in_one_way(layout, ks, pieced) | _borders(layout, behind, len(units), _told(layout))
+    """Pattern of one pipeline whose process groups lie alike; independent of other options."""
+    first_device = np.arange(layout.pp) * stride
+    tier_to_next = (
+        tier_crossed(first_device, np.roll(first_device, -1), units)
+        if stride
+        else np.full(layout.pp, border)
+    )
+    return _uniform_blocks(layout, recompute_counts, is_pieced) | _send_counts(
+        layout, tier_to_next, len(units), _evaluated_ranks(layout)
+    )
 
 
 @lru_cache(maxsize=4096)
-def _in_one_way(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool) -> Pattern:
-    """Blocks of a pipeline whose process groups all lie alike."""
+def _uniform_blocks(
+    layout: ChunkLayout, recompute_counts: tuple[int, ...], is_pieced: bool
+) -> Pattern:
+    """Block part of the pattern of a pipeline whose process groups all lie alike."""
     return _pattern(
         layout,
-        ks,
+        recompute_counts,
         layout.counts,
         np.ones((len(layout.counts), 1), dtype=np.int64),
-        _told(layout),
-        pieced=pieced,
+        _evaluated_ranks(layout),
+        pieced=is_pieced,
     )
 
 
@@ -101,24 +114,30 @@ def line_pattern(
     behind: IntArray,
     tiers: int,
 ) -> Pattern:
-    """Pattern of one (pp, vpp) along a line.
+    """Pattern of one (pp, vpp) pipeline along a line of devices.
 
     Args:
-        ways: (pp,) the way in which each rank's groups lie, from 0 on.
-        behind: (pp,) tier that it sends across to the next rank.
+        ways: (pp,) number of the placement of each rank's groups, from 0 on.
+        behind: (pp,) network tier of the send from each rank to the next.
     """
     chunk = np.arange(len(layout.counts))
     of_way = np.zeros((len(chunk), int(ways.max()) + 1), dtype=np.int64)
     of_way[chunk, ways[chunk % layout.pp]] = 1
     counts = (of_way[:, :, None] * layout.counts[:, None, :]).reshape(len(chunk), -1)
-    ranks, ks = _looked(layout, ways), tuple(int(k) for k in space.of("recompute_layers"))
-    blocks = _pattern(layout, ks, counts, of_way, ranks, pieced=problem.runtime.overlap_grad_reduce)
-    return blocks | _borders(layout, behind, tiers, ranks)
+    ranks, recompute_counts = (
+        _evaluated_line_ranks(layout, ways),
+        tuple(int(k) for k in space.of("recompute_layers")),
+    )
+    block_arrays = _pattern(
+        layout, recompute_counts, counts, of_way, ranks, pieced=problem.runtime.overlap_grad_reduce
+    )
+    return block_arrays | _send_counts(layout, behind, tiers, ranks)
 
 
-def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray) -> Pattern:
-    """Sends between chunks by their stream and the tier that they cross: (pp,) from each rank to
-    the next.
+def _send_counts(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray) -> Pattern:
+    """Numbers of sends between chunks by stream and network tier, for the evaluated ranks.
+
+    `behind` is the (pp,) tier of the send from each rank to the next.
     """
     pp, chunk, columns = layout.pp, np.arange(len(layout.counts)), layout.streams * tiers
     into, out = np.zeros((2, len(chunk), columns))
@@ -134,37 +153,35 @@ def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray)
 
 
 @lru_cache(maxsize=4096)
-def _told(layout: ChunkLayout) -> IntArray:
-    """Ranks that B0 looks at in every pipeline: first, second, second to last, last, and the inner
-    one with the most layers of the commonest kind.
+def _evaluated_ranks(layout: ChunkLayout) -> IntArray:
+    """Ranks that B0 evaluates: the first two, the last two, and the inner rank with most layers.
 
-    Where the first layers are unlike the others (dense ones before experts) the second rank still
-    has some of them: of those that hold none it is the first whose activations and states together
-    are the most.
+    Layers are of the commonest kind. If the first layers differ (dense layers before experts), the
+    second rank still has some of them; of the ranks without them, this inner rank is the first with
+    the most activations and states together.
     """
     pp = layout.pp
-    looked = {0, min(1, pp - 1), max(pp - 2, 0), pp - 1}
+    ranks = {0, min(1, pp - 1), max(pp - 2, 0), pp - 1}
     if pp > 2:
         commonest = int(np.argmax(layout.counts.sum(axis=0) * layout.layer))
-        looked.add(1 + int(np.argmax(layout.by_rank[1 : pp - 1, commonest])))
-    return np.array(sorted(looked) + [pp - 1] * (LOOKED - len(looked)), dtype=np.int64)
+        ranks.add(1 + int(np.argmax(layout.by_rank[1 : pp - 1, commonest])))
+    return np.array(sorted(ranks) + [pp - 1] * (LOOKED - len(ranks)), dtype=np.int64)
 
 
-def _looked(layout: ChunkLayout, ways: IntArray) -> IntArray:
-    """The ranks of `_told`, and one inner rank for each way in which groups lie, the one nearest to
-    the middle.
+def _evaluated_line_ranks(layout: ChunkLayout, ways: IntArray) -> IntArray:
+    """Ranks of `_evaluated_ranks` plus the inner rank nearest the middle of each placement.
 
-    A rank that is there already stands again as the last one.
+    Missing ranks are filled with the last rank.
     """
-    pp, told, several = layout.pp, _told(layout), int(ways.max()) + 1
-    if several == 1:
-        return told
-    inside = {
+    pp, always, num_ways = layout.pp, _evaluated_ranks(layout), int(ways.max()) + 1
+    if num_ways == 1:
+        return always
+    nearest_middle = {
         min(np.flatnonzero(ways == way).tolist(), key=lambda rank: abs(rank - pp // 2))
-        for way in range(several)
+        for way in range(num_ways)
     }
-    looked = sorted(inside.union(told.tolist()))
-    return np.array(looked + [pp - 1] * (len(told) + several - len(looked)), dtype=np.int64)
+    ranks = sorted(nearest_middle.union(always.tolist()))
+    return np.array(ranks + [pp - 1] * (len(always) + num_ways - len(ranks)), dtype=np.int64)
 
 
 def _pattern(
@@ -176,26 +193,28 @@ def _pattern(
     *,
     pieced: bool,
 ) -> Pattern:
-    """Pattern of blocks `counts` (chunks, ways x blocks) in the pipeline of `layout`.
+    """Pattern arrays of a pipeline with the given block `counts` of (chunks, ways x blocks).
 
     Args:
         options: numbers of recomputed layers, 0 = all.
         pieced: see `step_costs.pieces_of`.
-        of_way: (chunks, ways) 1 of the way in which a chunk's groups lie, 0 of the others.
-        ranks: to look at.
+        of_way: (chunks, ways) 1 at the placement of a chunk's groups, else 0.
+        ranks: ranks to evaluate.
     """
-    ks = np.array(options, dtype=np.int64)
+    recompute_counts = np.array(options, dtype=np.int64)
     pp, layers = layout.pp, layout.counts[:, layout.layer].sum(axis=1)
-    redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None])[
-        :, :, None
-    ].astype(np.float64)
-    redone = redone * of_way[:, None, :]
+    recomputed = np.minimum(
+        np.where(recompute_counts == 0, layers.max(), recompute_counts)[None, :], layers[:, None]
+    )[:, :, None].astype(np.float64)
+    recomputed = recomputed * of_way[:, None, :]
     chunks, redone_chunks = (
         counts.reshape(layout.vpp, pp, -1),
-        redone.reshape(layout.vpp, pp, *redone.shape[1:]),
+        recomputed.reshape(layout.vpp, pp, *recomputed.shape[1:]),
     )
     before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
-    redone_before = np.concatenate([np.zeros((1, *redone.shape[1:])), np.cumsum(redone, axis=0)])
+    redone_before = np.concatenate(
+        [np.zeros((1, *recomputed.shape[1:])), np.cumsum(recomputed, axis=0)]
+    )
     pieces = pieces_of(layout, overlapped=pieced)
     stage, redone_stage, final = (
         chunks.sum(axis=0),
@@ -218,9 +237,9 @@ def _pattern(
         "total": counts.sum(axis=0).astype(np.float64),
         "redone": redone_stage[ranks],
         "redone_before": redone_before[ranks],
-        "redone_around": redone_before[final] + pp * (redone[final] - redone_stage[ranks]),
-        "redone_own": redone[ranks],
+        "redone_around": redone_before[final] + pp * (recomputed[final] - redone_stage[ranks]),
+        "redone_own": recomputed[ranks],
         "redone_least": redone_chunks.min(axis=0)[ranks],
-        "redone_total": redone.sum(axis=0),
+        "redone_total": recomputed.sum(axis=0),
         "has_head": (layout.by_rank[ranks][:, layout.head].sum(axis=1) > 0).astype(np.int64),
     }

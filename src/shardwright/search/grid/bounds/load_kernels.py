@@ -1,5 +1,6 @@
-"""Loading of the compiled kernels before the clock of a search runs; the first run after
-installation compiles them.
+"""Loading of the compiled kernels before the clock of a search starts.
+
+The first run after installation compiles them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,10 @@ from shardwright.simulator.kernel.event_kernel import simulate
 
 
 def load_kernels() -> None:
-    """Load each kernel by calling it once on minimal input: no strategies, one price, a pipeline
-    of one action, one task.
-    """
+    """Load each compiled kernel by one call on minimal input."""
     load()
     with compiling():
-        # Halves that take equally long to compile.
+        # Two halves that take about equally long to compile.
         with helped(__name__, load_clocks.__name__):
             _load_bounds()
             _load_prices()
@@ -34,7 +33,7 @@ def load_kernels() -> None:
 
 
 def load_clocks() -> None:
-    """Load the kernels that put tasks on a clock."""
+    """Load the kernels that compute longest paths and simulate tasks."""
     load()
     with compiling():
         load_walk()
@@ -42,6 +41,7 @@ def load_clocks() -> None:
 
 
 def _load_bounds() -> None:
+    """Call the B0 bound kernel on arrays without members."""
     bound_members(
         Costs(
             *(
@@ -73,6 +73,7 @@ def _load_bounds() -> None:
 
 
 def _load_prices() -> None:
+    """Call the kernels of collective look-ups, GEMM padding and layer times once."""
     load_lookups()
     tile_padding(m=np.ones(1), n=np.ones(1), k=np.ones(1))
     forward_layer(1.0, 0.0, 0.0, 0, 1.0)
@@ -80,12 +81,23 @@ def _load_prices() -> None:
 
 
 def _load_events() -> None:
-    one = np.zeros(1, dtype=np.int32)
+    """Call the event kernel on one task."""
+    one_task = np.zeros(1, dtype=np.int32)
     ends = np.zeros(2, dtype=np.int32)
-    simulate(np.ones(1, dtype=np.int64), one, ends, one[:0], ends, one[:0], one[:0], 1)
+    simulate(
+        np.ones(1, dtype=np.int64),
+        one_task,
+        ends,
+        one_task[:0],
+        ends,
+        one_task[:0],
+        one_task[:0],
+        1,
+    )
 
 
 def _facts() -> Facts:
+    """Constants of the B0 kernel with placeholder values of the right types."""
     numbers: dict[str, Any] = dict.fromkeys(Facts._fields, 1.0)
     return Facts(
         **(
@@ -125,6 +137,7 @@ _DIMENSIONS = (
 
 
 def _pattern_arrays() -> list[npt.NDArray[Any]]:
+    """Arrays of zeros with the dimensions and types of `Patterns`."""
     return [
         np.zeros((1,) * _DIMENSIONS.get(name, 3), dtype=np.int64 if name in _WHOLE else np.float64)
         for name in Patterns._fields

@@ -1,8 +1,7 @@
-"""Layers of all members of some meshes, priced with process groups as near to each other as they
-can lie: a lower bound of their seconds.
+"""Layers of meshes priced with process groups placed as near as possible: a lower bound.
 
-What layers take depends on few degrees; where replicas and pipeline ranks lie matters only to what
-groups exchange.
+A layer's seconds depend on few degrees; where replicas and pipeline ranks lie matters only to
+communication in groups.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from shardwright.cost.time_parts import CP, EP, TP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.search.grid.members.choice_columns import Columns, distinct, extended
+from shardwright.search.grid.members.choice_columns import Columns, distinct, extended, ring_gather
 from shardwright.search.grid.members.declared_space import Space
 from shardwright.strategy.grid.grid_rules import GridFacts
 
@@ -31,18 +30,18 @@ _SWITCHES: Final = ("sp", "ulysses", "gather")
 LAYER: Final = (*KIND, *_SWITCHES, "mbs")
 EXCHANGED: Final = (TP, CP, EP)
 _MOST_ROWS: Final = 2**16
-"""Rows over all sets of modules that are priced at once; of more, only those under the first set.
+"""Most rows over all module sets that are priced at once; beyond, only the first set is priced.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearLayers:
-    """A layer table over distinct choices of degrees and switches.
+    """A table of least layer seconds over distinct choices of degrees and switches.
 
     Args:
-        table: of which seconds are not told apart by part.
-        columns: of the rows.
-        modules: sets that the table has all rows under.
+        table: layer table whose seconds are summed over parts.
+        columns: choices of the rows.
+        modules: module sets under which the table has all rows.
     """
 
     table: LayerTable
@@ -50,18 +49,16 @@ class NearLayers:
     modules: tuple[Options, ...]
 
     def rows_of(self, columns: Columns) -> IntArray:
-        """The row of each choice in `columns` under the first set of modules."""
+        """The table row of each choice in `columns` under the first set of modules."""
         return _places(self.columns, columns)
 
 
 def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Columns) -> NearLayers:
-    """Lower bounds of layers under every legal choice of switches and microbatches on some
-    meshes.
-    """
+    """Lower bounds of layer seconds under every legal switch and microbatch size of some meshes."""
     columns, _ = distinct({name: meshes[name] for name in KIND})
     for axis in _SWITCHES:
         columns = extended(columns, axis, space.of(axis), facts)
-    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    columns["gather"] = ring_gather(columns)
     # Rows of one structure side by side, as they are priced together.
     columns, _ = distinct({"sp": columns["sp"], **columns})
     sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
@@ -74,23 +71,27 @@ def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Column
         if count * len(sizes) * len(space.modules) <= _MOST_ROWS
         else space.modules[:1]
     )
-    return _priced(problem, rows, modules)
+    return _cached_near_table(problem, rows, modules)
 
 
 def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) -> NearLayers:
-    """Lower bounds of layers under the choices in `columns`."""
-    few, _ = distinct({name: columns[name] for name in LAYER})
-    return _priced(problem, few, modules)
+    """Lower bounds of layer seconds under the choices in `columns`."""
+    distinct_rows, _ = distinct({name: columns[name] for name in LAYER})
+    return _cached_near_table(problem, distinct_rows, modules)
 
 
-def _priced(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
-    return cached_table(_near, problem, Rows(columns=rows), sets=len(modules), modules=modules)
+def _cached_near_table(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
+    """The table of nearest layers, computed once for each problem and set of rows."""
+    return cached_table(
+        _near_table, problem, Rows(columns=rows), sets=len(modules), modules=modules
+    )
 
 
-def _near(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> NearLayers:
+def _near_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> NearLayers:
+    """Price layers with nested groups and sum their parts into one bound."""
     columns = rows.columns
-    table = layer_table(problem, Rows(columns=columns | _lying(columns)), modules=modules)
-    # What seconds are made of nobody asks a bound.
+    table = layer_table(problem, Rows(columns=columns | _nested_strides(columns)), modules=modules)
+    # A bound needs no breakdown by part.
     parts = [
         part
         for part in range(table.seconds.shape[2])
@@ -104,8 +105,9 @@ def _near(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> Near
 
 
 def _nearest_is_fastest(problem: Problem) -> bool:
-    """True if no level of the network is faster than those inside it; else the bound has no
-    exchange of groups.
+    """True if no network tier is faster than the tiers inside it.
+
+    Otherwise the bound leaves out the communication in groups.
     """
     return all(
         inner.bandwidth >= outer.bandwidth and inner.latency_s <= outer.latency_s
@@ -113,26 +115,31 @@ def _nearest_is_fastest(problem: Problem) -> bool:
     )
 
 
-def _lying(rows: Columns) -> Columns:
-    """Columns of replicas, and of strides of groups that lie one inside the next."""
-    near, ones = rows["tp"] * rows["cp"], np.ones_like(rows["tp"])
-    replicas = -(-rows["ep"] * rows["etp"] // near)
+def _nested_strides(rows: Columns) -> Columns:
+    """Columns of replicas, and of strides of groups nested one inside the next."""
+    replica_devices, ones = rows["tp"] * rows["cp"], np.ones_like(rows["tp"])
+    replicas = -(-rows["ep"] * rows["etp"] // replica_devices)
     return {
         "dp": replicas,
         "pp": ones,
         "s_tp": ones,
         "s_cp": rows["tp"],
-        "s_dp": near,
-        "s_pp": near * replicas,
+        "s_dp": replica_devices,
+        "s_pp": replica_devices * replicas,
     }
 
 
-def _places(known: Columns, wanted: Columns) -> IntArray:
-    """The place of each of the `wanted` choices among the `known` ones."""
-    codes, asked = (np.zeros(len(columns["tp"]), dtype=np.int64) for columns in (known, wanted))
+def _places(table_columns: Columns, wanted: Columns) -> IntArray:
+    """Place of each `wanted` choice among the `table_columns` choices."""
+    codes, wanted_codes = (
+        np.zeros(len(columns["tp"]), dtype=np.int64) for columns in (table_columns, wanted)
+    )
     for name in LAYER:
-        radix = int(known[name].max(initial=0)) + 1
-        codes, asked = codes * radix + known[name], asked * radix + wanted[name]
+        radix = int(table_columns[name].max(initial=0)) + 1
+        codes, wanted_codes = (
+            codes * radix + table_columns[name],
+            wanted_codes * radix + wanted[name],
+        )
     order = np.argsort(codes, kind="stable")
-    places: IntArray = order[np.searchsorted(codes[order], asked)]
+    places: IntArray = order[np.searchsorted(codes[order], wanted_codes)]
     return places

@@ -1,9 +1,8 @@
-"""The longest path through an order with overlapped pairs and several lanes: a lower bound of its
-step.
+"""Longest path through an order with overlapped pairs and several lanes: a step's lower bound.
 
-An action starts when its rank is free and its input is there; two that run overlapped start when
-both can, and share the seconds of their pair one after the other, as `program.lower` lays them.
-Sends, reductions and what collectives slow down are left out.
+An action starts when its rank is free and its input is available. Two overlapped actions start when
+both can, and share the seconds of their pair one after the other, as `program.plan_lowering` places
+them. Sends, reductions and the slowdown by collectives are left out.
 """
 
 from __future__ import annotations
@@ -20,15 +19,13 @@ from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.strategy.grid.grid_schedules import grid_schedule
 
 
-class Step(NamedTuple):
-    """One action that runs alone, or two that run overlapped.
+class PathStep(NamedTuple):
+    """One action that runs alone, or two overlapped actions, of one pipeline rank.
 
     Args:
-        rank: of the pipeline.
-        one, other: places of the actions in the table;
-        other: -1 if it runs alone.
-        behind, other_behind: actions that they wait for, -1 = none.
-        part, other_part: places of their seconds.
+        one, other: places of the actions in the table; other: -1 if the action runs alone.
+        behind, other_behind: actions on which they depend, -1 = none.
+        part, other_part: rows of `Steps.parts` that have their seconds.
     """
 
     rank: int
@@ -41,14 +38,14 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """The steps of an order, each after all that it depends on.
+    """Steps of an order, sorted so that each follows all steps on which it depends.
 
     Args:
-        parts: (parts, 4) kind and chunk of an action, and of the one that it runs overlapped with
-            (-1 = none): what has the same seconds.
+        parts: (parts, 4) kind and chunk of an action, and of the overlapped action (-1 = none).
+            Actions with the same part have the same seconds.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     parts: IntArray
     actions: int
     ranks: int
@@ -56,52 +53,60 @@ class Steps(NamedTuple):
 
 @lru_cache(maxsize=64)
 def steps_of(name: str, pp: int, microbatches: int) -> Steps:
-    """The steps of a schedule's order, for these microbatches of each lane."""
+    """Sort the actions of a schedule into steps, for `microbatches` in each lane."""
     table = schedule_table(
         name,
         num_ranks=pp,
         chunks_per_rank=grid_schedule(name).chunks,
         num_microbatches=microbatches,
     )
-    behind, first = _behind(table), _first_of_pairs(table)
+    behind, first = _producers(table), _starts_pair(table)
     second = np.concatenate([[False], first[:-1]])
-    own = np.stack([table.kind, table.chunk], axis=1).astype(np.int64)
-    beside = np.full_like(own, -1)
-    beside[first], beside[second] = own[second], own[first]
-    parts, part = np.unique(np.concatenate([own, beside], axis=1), axis=0, return_inverse=True)
-    wait, paired, of = behind.tolist(), first.tolist(), part.reshape(-1).tolist()
-    at, end = table.row_start[:-1].tolist(), table.row_start[1:].tolist()
-    done, steps = [False] * len(wait), list[Step]()
-    moved = True
-    while moved:
-        moved = False
+    action = np.stack([table.kind, table.chunk], axis=1).astype(np.int64)
+    overlapped = np.full_like(action, -1)
+    overlapped[first], overlapped[second] = action[second], action[first]
+    parts, part = np.unique(
+        np.concatenate([action, overlapped], axis=1), axis=0, return_inverse=True
+    )
+    dependency, paired, part_of = behind.tolist(), first.tolist(), part.reshape(-1).tolist()
+    next_action, end = table.row_start[:-1].tolist(), table.row_start[1:].tolist()
+    done, steps = [False] * len(dependency), list[PathStep]()
+    progressed = True
+    while progressed:
+        progressed = False
         for rank in range(pp):
-            a = at[rank]
+            a = next_action[rank]
             while a < end[rank]:
                 b = a + 1 if paired[a] else -1
-                if not all(one < 0 or wait[one] < 0 or done[wait[one]] for one in (a, b)):
+                if not all(
+                    action_place < 0
+                    or dependency[action_place] < 0
+                    or done[dependency[action_place]]
+                    for action_place in (a, b)
+                ):
                     break
                 steps.append(
-                    Step(
+                    PathStep(
                         rank,
                         a,
-                        wait[a],
-                        of[a],
+                        dependency[a],
+                        part_of[a],
                         b,
-                        wait[b] if b >= 0 else -1,
-                        of[b] if b >= 0 else -1,
+                        dependency[b] if b >= 0 else -1,
+                        part_of[b] if b >= 0 else -1,
                     )
                 )
                 done[a] = True
                 if b >= 0:
                     done[b] = True
-                a, moved = max(a, b) + 1, True
-            at[rank] = a
+                a, progressed = max(a, b) + 1, True
+            next_action[rank] = a
     assert all(done), "named schedules do not deadlock"
-    return Steps(steps=tuple(steps), parts=parts, actions=len(wait), ranks=pp)
+    return Steps(steps=tuple(steps), parts=parts, actions=len(dependency), ranks=pp)
 
 
-def _first_of_pairs(table: ActionTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _starts_pair(table: ActionTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """(actions,) True for the first action of an overlapped pair."""
     return (
         np.zeros(len(table.kind), dtype=np.bool_)
         if table.overlapped is None
@@ -109,28 +114,29 @@ def _first_of_pairs(table: ActionTable) -> np.ndarray[tuple[int], np.dtype[np.bo
     )
 
 
-def _behind(table: ActionTable) -> IntArray:
-    """(actions,) the action whose output each one reads: of the previous chunk forward, of the
-    next chunk backward; -1 = none.
+def _producers(table: ActionTable) -> IntArray:
+    """(actions,) action whose output each action reads, -1 = none.
+
+    A forward reads the previous chunk, a backward the next chunk.
     """
     kind, chunk = table.kind, table.chunk.astype(np.int64)
-    place = (
+    key = (
         table.lane.astype(np.int64) * table.num_chunks + chunk
     ) * table.num_microbatches + table.microbatch
     lanes = int(table.lane.max()) + 1
-    made = np.full((2, lanes * table.num_chunks * table.num_microbatches), -1, dtype=np.int64)
+    producer = np.full((2, lanes * table.num_chunks * table.num_microbatches), -1, dtype=np.int64)
     forward, backward = kind == F, (kind != F) & (kind != W)
-    made[0, place[forward]], made[1, place[backward]] = (
+    producer[0, key[forward]], producer[1, key[backward]] = (
         np.flatnonzero(forward),
         np.flatnonzero(backward),
     )
     result = np.full(len(kind), -1, dtype=np.int64)
-    later = forward & (chunk > 0)
-    result[later] = made[0, place[later] - table.num_microbatches]
+    not_first = forward & (chunk > 0)
+    result[not_first] = producer[0, key[not_first] - table.num_microbatches]
     last = backward & (chunk == table.num_chunks - 1)
-    result[last] = made[0, place[last]]
-    earlier = backward & ~last
-    result[earlier] = made[1, place[earlier] + table.num_microbatches]
+    result[last] = producer[0, key[last]]
+    not_last = backward & ~last
+    result[not_last] = producer[1, key[not_last] + table.num_microbatches]
     return result
 
 
@@ -140,17 +146,19 @@ def longest_path(
     """Seconds from the start of the first action to the end of the last.
 
     Args:
-        spent: (kinds, chunks) seconds of actions, of them exposed communication, and of them
-            products and attention.
+        spent: (kinds, chunks) seconds of actions: total, exposed communication part, GEMM and
+            attention part.
     """
     kind, chunk, other_kind, other_chunk = steps.parts.T
-    one, other = (
+    first_action, second_action = (
         tuple([part[kind, chunk] for part in spent]),
         tuple([part[other_kind, other_chunk] for part in spent]),
     )
-    seconds = np.where(other_kind < 0, one[0], pair_share(one, other, taken)).tolist()
+    seconds = np.where(
+        other_kind < 0, first_action[0], pair_share(first_action, second_action, taken)
+    ).tolist()
     finish, free = [0.0] * (steps.actions + 1), [0.0] * steps.ranks
-    # The last entry stands for what nothing has to wait for: place -1.
+    # The last entry of `finish`, place -1, stands for no dependency.
     for rank, a, behind, part, b, other_behind, other_part in steps.steps:
         end = max(free[rank], finish[behind], finish[other_behind]) + seconds[part]
         finish[a] = end

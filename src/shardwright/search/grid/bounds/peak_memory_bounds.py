@@ -1,6 +1,4 @@
-"""Lower bounds of the peak memory of a set's members through their actual orders, with shared
-parts computed once.
-"""
+"""Lower bounds of the peak memory of members under their orders, with shared parts cached."""
 
 from __future__ import annotations
 
@@ -24,49 +22,51 @@ from shardwright.search.grid.bounds.bound_arrays import Prepared
 from shardwright.search.grid.members.member_arrays import member_grid
 
 
-class _Beside(NamedTuple):
-    """Bytes of a step without its states, and (r,) bytes allocated of these at its peak."""
+class _StatelessBytes(NamedTuple):
+    """Bytes of a step without model states, and (ranks,) bytes allocated of these at its peak."""
 
     kept: StepBytes
     allocated: IntArray
 
 
 class Peaks:
-    """Peak memory of members: states differ by ZeRO and offload, all else by recompute."""
+    """Peak memory of members, from cached states (by ZeRO, offload) and the rest (by recompute)."""
 
     def __init__(self, problem: Problem, prepared: Prepared) -> None:
         self._problem, self._prepared = problem, prepared
         self._states: dict[tuple[int, int, int], IntArray] = {}
-        self._beside: dict[tuple[int, int], _Beside] = {}
+        self._beside: dict[tuple[int, int], _StatelessBytes] = {}
 
     def of(self, place: int) -> int:
-        """Lower bound in bytes of the fullest rank of a member, as
-        `rank_memory_bound.reserved_bytes` has it.
+        """Lower bound in bytes of the fullest rank of the member at `place`.
+
+        The value is that of `rank_memory_bound.reserved_bytes`.
         """
         outer, zero, redo, offload = self._prepared.members.chosen(place)
-        with_states, without = (outer, zero, offload), (outer, redo)
-        if with_states not in self._states or without not in self._beside:
-            self._count(place, with_states, without)
-        beside = self._beside[without]
+        states_key, rest_key = (outer, zero, offload), (outer, redo)
+        if states_key not in self._states or rest_key not in self._beside:
+            self._count(place, states_key, rest_key)
+        beside = self._beside[rest_key]
         return int(
-            held_bytes(self._problem, beside.kept, beside.allocated + self._states[with_states])[
+            held_bytes(self._problem, beside.kept, beside.allocated + self._states[states_key])[
                 1
             ].max()
         )
 
     def _count(
-        self, place: int, with_states: tuple[int, int, int], without: tuple[int, int]
+        self, place: int, states_key: tuple[int, int, int], rest_key: tuple[int, int]
     ) -> None:
+        """Compute and cache the states and the other bytes of a member."""
         problem, priced, grid = (
             self._problem,
             self._prepared.priced(place),
             member_grid(self._prepared.members, place),
         )
         choices = grid_choices(grid, priced.layout)
-        if with_states not in self._states:
+        if states_key not in self._states:
             items = state_bytes(problem, choices, priced, cuts_of(choices, priced))
-            self._states[with_states] = np.sum([values for _, values in items], axis=0)
-        if without not in self._beside:
-            kept = bytes_beside_states(problem, choices, priced)
+            self._states[states_key] = np.sum([values for _, values in items], axis=0)
+        if rest_key not in self._beside:
+            step_bytes = bytes_beside_states(problem, choices, priced)
             table = order_table(grid, microbatches=microbatches_of(problem, grid))
-            self._beside[without] = _Beside(kept, allocated_bytes(table, kept))
+            self._beside[rest_key] = _StatelessBytes(step_bytes, allocated_bytes(table, step_bytes))

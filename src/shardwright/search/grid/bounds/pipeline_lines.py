@@ -1,4 +1,4 @@
-"""Lines of the members whose process groups lie unequally, with the rows of the price tables."""
+"""Pipeline lines of members whose process groups lie unequally, with their price-table rows."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _CHOICES = ("sp", "ulysses", "gather", "mbs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineRows:
-    """Rows of the tables for each way in which the groups of an outer's devices lie.
+    """Table rows of each outer for every placement of its process groups.
 
     Args:
-        lines: of the meshes whose groups lie unlike.
-        of_outer: (outers,) place among them, -1 = all groups lie alike, or not asked for.
-        start: (outers + 1,) where the ways of each outer begin in `layer_row` and `mesh_row`, rows
-            as `Prepared` has them.
-        layer_rows: under one set of modules.
+        lines: pipeline lines of the meshes with unequal groups.
+        of_outer: (outers,) place in `lines`, -1 = all groups lie alike, or not requested.
+        start: (outers + 1,) first entry of each outer in `layer_row` and `mesh_row`, rows as
+            in `Prepared`.
+        layer_rows: number of layer rows under one set of modules.
     """
 
     lines: tuple[Lines, ...]
@@ -50,43 +50,50 @@ class LineRows:
 
 
 def line_rows(
-    problem: Problem, members: Members, *, some: BoolArray, cut: IntArray
+    problem: Problem, members: Members, *, requested: BoolArray, cut: IntArray
 ) -> LineRows | None:
-    """The lines of the members, with their rows of the tables; None where all groups lie alike.
+    """Pipeline lines of the members with unequal groups, with table rows; None if all lie alike.
 
     Args:
-        some: (outers,) whose lines are asked for.
-        cut: (outers,) whether the stream is cut over tp, as rows of meshes have it
-            (`prepare.rows_of_meshes`).
+        requested: (outers,) True where lines are requested.
+        cut: (outers,) 1 where the stream is cut over tp, as in `bound_arrays.rows_of_meshes`.
     """
     outer, mesh = members.outers.columns, members.meshes.columns
-    if not some.any():
+    if not requested.any():
         return None
     tiers = problem.cluster.tiers()
-    degrees = tuple(arrays.distinct(outer["ulysses"][some]).tolist())
-    asked = arrays.distinct(outer["mesh"][some])
-    unlike = asked[_lie_unlike({name: mesh[name][asked] for name in _MESH}, tiers, degrees)]
-    if not len(unlike):
+    degrees = tuple(arrays.distinct(outer["ulysses"][requested]).tolist())
+    requested_meshes = arrays.distinct(outer["mesh"][requested])
+    unequal_meshes = requested_meshes[
+        _groups_differ({name: mesh[name][requested_meshes] for name in _MESH}, tiers, degrees)
+    ]
+    if not len(unequal_meshes):
         return None
     units = tuple([tier.num_devices for tier in tiers])
-    keys = zip(*(mesh[name][unlike].tolist() for name in _MESH), strict=True)
-    groups = tuple(int(s) for s in members.space.of("shard"))
+    keys = zip(*(mesh[name][unequal_meshes].tolist() for name in _MESH), strict=True)
+    shard_sizes = tuple(int(s) for s in members.space.of("shard"))
     lines = tuple(
         [
-            lines_of(tuple(zip(_MESH, key, strict=True)), units, ulysses=degrees, shards=groups)
+            lines_of(
+                tuple(zip(_MESH, key, strict=True)), units, ulysses=degrees, shards=shard_sizes
+            )
             for key in keys
         ]
     )
     place = np.full(len(members.meshes), -1, dtype=np.int64)
-    place[unlike] = np.arange(len(unlike))
-    of_outer = np.where(some, place[outer["mesh"]], -1)
-    ways = np.where(of_outer >= 0, np.array([one.num_ways for one in lines])[of_outer], 0)
+    place[unequal_meshes] = np.arange(len(unequal_meshes))
+    of_outer = np.where(requested, place[outer["mesh"]], -1)
+    ways = np.where(
+        of_outer >= 0, np.array([mesh_lines.num_ways for mesh_lines in lines])[of_outer], 0
+    )
     start = np.concatenate([[0], np.cumsum(ways)])
-    at = np.repeat(np.arange(len(ways)), ways)
-    pairs = _Pairs(lines, at, of_outer[at], np.arange(int(start[-1])) - start[at])
+    outer_of = np.repeat(np.arange(len(ways)), ways)
+    pairs = _OuterPlacements(
+        lines, outer_of, of_outer[outer_of], np.arange(int(start[-1])) - start[outer_of]
+    )
     layers, layer_row = _layers(problem, members, pairs)
     meshes, mesh_row = _meshes(
-        problem, members, pairs, cut=cut, shards=np.array(groups, dtype=np.int64)
+        problem, members, pairs, cut=cut, shards=np.array(shard_sizes, dtype=np.int64)
     )
     return LineRows(
         lines=lines,
@@ -100,143 +107,173 @@ def line_rows(
     )
 
 
-def _lie_unlike(mesh: Columns, tiers: tuple[Tier, ...], ulysses: tuple[int, ...]) -> BoolArray:
-    """(meshes,) True where some groups lie otherwise than others."""
+def _groups_differ(mesh: Columns, tiers: tuple[Tier, ...], ulysses: tuple[int, ...]) -> BoolArray:
+    """(meshes,) True where the groups of some axis differ in their network placement."""
     ones = np.ones_like(mesh["tp"])
     rows = Rows(
         columns={name: mesh[name] for name in _MESH}
         | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}
     )
     units = tuple([tier.num_devices for tier in tiers])
-    alike = lies_in_units(rows, units)
+    equal_placement = lies_in_units(rows, units)
     for axis in ("tp", "etp", "ep", "coset", "edp"):
-        alike &= lie_alike(tiers, axes_of(axis, rows))
+        equal_placement &= lie_alike(tiers, axes_of(axis, rows))
     # Where cp fills units, Ulysses' runs of it may straddle them.
     for degree in ulysses:
         run = degree * mesh["s_cp"]
         for unit in units[:-1]:
-            alike &= (mesh["cp"] % degree != 0) | (unit % run == 0) | (run % unit == 0)
-    return ~alike
+            equal_placement &= (mesh["cp"] % degree != 0) | (unit % run == 0) | (run % unit == 0)
+    return ~equal_placement
 
 
-class _Pairs:
-    """Each outer with each way in which its groups lie.
+class _OuterPlacements:
+    """Each outer with each placement of its groups.
 
     Args:
-        outer: (pairs,) its place. line: its mesh's among the lines. way: in which groups lie.
+        outer: (pairs,) place of the outer.
+        line: (pairs,) place of its mesh among the lines.
+        way: (pairs,) number of the placement.
     """
 
     def __init__(
         self, lines: tuple[Lines, ...], outer: IntArray, line: IntArray, way: IntArray
     ) -> None:
-        first = np.concatenate([[0], np.cumsum([one.num_ways for one in lines])])
+        """Store the pairs and locate each pair's row among the placements of all lines."""
+        first = np.concatenate([[0], np.cumsum([mesh_lines.num_ways for mesh_lines in lines])])
         self.lines, self.outer, self.line, self.way = lines, outer, line, way
         self._row = first[line] + way
 
     def below(self, kind: str, part: IntArray) -> IntArray:
-        """(pairs, tiers - 1) of groups by name (`lines.Group`);
-        0 where a mesh has no such group.
+        """(pairs, tiers - 1) devices below each tier of the groups of one kind; 0 if absent.
+
+        Kinds are those of `lines.Group`.
         """
         tiers = next(iter(self.lines[0].below.values())).shape[1]
-        found = np.zeros((len(self.outer), tiers), dtype=np.int64)
+        counts = np.zeros((len(self.outer), tiers), dtype=np.int64)
         for number in arrays.distinct(part).tolist():
-            here = part == number
-            every = [
-                one.below.get((kind, number), np.zeros((one.num_ways, tiers), dtype=np.int64))
-                for one in self.lines
+            is_part = part == number
+            tables = [
+                mesh_lines.below.get(
+                    (kind, number), np.zeros((mesh_lines.num_ways, tiers), dtype=np.int64)
+                )
+                for mesh_lines in self.lines
             ]
-            found[here] = np.concatenate(every)[self._row[here]]
-        return found
+            counts[is_part] = np.concatenate(tables)[self._row[is_part]]
+        return counts
 
 
-def _layers(problem: Problem, members: Members, pairs: _Pairs) -> tuple[LayerTable, IntArray]:
-    outer, mesh, at = members.outers.columns, members.meshes.columns, pairs.outer
-    columns = {name: mesh[name][outer["mesh"][at]] for name in _DEGREES} | {
-        name: outer[name][at] for name in _CHOICES
+def _layers(
+    problem: Problem, members: Members, pairs: _OuterPlacements
+) -> tuple[LayerTable, IntArray]:
+    """Layer table of the pairs' distinct rows, and each pair's row."""
+    outer, mesh, outer_of = members.outers.columns, members.meshes.columns, pairs.outer
+    columns = {name: mesh[name][outer["mesh"][outer_of]] for name in _DEGREES} | {
+        name: outer[name][outer_of] for name in _CHOICES
     }
     for axis in INSIDE:
-        lying = pairs.below(axis, columns["ulysses"] if axis in OF_ULYSSES else np.zeros_like(at))
-        columns = Rows(columns=columns).where(axis, lying.T).columns
-    whole = Rows(columns={name: mesh[name][outer["mesh"][at]] for name in _MESH})
-    columns["within"] = tensor_groups_inside(whole, island=problem.cluster.node.island).astype(
+        placement = pairs.below(
+            axis, columns["ulysses"] if axis in OF_ULYSSES else np.zeros_like(outer_of)
+        )
+        columns = Rows(columns=columns).where(axis, placement.T).columns
+    mesh_rows = Rows(columns={name: mesh[name][outer["mesh"][outer_of]] for name in _MESH})
+    columns["within"] = tensor_groups_inside(mesh_rows, island=problem.cluster.node.island).astype(
         np.int64
     )
-    few, row = distinct(columns)
+    distinct_rows, row = distinct(columns)
     strides = dict.fromkeys(
-        ("dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp"), np.ones(len(few["tp"]), dtype=np.int64)
+        ("dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp"),
+        np.ones(len(distinct_rows["tp"]), dtype=np.int64),
     )
     modules = members.space.modules
     return (
         cached_table(
-            layer_table, problem, Rows(columns=few | strides), sets=len(modules), modules=modules
+            layer_table,
+            problem,
+            Rows(columns=distinct_rows | strides),
+            sets=len(modules),
+            modules=modules,
         ),
         row,
     )
 
 
 def _meshes(
-    problem: Problem, members: Members, pairs: _Pairs, *, cut: IntArray, shards: IntArray
+    problem: Problem, members: Members, pairs: _OuterPlacements, *, cut: IntArray, shards: IntArray
 ) -> tuple[MeshTable, IntArray]:
-    """Rows of each way of each mesh, one for each sharding group; and of each pair the row of the
-    first one.
+    """Mesh table with a row for each mesh, placement and shard size, and each pair's first row.
 
     Args:
         cut: see `line_rows`.
-        shards: members of the space's sharding groups.
+        shards: sizes of the space's sharding groups.
     """
     outer, mesh = members.outers.columns, members.meshes.columns
     key = {"mesh": outer["mesh"][pairs.outer], "sp": cut[pairs.outer], "way": pairs.way}
     first, row = first_of_each(key)
-    each = np.repeat(first, len(shards))
-    some = _Pairs(pairs.lines, pairs.outer[each], pairs.line[each], pairs.way[each])
-    columns = {name: mesh[name][key["mesh"][each]] for name in _MESH} | {"sp": key["sp"][each]}
-    ones = np.ones_like(each)
+    pair_of = np.repeat(first, len(shards))
+    expanded = _OuterPlacements(
+        pairs.lines, pairs.outer[pair_of], pairs.line[pair_of], pairs.way[pair_of]
+    )
+    columns = {name: mesh[name][key["mesh"][pair_of]] for name in _MESH} | {
+        "sp": key["sp"][pair_of]
+    }
+    ones = np.ones_like(pair_of)
     rows = Rows(columns=columns | {"ulysses": ones, "gather": 0 * ones, "mbs": ones})
     wanted = np.tile(shards, len(first))
     shard = legal_shards(rows, wanted)
-    return mesh_table(problem, rows, shard, lying=_sums(problem, some, rows, shard)), row * len(
-        shards
-    )
+    return mesh_table(
+        problem, rows, shard, lying=_gradient_spans(problem, expanded, rows, shard)
+    ), row * len(shards)
 
 
-def _sums(
-    problem: Problem, pairs: _Pairs, rows: Rows, shard: IntArray
+def _gradient_spans(
+    problem: Problem, pairs: _OuterPlacements, rows: Rows, shard: IntArray
 ) -> tuple[SumSpans, SumSpans]:
-    """Places of the groups that reduce dense gradients and those of experts; experts that are
-    cut like the MLP are reduced with the dense ones.
+    """Network spans of the groups that reduce dense gradients, and of those for expert gradients.
+
+    Experts that are cut like the MLP are reduced with the dense gradients.
     """
     network, holders = (
         network_of(problem.cluster, library=problem.runtime.collective_library),
         rows["cp"] * rows["dp"],
     )
-    copied = tokens_copied(rows)
-    edp = np.where(copied, holders, rows["tp"] * holders // (rows["ep"] * rows["etp"]))
-    cut = np.gcd(np.maximum(shard * edp // holders, 1), edp)
-    dense = _sum_spans(pairs, network, kinds=np.zeros_like(copied), members=holders, shard=shard)
-    return dense, _sum_spans(pairs, network, kinds=~copied, members=edp, shard=cut)
+    is_copied = tokens_copied(rows)
+    edp = np.where(is_copied, holders, rows["tp"] * holders // (rows["ep"] * rows["etp"]))
+    expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
+    dense = _sum_spans(
+        pairs, network, is_expert=np.zeros_like(is_copied), members=holders, shard=shard
+    )
+    return dense, _sum_spans(pairs, network, is_expert=~is_copied, members=edp, shard=expert_shard)
 
 
 def _sum_spans(
-    pairs: _Pairs, network: Network, *, kinds: BoolArray, members: IntArray, shard: IntArray
+    pairs: _OuterPlacements,
+    network: Network,
+    *,
+    is_expert: BoolArray,
+    members: IntArray,
+    shard: IntArray,
 ) -> SumSpans:
-    """Spans of the groups of experts' own meshes where `kinds` is True, else of dense gradients."""
+    """Spans of the expert-gradient groups where `is_expert` is True, else of the dense groups."""
 
     def lying(part: IntArray) -> IntArray:
-        return np.where(kinds[:, None], pairs.below("experts", part), pairs.below("dense", part))
+        """Devices below each tier of the groups of one part."""
+        return np.where(
+            is_expert[:, None], pairs.below("experts", part), pairs.below("dense", part)
+        )
 
-    whole, some = lying(np.zeros_like(shard)), (shard > 1) & (shard < members)
-    inner, outer = (lying(np.where(some, sign * shard, 0)) for sign in (1, -1))
-    # Of parts of which it is not known how they lie nothing is priced.
-    known = (inner > 0).all(axis=1) & (outer > 0).all(axis=1)
-    sizes = np.where(known, shard, 1), np.where(known, members // shard, 1), members
+    all_members, is_partial = lying(np.zeros_like(shard)), (shard > 1) & (shard < members)
+    inner, outer = (lying(np.where(is_partial, sign * shard, 0)) for sign in (1, -1))
+    # Parts with unknown placement are not priced.
+    is_known = (inner > 0).all(axis=1) & (outer > 0).all(axis=1)
+    sizes = np.where(is_known, shard, 1), np.where(is_known, members // shard, 1), members
     spans = (
         (np.where((size > 1)[:, None], counts, 1), size)
-        for counts, size in zip((inner, outer, whole), sizes, strict=True)
+        for counts, size in zip((inner, outer, all_members), sizes, strict=True)
     )
-    found = [
+    group_spans = [
         span_with(
             network.tiers, (*counts.T, size), in_network_reduction=network.in_network_reduction
         )
         for counts, size in spans
     ]
-    return SumSpans(found[0], found[1], found[2], shard)
+    return SumSpans(group_spans[0], group_spans[1], group_spans[2], shard)

@@ -1,10 +1,9 @@
-"""A closer lower bound of all members of a mesh: B0 of members with the best value of every choice
-that is still open.
+"""Closer lower bound of all members of a mesh: B0 with the best value of every open choice.
 
-Between the bound of a mesh's compute (`mesh_bounds`) and B0 of its members: layers are priced
-exactly but for where their groups lie (as near as they can), and everything that must be in memory
-is; sums of gradients, gathers, borders and updates take no time. What memory leaves no room for is
-so ruled out together with whole layers that would have to run again.
+It lies between the bound of a mesh's compute (`mesh_bounds`) and B0 of its members. Layers are
+priced exactly except for the placement of their groups (as near as possible), and all memory is
+counted; gradient reductions, gathers, borders and updates take no time. So choices that memory
+rules out are excluded, together with the recompute that would make them fit.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.problem import Problem
 from shardwright.search.grid.bounds.bound_arrays import (
     Prepared,
+    block_repeats,
     bound_with,
     costs_of,
     facts_of,
@@ -32,15 +32,21 @@ from shardwright.search.grid.bounds.bound_arrays import (
 )
 from shardwright.search.grid.bounds.mesh_bounds import MARGIN
 from shardwright.search.grid.bounds.nearest_group_prices import LAYER, NearLayers, near_rows
-from shardwright.search.grid.members.choice_columns import Columns, extended, first_of_each, select
+from shardwright.search.grid.members.choice_columns import (
+    Columns,
+    extended,
+    first_of_each,
+    ring_gather,
+    select,
+)
 from shardwright.search.grid.members.declared_space import AXES, Space
-from shardwright.search.grid.members.device_meshes import MESH, Meshes
-from shardwright.search.grid.members.member_arrays import Members, Options, chunked
+from shardwright.search.grid.members.device_meshes import MESH, MeshRows
+from shardwright.search.grid.members.member_arrays import ChoiceRows, Members, pipelined
 from shardwright.search.grid.members.memory_choices import memory_choices
 from shardwright.strategy.grid.grid_rules import GridFacts
 
 NO_ROOM = 1e30
-"""Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one
+"""Seconds of a mesh without a member that fits: more than any step, but not the infinity of a mesh
 without a legal member."""
 
 
@@ -48,50 +54,56 @@ def relaxed_bounds(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    meshes: Meshes,
+    meshes: MeshRows,
     *,
     capacity: float,
     near: NearLayers | None = None,
     until: float = float("inf"),
 ) -> FloatArray:
-    """(meshes,) lower bound in seconds of all members of each mesh; NO_ROOM where none fits, inf
-    where none is legal.
+    """(meshes,) relaxed B0 seconds of each mesh; NO_ROOM if no member fits, inf if none is legal.
 
     Args:
-        capacity: bytes of a device.
+        capacity: bytes of a device that a plan may fill.
         near: layers of the meshes, if they are priced already.
-        until: members whose layers alone take as long are looked at no closer.
+        until: choices whose layers alone take this many seconds are bounded no further.
     """
-    lean = _lean(space)
-    first, place = first_of_each(_told_apart(problem, meshes))
+    lean = _least_memory_part(space)
+    first, place = first_of_each(_distinguishing_columns(problem, meshes))
     meshes = meshes.take(first)
     outers = _outers(lean, facts, meshes)
     layers, layer_row = _layers(problem, meshes, outers, lean, near)
     inner, start, _ = memory_choices(problem, lean, facts, meshes.columns, outers.columns)
     count = np.diff(start)
-    found, close = _by_layers(
+    bounds, below_limit = _layer_bounds(
         problem, meshes, outers, layers, layer_row, legal=count > 0, until=until
     )
-    if len(close):
+    if len(below_limit):
         members = Members(
             space=lean,
             meshes=meshes,
-            outers=Options(columns=select(outers.columns, close)),
-            inner=replace(inner, zero_key=inner.zero_key[close], redo_key=inner.redo_key[close]),
-            start=np.concatenate([start[:1], np.cumsum(count[close])]),
+            outers=ChoiceRows(columns=select(outers.columns, below_limit)),
+            inner=replace(
+                inner, zero_key=inner.zero_key[below_limit], redo_key=inner.redo_key[below_limit]
+            ),
+            start=np.concatenate([start[:1], np.cumsum(count[below_limit])]),
             enumerated=0,
             illegal=0,
             duplicates=0,
         )
-        found = np.minimum(
-            found, _by_members(problem, members, layers, layer_row[close], capacity=capacity)
+        bounds = np.minimum(
+            bounds,
+            _relaxed_member_bounds(
+                problem, members, layers, layer_row[below_limit], capacity=capacity
+            ),
         )
-    return found[place]
+    return bounds[place]
 
 
-def _told_apart(problem: Problem, meshes: Meshes) -> Columns:
-    """Columns on which relaxed members of a mesh depend: its degrees, the ranks that share
-    experts' states, the inner axis of replicas, and the wait for scales.
+def _distinguishing_columns(problem: Problem, meshes: MeshRows) -> Columns:
+    """Columns that determine the relaxed members of a mesh.
+
+    Its degrees, the holders of expert states, the inner axis of replicas, and the wait for FP8
+    scales.
     """
     rows = rows_of_meshes(problem, meshes).take(np.arange(len(meshes)))
     (below, _), (above, _) = axes_of("edp", rows)
@@ -104,40 +116,41 @@ def _told_apart(problem: Problem, meshes: Meshes) -> Columns:
     }
 
 
-def _by_layers(
+def _layer_bounds(
     problem: Problem,
-    meshes: Meshes,
-    outers: Options,
+    meshes: MeshRows,
+    outers: ChoiceRows,
     layers: LayerTable,
     layer_row: IntArray,
     *,
     legal: BoolArray,
     until: float,
 ) -> tuple[FloatArray, IntArray]:
-    """(meshes,) least mean over ranks of the layers' seconds among the legal choices that alone
-    put the mesh at `until`; and the other choices.
+    """(meshes,) least layer seconds over choices that reach `until`; and the other choices.
+
+    Layer seconds are averaged over pipeline ranks.
     """
     mesh = outers.columns["mesh"]
-    blocks = np.zeros(len(problem.model.blocks))
-    for run in problem.model.runs:
-        blocks[run.block] += run.count
-    both = layers.seconds[:, :3].sum(axis=(1, 2))
-    noise = jitters(problem, meshes.devices) * MARGIN
-    spent = (
+    block_seconds = layers.seconds[:, :3].sum(axis=(1, 2))
+    factor = jitters(problem, meshes.devices) * MARGIN
+    seconds = (
         outers.columns["microbatches"]
-        * (blocks @ both)[layer_row]
+        * (block_repeats(problem) @ block_seconds)[layer_row]
         / meshes.columns["pp"][mesh]
-        * noise[mesh]
+        * factor[mesh]
     )
-    found, far = np.full(len(meshes), np.inf), legal & (spent >= until)
-    np.minimum.at(found, mesh[far], spent[far])
-    return found, np.flatnonzero(legal & ~far)
+    bounds, is_above = np.full(len(meshes), np.inf), legal & (seconds >= until)
+    np.minimum.at(bounds, mesh[is_above], seconds[is_above])
+    return bounds, np.flatnonzero(legal & ~is_above)
 
 
-def _by_members(
+def _relaxed_member_bounds(
     problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float
 ) -> FloatArray:
-    """(meshes,) B0 of the best member of each choice; NO_ROOM where none fits, inf of no choice."""
+    """(meshes,) B0 seconds of the best relaxed member; NO_ROOM if none fits, inf if none is legal.
+
+    Only the choices left by `_layer_bounds` count.
+    """
     meshes, outer = members.meshes, members.outers.columns
     rows = rows_of_meshes(problem, meshes)
     tables = cached_table(untimed_table, problem, rows, shard=rows["cp"] * rows["dp"])
@@ -149,30 +162,29 @@ def _by_members(
         mesh_row=row_of_mesh(problem, members),
         layouts=layouts_of(problem, members),
     )
-    numbers = facts_of(problem, devices=members.space.devices, capacity=capacity)
+    problem_facts = facts_of(problem, devices=members.space.devices, capacity=capacity)
     seconds, _ = bound_with(
-        problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers)
+        problem,
+        prepared,
+        _without_sends(costs_of(problem, prepared)),
+        _without_update_time(problem_facts),
     )
-    found = np.full(len(meshes), np.inf)
-    np.minimum.at(found, outer["mesh"], np.minimum(members.least_of(seconds) * MARGIN, NO_ROOM))
-    return found
+    bounds = np.full(len(meshes), np.inf)
+    np.minimum.at(bounds, outer["mesh"], np.minimum(members.least_of(seconds) * MARGIN, NO_ROOM))
+    return bounds
 
 
-def _lean(space: Space) -> Space:
-    """The part of `space` that needs least memory: states sharded over all holders, and as many
-    of them offloaded as possible.
-    """
-    kept = dict(space.values)
-    if 0 in kept["shard"]:
-        kept["shard"] = (0,)
-    kept["offload"] = (max(map(int, space.of("offload"))),)
-    return replace(space, values=tuple((axis, kept[axis]) for axis in AXES))
+def _least_memory_part(space: Space) -> Space:
+    """The part of `space` with the least memory: full sharding, and the most offload."""
+    values = dict(space.values)
+    if 0 in values["shard"]:
+        values["shard"] = (0,)
+    values["offload"] = (max(map(int, space.of("offload"))),)
+    return replace(space, values=tuple((axis, values[axis]) for axis in AXES))
 
 
-def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
-    """The meshes with switches, microbatches, chunks and schedules, including those whose
-    experts do not fold.
-    """
+def _outers(space: Space, facts: GridFacts, meshes: MeshRows) -> ChoiceRows:
+    """Cross meshes with switches, microbatches, chunks and schedules, without the folding rule."""
     columns = {"mesh": np.arange(len(meshes))} | {
         name: meshes.columns[name] for name in (*MESH, "copies")
     }
@@ -183,29 +195,26 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
         (columns["ulysses"] != columns["cp"])
         | (columns["gather"] == columns["gather"].min(initial=0)),
     )
-    left = {
-        name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
-    }
-    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+    return pipelined(space, facts, columns)
 
 
 def _layers(
-    problem: Problem, meshes: Meshes, outers: Options, space: Space, near: NearLayers | None
+    problem: Problem, meshes: MeshRows, outers: ChoiceRows, space: Space, near: NearLayers | None
 ) -> tuple[LayerTable, IntArray]:
-    """Layers of the members with groups that lie one inside the next, and the row of each outer."""
+    """Layer table with nested groups, and the row of each outer."""
     outer, mesh = outers.columns, meshes.columns
     columns = {name: mesh[name][outer["mesh"]] if name in mesh else outer[name] for name in LAYER}
-    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    columns["gather"] = ring_gather(columns)
     if near is None or near.modules != space.modules:
         near = near_rows(problem, columns, space.modules)
     return near.table, near.rows_of(columns)
 
 
-def _free(costs: Costs) -> Costs:
-    """The price tables without sends between pipeline ranks."""
+def _without_sends(costs: Costs) -> Costs:
+    """The price tables with sends between pipeline ranks that take no time."""
     return costs._replace(border=np.zeros_like(costs.border))
 
 
-def _at_once(facts: Facts) -> Facts:
-    """The problem's numbers with updates that take no time."""
+def _without_update_time(facts: Facts) -> Facts:
+    """The problem's constants with optimizer updates that take no time."""
     return facts._replace(bandwidth=np.inf, host_rate=np.inf, left_rate=np.inf)

@@ -1,6 +1,4 @@
-"""Choices of axes as columns: crossed with the values of one more axis, and filtered by the
-rules.
-"""
+"""Combinations of axis values as columns: extended by one more axis, filtered by the rules."""
 
 from __future__ import annotations
 
@@ -16,52 +14,54 @@ Columns = dict[str, IntArray]
 
 
 def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridFacts) -> Columns:
-    """Each row with each of the `values` of `axis`, without those that break a rule whose axes
-    are now all known.
-    """
-    listed = np.array(list(values))
+    """Cross every row with the `values` of `axis`; drop rows that break a rule on known axes."""
+    axis_values = np.array(list(values))
     size = len(next(iter(columns.values())))
-    crossed = {name: np.repeat(column, len(listed)) for name, column in columns.items()} | {
-        axis: np.tile(listed, size)
+    crossed = {name: np.repeat(column, len(axis_values)) for name, column in columns.items()} | {
+        axis: np.tile(axis_values, size)
     }
     return select(crossed, legal_rows(crossed, facts, judged=columns))
 
 
+def ring_gather(columns: Columns) -> IntArray:
+    """(rows,) values of `gather`, with 0 where context parallelism has no ring (ulysses = cp)."""
+    return np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+
+
 def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
-    """The rows where `kept` is True."""
+    """The rows of all columns where `kept` is True, or at the row numbers in `kept`."""
     return columns if kept is True else {name: column[kept] for name, column in columns.items()}
 
 
 def distinct(columns: Columns) -> tuple[Columns, IntArray]:
-    """The distinct rows, sorted with the first column first, and the place of each row among
-    them.
-    """
+    """The distinct rows, sorted by the first column first, and each row's place among them."""
     first, row = first_of_each(columns)
     return {name: np.ascontiguousarray(column[first]) for name, column in columns.items()}, row
 
 
 def first_of_each(columns: Columns) -> tuple[IntArray, IntArray]:
-    """Place of the first occurrence of each distinct row of non-negative integers, in sorted
-    order, and each row's place among these.
+    """Place of each distinct row's first occurrence, in sorted order, and each row's rank.
+
+    The columns hold non-negative integers.
     """
-    codes, count = _codes(columns)
+    codes, count = _row_codes(columns)
     if count > _LARGEST_TABLE:
         _, first, row = np.unique(codes, return_index=True, return_inverse=True)
         return first, row.reshape(-1).astype(np.int64)
-    # The last one written stays: from behind, the first.
-    met = np.full(count, -1, dtype=np.int64)
-    met[codes[::-1]] = np.arange(len(codes))[::-1]
-    present = np.flatnonzero(met >= 0)
-    first = met[present]
-    met[present] = np.arange(len(present))
-    return first, met[codes]
+    # The last assignment stays; in reversed order that is the first occurrence.
+    first_place = np.full(count, -1, dtype=np.int64)
+    first_place[codes[::-1]] = np.arange(len(codes))[::-1]
+    present = np.flatnonzero(first_place >= 0)
+    first = first_place[present]
+    first_place[present] = np.arange(len(present))
+    return first, first_place[codes]
 
 
 _LARGEST_TABLE: Final = 2**17
 
 
-def _codes(columns: Columns) -> tuple[IntArray, int]:
-    """A number for each row, in the order of the rows, and an upper bound of these numbers."""
+def _row_codes(columns: Columns) -> tuple[IntArray, int]:
+    """One integer for each row, in the lexicographic order of the rows, and their upper bound."""
     codes, count = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
     for column in columns.values():
         radix = int(column.max(initial=0)) + 1

@@ -1,4 +1,4 @@
-"""The space of grids as data: axes and their values."""
+"""The space of grids that a search covers: its axes, their values, pins and exclusions."""
 
 from __future__ import annotations
 
@@ -52,34 +52,33 @@ AXES = (
 """Axes of the grid space; dp follows from the number of devices."""
 
 PINNABLE = (*AXES, "dp", "first", "last")
-"""What can be pinned: the axes, the dp that follows from them, and the layers of the first and last
-stage."""
+"""Names that can be pinned: the axes, the dp that follows from them, and the layers of the first
+and the last stage."""
 
 Value = int | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Values of each axis, in the order of AXES.
+    """A space of grids to search: the values of each axis, in the order of AXES.
 
     Args:
-        devices: of the cluster.
-        values: of each axis. `shard` counts members of a sharding group (0 = all holders);
-            `recompute_layers` goes with full recompute (0 = all).
-        dp: the only data parallel degrees that count; empty = any.
-        first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
-        paired: schedules that only general plans run, of members of 1F1B (see
-            `search.grid.paired`).
-        options: values of each option of the runtime that is set; of a part that is searched at
-            once, one value each.
-        modules: sets of options that say which modules run again in backward (`modules`), the first
-            with the fewest; those that run more again than the runtime by itself go with
-            recompute=none.
-        runtime_options: the runtime's own value of each option that it offers, which members have
-            where the space searches no other.
-        fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of
-            them.
-        node: devices that are idle together.
+        devices: number of devices of the cluster.
+        values: values of each axis. `shard` counts the members of a sharding group (0 = all
+            holders); `recompute_layers` applies with full recompute (0 = all layers).
+        dp: allowed data parallel degrees; empty = any.
+        first, last: layers of the first and last pipeline rank of every member; 0 = as the other
+            ranks.
+        paired: schedules that only general plans run, for members of 1F1B (see
+            `search.grid.overlapped_schedules`).
+        options: values of each searched option of the runtime; a part that is searched at once has
+            one value of each.
+        modules: sets of options that choose the modules to recompute, the smallest set first; sets
+            that recompute more than the runtime by itself are combined with recompute=none.
+        runtime_options: the runtime's value of each option that it offers, which members have if
+            the space searches no other value.
+        fewest: least number of devices of a member whose dp divides the batch; 0 = all devices.
+        node: devices that are left idle together.
     """
 
     name: str
@@ -96,16 +95,16 @@ class Space:
     runtime_options: Options = ()
 
     def of(self, axis: str) -> tuple[Value, ...]:
-        """Values of `axis`."""
+        """The searched values of one axis."""
         return dict(self.values)[axis]
 
     @property
     def orders(self) -> tuple[tuple[str, ...], ...]:
-        """Values of `order`, each as its axes."""
+        """Values of the axis `order`, each as a tuple of mesh axes, innermost first."""
         return tuple(tuple(str(order).split("-")) for order in self.of("order"))
 
-    def rows(self) -> tuple[Space, ...]:
-        """Parts of the space with one value of each option."""
+    def option_parts(self) -> tuple[Space, ...]:
+        """Split the space into its parts with one value of each runtime option."""
         names = [name for name, _ in self.options]
         crossed = itertools.product(*(values for _, values in self.options))
         return tuple(
@@ -118,31 +117,33 @@ class Space:
 
     @property
     def chosen(self) -> Options:
-        """(option, value) of a part with one value of each option."""
+        """(option, value) pairs of a part that has one value of each runtime option."""
         return tuple((name, value) for name, (value,) in self.options)
 
     @property
     def beside_recompute(self) -> tuple[bool, ...]:
-        """(sets of modules,) True if it goes with recompute=selective and full: Megatron's
-        granularity is full or selective.
+        """(module sets,) True if the set may be combined with recompute=selective and full.
+
+        Megatron's recompute granularity is full or selective.
         """
-        own = dict(self.runtime_options)
-        return tuple(not turns_on(chosen, own) for chosen in self.modules)
+        runtime_values = dict(self.runtime_options)
+        return tuple(not turns_on(module_set, runtime_values) for module_set in self.modules)
 
     def option_values(self, name: str) -> tuple[str, ...]:
-        """Values of an option of the runtime among the members; none where the runtime does not
-        offer it.
-        """
-        own = dict(self.runtime_options)
+        """Values that a runtime option has among the members; empty if the runtime lacks it."""
+        runtime_values = dict(self.runtime_options)
         if name in LADDER:
-            held = (dict(chosen).get(name, own.get(name, "")) for chosen in self.modules)
-            return tuple(dict.fromkeys(value for value in held if value))
+            module_values = (
+                dict(module_set).get(name, runtime_values.get(name, ""))
+                for module_set in self.modules
+            )
+            return tuple(dict.fromkeys(value for value in module_values if value))
         searched = dict(self.options).get(name)
-        return searched or ((own[name],) if name in own else ())
+        return searched or ((runtime_values[name],) if name in runtime_values else ())
 
     def text(self) -> str:
-        """Description of the space for a reader and for its digest."""
-        axes = "; ".join(f"{axis} {{{_listed(values)}}}" for axis, values in self.values)
+        """Canonical text of the space, for the reader and for the digest."""
+        axes = "; ".join(f"{axis} {{{_values_text(values)}}}" for axis, values in self.values)
         only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
         ends = "".join(
             f"; {name} {count}"
@@ -170,33 +171,32 @@ class Space:
         )
 
     def digest(self, problem: str) -> str:
-        """SHA-256 of the space and the problem's text."""
+        """SHA-256 of the text of the space and of the problem."""
         return hashlib.sha256(f"{self.text()}\n{problem}".encode()).hexdigest()
 
 
 def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
-    """The parts of `space` with one value of each option, without those whose options the runtime
-    does not run together.
+    """The parts of `space` with one value of each option that the runtime supports together.
 
     Raises:
-        RuntimeModelError: it runs none of them; what it says of the first.
+        RuntimeModelError: the runtime supports none of the parts; the error of the first part.
     """
-    found: list[Space] = []
+    parts: list[Space] = []
     refused: list[RuntimeModelError] = []
-    for part in space.rows():
+    for part in space.option_parts():
         try:
             under(problem, part.chosen)
         except RuntimeModelError as error:
             refused.append(error)
         else:
-            found.append(part)
-    if not found:
+            parts.append(part)
+    if not parts:
         raise refused[0]
-    return tuple(found)
+    return tuple(parts)
 
 
 def row_of(space: Space, grid: Grid) -> Space:
-    """The part of `space` with the options of `grid`, one of its members."""
+    """The part of `space` that has the runtime options of its member `grid`."""
     chosen = dict(grid.options)
     return replace(
         space,
@@ -204,26 +204,27 @@ def row_of(space: Space, grid: Grid) -> Space:
     )
 
 
-def _listed(values: tuple[Value, ...]) -> str:
-    """Text of the values: one by one, or the two ends of consecutive integers."""
+def _values_text(values: tuple[Value, ...]) -> str:
+    """Text of axis values: a list, or `first to last` for consecutive integers."""
     counts_up = len(values) > 4 and all(
         isinstance(v, int) and v - i == values[0] for i, v in enumerate(values)
     )
     return f"{values[0]} to {values[-1]}" if counts_up else ", ".join(map(str, values))
 
 
-def _alike(model: Model) -> bool:
-    """True if all layers are of one kind; only then is a number of recomputed layers bounded."""
+def _has_one_layer_kind(model: Model) -> bool:
+    """True if all layers are of one kind; only then is a recomputed layer count searched."""
     return sum(b.is_layer for b in model.blocks) == 1
 
 
 def _divisors(number: int, limit: int) -> tuple[int, ...]:
+    """Divisors of a number up to `limit`, ascending."""
     small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
     return tuple([d for d in sorted({*small, *(number // d for d in small)}) if d <= limit])
 
 
-def _ladder(top: int) -> tuple[int, ...]:
-    """A few counts between none and all of `top` layers."""
+def _eighths(top: int) -> tuple[int, ...]:
+    """Layer counts to recompute: one to seven eighths of `top`, at least one layer each."""
     return (
         tuple(sorted({max(top * part // 8, 1) for part in (1, 2, 3, 4, 5, 6, 7)}))
         if top > 1
@@ -232,21 +233,23 @@ def _ladder(top: int) -> tuple[int, ...]:
 
 
 def standard_space(problem: Problem, facts: GridFacts) -> Space:
-    """The values that users of the runtime choose from: tp within an island, both orders of dp
-    and pp, ZeRO as the runtime has it; on all devices, or on more than half of the nodes.
+    """The space of usual settings: tp within an island, ZeRO stages and options of the runtime.
+
+    Both orders of dp and pp; all devices, or more than half of the nodes.
     """
     return _space(problem, facts, name="standard", wide=False)
 
 
 def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
-    """A wider space: tp across islands, all orders of the other axes, every number of recomputed
-    layers, gathered context.
+    """The wide space: tp across islands, all axis orders, all counts of recomputed layers.
+
+    Also context parallelism with gathered keys.
     """
     return _space(problem, facts, name="exhaustive", wide=True)
 
 
 def with_options(space: Space, options: Iterable[tuple[str, tuple[str, ...]]]) -> Space:
-    """`space` over values of `options` too, except those that it already has."""
+    """Add values of runtime `options` to the space; the space's own values take precedence."""
     return replace(space, options=ordered({**dict(options), **dict(space.options)}.items()))
 
 
@@ -258,51 +261,54 @@ def requested(
     pins: Mapping[str, tuple[str, ...]],
     excludes: Mapping[str, tuple[str, ...]],
 ) -> Space:
-    """`space` with the options that a search tries by default, less those that a request decides.
+    """`space` with the options that a search tries by default, then pinned and excluded.
 
     Args:
-        said: options behind the runtime's name. Each keeps its value, also where that is the
-            runtime's own: sets of modules without it are no members.
+        said: options that the user wrote after the runtime's name. Each keeps its value, also if it
+            is the runtime's own: module sets without that value are removed.
         pins, excludes: see `restricted`.
     """
-    whole = with_options(
+    default_space = with_options(
         space, [option for option in searched_options(problem) if option[0] not in said]
     )
-    named = {
-        name: (value,) for name, value in whole.runtime_options if name in said and name in LADDER
+    stated_modules = {
+        name: (value,)
+        for name, value in default_space.runtime_options
+        if name in said and name in LADDER
     }
-    return restricted(whole, pins={**named, **pins}, excludes=excludes)
+    return restricted(default_space, pins={**stated_modules, **pins}, excludes=excludes)
 
 
 def on_all_devices(space: Space) -> Space:
-    """`space` without the members that leave devices idle."""
+    """Remove the members that leave devices idle from the space."""
     return replace(space, fewest=0)
 
 
 def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Space:
+    """Build the standard or the wide space from the model's sizes and the runtime's features."""
     runtime, devices = problem.runtime, facts.devices
     island = problem.cluster.node.island
     layers = num_layers(problem.model)
     heads = facts.heads or facts.scan_heads
     tp = _divisors(heads or devices, min(heads or devices, devices, 64 if wide else island))
     has_context = runtime.context_ring or runtime.context_gather or runtime.context_ulysses
-    longest = min(devices, 64 if wide else 16, max(facts.seq_len // (256 if wide else 1024), 1))
-    cp = _divisors(facts.seq_len, longest) if has_context else (1,)
+    largest_cp = min(devices, 64 if wide else 16, max(facts.seq_len // (256 if wide else 1024), 1))
+    cp = _divisors(facts.seq_len, largest_cp) if has_context else (1,)
     scans = any(o.scan is not None for b in problem.model.blocks for o in b.operators)
     # A teacher's chain lies beside the model's own, stage by stage, and ends in its head.
     of_teacher = {r.name for r in problem.model.runs if problem.model.blocks[r.block].is_teachers}
-    chain = not problem.model.joins_streams
-    pp = tuple(p for p in range(1, min(devices, layers + 2) + 1) if p == 1 or chain)
+    is_chain = not problem.model.joins_streams
+    pp = tuple(p for p in range(1, min(devices, layers + 2) + 1) if p == 1 or is_chain)
     chunks = tuple(v for v in range(1, layers + 3) if v <= (64 if wide else 16))
     holders = tuple(d for d in _divisors(devices, devices) if d > 1)
-    inner = (
+    group_sizes = (
         tuple(d for d in holders if d <= (512 if wide else island))
         if runtime.hybrid_sharding
         else ()
     )
-    redo = (
-        (*(tuple(range(1, layers)) if wide else _ladder(layers)), 0)
-        if _alike(problem.model)
+    recompute_counts = (
+        (*(tuple(range(1, layers)) if wide else _eighths(layers)), 0)
+        if _has_one_layer_kind(problem.model)
         else (0,)
     )
     moe = facts.experts > 0 and runtime.expert_parallel
@@ -322,16 +328,16 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
             s for s in ("gpipe", "1f1b", "interleaved-1f1b") if s in runtime.schedules
         ),
         "zero": runtime.zero_stages,
-        "shard": (0, *inner),
+        "shard": (0, *group_sizes),
         "recompute": ("none", "selective", "full"),
-        "recompute_layers": redo,
+        "recompute_layers": recompute_counts,
         "offload": ((0, 50, 100) if wide else (0, 100)) if runtime.optimizer_offload else (0,),
     }
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
     paired = (
         tuple(s for s in runtime.schedules if s not in SCHEDULES)
-        if chain and not of_teacher
+        if is_chain and not of_teacher
         else ()
     )
     return Space(
@@ -347,33 +353,34 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
 
 
 def _orders(*, wide: bool) -> tuple[str, ...]:
+    """Values of the axis order: dp and pp exchanged, or every permutation of cp, dp and pp."""
     if not wide:
         return ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")
-    found = []
+    orders = []
     for order in itertools.permutations(("cp", "dp", "pp")):
         place = order.index("dp")
-        found.append("-".join(("tp", *order[:place], "ep", *order[place:])))
-    return tuple(found)
+        orders.append("-".join(("tp", *order[:place], "ep", *order[place:])))
+    return tuple(orders)
 
 
 def restricted(
     space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: Mapping[str, tuple[str, ...]]
 ) -> Space:
-    """The members of `space` that have the pinned values and none of the excluded ones.
+    """Restrict `space` to the members with the pinned values and without the excluded ones.
 
-    An exclusion never adds a member. A pinned value that the space has not is added to its axis
-    first; whether it is legal there is for the rules and the runtime to say.
+    An exclusion never adds a member. A pinned value that the space does not have is added to its
+    axis first; the rules and the runtime decide later if it is legal.
 
     Args:
-        space: with the options of the runtime that it searches.
+        space: space with the runtime options that it searches.
 
     Raises:
         UsageError: unknown axis, a value that no grid can have, or no value is left.
     """
-    for some in (pins, excludes):
-        for name in some:
+    for restrictions in (pins, excludes):
+        for name in restrictions:
             if name not in BY_NAME:
-                _known(name)
+                _require_axis(name)
     space = _pinned_axes(
         space, {axis: words for axis, words in pins.items() if axis not in BY_NAME}
     )
@@ -391,6 +398,7 @@ def restricted(
 
 
 def _pinned_axes(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
+    """Replace the values of pinned axes, dp, first, last and schedules by the pinned words."""
     values, dp, ends, paired = (
         dict(space.values),
         space.dp,
@@ -411,26 +419,32 @@ def _pinned_axes(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
                     f"schedule={','.join(paired)} is searched beside 1f1b alone",
                     hint=f"schedule=1f1b,{','.join(paired)}",
                 )
-        wanted = tuple(dict.fromkeys(_typed(axis, word) for word in words))
+        pinned_values = tuple(dict.fromkeys(_axis_value(axis, word) for word in words))
         if axis == "dp":
-            dp = tuple(int(v) for v in wanted)
+            dp = tuple(int(v) for v in pinned_values)
         elif axis in ends:
-            if len(wanted) > 1:
+            if len(pinned_values) > 1:
                 raise UsageError(
                     f"{axis} takes one value, not {','.join(words)}", hint="plan once for each"
                 )
-            ends[axis] = int(wanted[0])
+            ends[axis] = int(pinned_values[0])
         else:
-            values[axis] = wanted
-    kept = tuple((axis, values[axis]) for axis in AXES)
-    return replace(space, values=kept, dp=dp, first=ends["first"], last=ends["last"], paired=paired)
+            values[axis] = pinned_values
+    ordered_values = tuple((axis, values[axis]) for axis in AXES)
+    return replace(
+        space, values=ordered_values, dp=dp, first=ends["first"], last=ends["last"], paired=paired
+    )
 
 
 def _pinned_options(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
+    """Replace the values of pinned runtime options and of pinned module sets."""
     modules = {name: values for name, values in pins.items() if name in LADDER}
     if modules:
         space = replace(
-            space, modules=pinned_modules(space.modules, modules, own=dict(space.runtime_options))
+            space,
+            modules=pinned_modules(
+                space.modules, modules, runtime_values=dict(space.runtime_options)
+            ),
         )
     searched = {
         **dict(space.options),
@@ -440,32 +454,34 @@ def _pinned_options(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
 
 
 def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
+    """Remove excluded values of one axis; raise UsageError if none is left."""
     if axis in ("dp", "first", "last"):
         raise UsageError(f"{axis} can be pinned, not excluded", hint=f"for example --pin {axis}=8")
     paired = space.paired
     if axis == "schedule":
         paired = tuple(name for name in space.paired if name not in words)
         words = tuple(word for word in words if word not in space.paired)
-    unwanted = {_typed(axis, word) for word in words}
-    left = tuple(v for v in space.of(axis) if v not in unwanted)
-    if not left:
+    unwanted = {_axis_value(axis, word) for word in words}
+    remaining = tuple(v for v in space.of(axis) if v not in unwanted)
+    if not remaining:
         raise UsageError(
             f"excluding {axis}={','.join(words)} leaves no value",
             hint=f"values: {', '.join(map(str, space.of(axis)))}",
         )
-    values = tuple((name, left if name == axis else found) for name, found in space.values)
+    values = tuple(
+        (name, remaining if name == axis else values_of_axis)
+        for name, values_of_axis in space.values
+    )
     return replace(space, values=values, paired=paired)
 
 
 def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
-    """`space` without the members that have an option at one of these values; unchanged where
-    none has.
-    """
+    """Remove the members that have a runtime option at one of the values `words`."""
     present = space.option_values(name)
-    left = tuple(value for value in present if value not in words)
-    if left == present:
+    remaining = tuple(value for value in present if value not in words)
+    if remaining == present:
         return space
-    if not left:
+    if not remaining:
         raise UsageError(
             f"excluding {name}={','.join(words)} leaves no value",
             hint=f"the space has {name}={', '.join(present)}; --pin takes another value",
@@ -473,23 +489,27 @@ def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
     if name in LADDER:
         return replace(
             space,
-            modules=without_modules(space.modules, name, words, own=dict(space.runtime_options)),
+            modules=without_modules(
+                space.modules, name, words, runtime_values=dict(space.runtime_options)
+            ),
         )
     return replace(
         space,
         options=tuple(
-            (option, left if option == name else values) for option, values in space.options
+            (option, remaining if option == name else values) for option, values in space.options
         ),
     )
 
 
 def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
-    """Values of an option of the runtime, each once."""
-    values, known = tuple(dict.fromkeys(words)), BY_NAME[name].values
-    wrong = next((value for value in values if value not in known), "")
-    if wrong or not values:
-        said = f"{name}={wrong[:40]} is not known" if wrong else f"no value of {name} is named"
-        raise UsageError(said, hint=f"{name} is {' or '.join(known)}")
+    """Distinct values of a runtime option; raise UsageError for an unknown value."""
+    values, legal_values = tuple(dict.fromkeys(words)), BY_NAME[name].values
+    unknown = next((value for value in values if value not in legal_values), "")
+    if unknown or not values:
+        message = (
+            f"{name}={unknown[:40]} is not known" if unknown else f"no value of {name} is named"
+        )
+        raise UsageError(message, hint=f"{name} is {' or '.join(legal_values)}")
     return values
 
 
@@ -498,7 +518,8 @@ _LARGEST = {"sp": 1, "gather": 1, "zero": 3, "offload": 100}
 _FROM_ZERO = ("sp", "gather", "zero", "shard", "recompute_layers", "offload", "first", "last")
 
 
-def _known(axis: str) -> str:
+def _require_axis(axis: str) -> str:
+    """The axis name itself if it can be pinned; raise UsageError otherwise."""
     if axis not in PINNABLE:
         raise UsageError(
             f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], (*PINNABLE, *BY_NAME))
@@ -506,8 +527,8 @@ def _known(axis: str) -> str:
     return axis
 
 
-def _typed(axis: str, word: str) -> Value:
-    """The value of `axis` that a word stands for."""
+def _axis_value(axis: str, word: str) -> Value:
+    """Parse a word as a value of `axis`; raise UsageError if it is not legal."""
     names = {"schedule": tuple(SCHEDULES), "recompute": tuple(r.value for r in Recompute)}
     if axis in names:
         if word not in names[axis]:
@@ -522,24 +543,27 @@ def _typed(axis: str, word: str) -> Value:
                 hint="innermost axis first",
             )
         return word
-    least, most = 0 if axis in _FROM_ZERO else 1, _LARGEST.get(axis, MAX_DEGREE)
-    if not (word.isascii() and word.isdigit() and len(word) <= 10 and least <= int(word) <= most):
+    minimum, maximum = 0 if axis in _FROM_ZERO else 1, _LARGEST.get(axis, MAX_DEGREE)
+    if not (
+        word.isascii() and word.isdigit() and len(word) <= 10 and minimum <= int(word) <= maximum
+    ):
         raise UsageError(
-            f"{axis}={word[:40]} is not a whole number from {least} to {most}",
-            hint=f"for example {axis}={_EXAMPLES.get(axis, max(least, 1))}",
+            f"{axis}={word[:40]} is not a whole number from {minimum} to {maximum}",
+            hint=f"for example {axis}={_EXAMPLES.get(axis, max(minimum, 1))}",
         )
     return int(word)
 
 
 def require_searchable(space: Space, problem: Problem) -> None:
-    """Raise an error if a value of `space`, such as one pinned by hand, cannot be searched.
+    """Raise an error if a value of `space`, such as a pinned one, cannot be searched.
 
     Raises:
-        RuntimeModelError: the runtime does not have it. UsageError: it is not searched yet.
+        RuntimeModelError: the runtime does not have the value.
+        UsageError: no search covers the value.
     """
     for modules in space.modules:
         under(problem, modules)
-    if any(space.of("recompute_layers")) and not _alike(problem.model):
+    if any(space.of("recompute_layers")) and not _has_one_layer_kind(problem.model):
         raise UsageError(
             "a number of recomputed layers is searched for models whose layers are all alike",
             hint="pin recompute=full",
@@ -548,6 +572,7 @@ def require_searchable(space: Space, problem: Problem) -> None:
 
 
 def _require_runnable(space: Space, runtime: Runtime) -> None:
+    """Raise RuntimeModelError if the runtime lacks a degree, ZeRO stage or schedule of `space`."""
     largest = SimpleNamespace(**{axis: max(map(int, space.of(axis))) for axis in AXES_READ})
     for broken in unrunnable(runtime, largest):
         raise RuntimeModelError(broken.message, hint="drop the pin, or choose another runtime")

@@ -1,8 +1,7 @@
-"""Members of a grid space as arrays: the legal and distinct strategies, and their rows in the price
-tables.
+"""Members of a grid space as arrays: the legal, distinct strategies by place.
 
-The rules are those of `strategy.grid.rules`, each judged as soon as what it reads is a column, and
-of the runtime.
+The rules are those of `strategy.grid.grid_rules`, each applied as soon as the axes that the rule
+reads are columns, and those of the runtime.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from shardwright.cost.bounds.closed_form_arrays import (
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime import Options as RuntimeOptions
+from shardwright.runtime.runtime import Options
 from shardwright.runtime.runtime_options import ordered
-from shardwright.search.grid.members.choice_columns import Columns, extended, select
+from shardwright.search.grid.members.choice_columns import Columns, extended, ring_gather, select
 from shardwright.search.grid.members.declared_space import Space, require_searchable
-from shardwright.search.grid.members.device_meshes import MESH, Meshes, full_meshes
+from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes
 from shardwright.search.grid.members.memory_choices import MemoryColumns, memory_choices
 from shardwright.strategy.grid.chunk_layers import largest_chunks
 from shardwright.strategy.grid.expert_mesh import FOLDED, folds
@@ -40,10 +39,8 @@ SCHEDULES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Legal, distinct choices of some axes as columns; `copies` counts the raw choices with the
-    same meaning.
-    """
+class ChoiceRows:
+    """Legal, distinct choices of some axes as columns; `copies` counts the raw choices of each."""
 
     columns: Columns
 
@@ -51,8 +48,8 @@ class Options:
         return len(self.columns["copies"])
 
 
-class Chosen(NamedTuple):
-    """A member: its outer, and the places of its ZeRO, recompute and offload options."""
+class MemberChoices(NamedTuple):
+    """A member's place among the outers, and its places among ZeRO, recompute, offload options."""
 
     outer: int
     zero: int
@@ -62,20 +59,19 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """All members of a space: legal, distinct ones by place, and the counts of the others.
+    """All members of a space: the legal, distinct ones by place, and counts of the others.
 
     Args:
-        meshes: tp, cp, pp, ep, etp, dp, and `order` as its place among the space's, with the
-            strides of the axes.
-        outers: mesh, and sp, ulysses, gather, mbs, vpp, schedule.
-        inner: memory.
-        start: (outers + 1,) place of each outer's first member.
-        enumerated, illegal, duplicates: counts.
+        meshes: device meshes that have a legal member.
+        outers: choices of mesh, sp, ulysses, gather, mbs, vpp and schedule.
+        inner: memory choices of each outer.
+        start: (outers + 1,) place of the first member of each outer.
+        enumerated, illegal, duplicates: numbers of combinations of axis values.
     """
 
     space: Space
-    meshes: Meshes
-    outers: Options
+    meshes: MeshRows
+    outers: ChoiceRows
     inner: MemoryColumns
     start: IntArray
     enumerated: int
@@ -87,38 +83,42 @@ class Members:
         """Number of legal, distinct members."""
         return int(self.start[-1])
 
+    def outer_of_member(self) -> IntArray:
+        """(members,) place of each member's outer."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
     def least_of(self, values: FloatArray) -> FloatArray:
-        """(outers,) the least value of each outer's members, which are contiguous; inf of none."""
-        least, some = np.full(len(self.outers), np.inf), np.flatnonzero(np.diff(self.start))
-        if len(some):
-            least[some] = np.minimum.reduceat(values, self.start[some])
+        """(outers,) least value over each outer's members; inf for an outer without members."""
+        least, nonempty = np.full(len(self.outers), np.inf), np.flatnonzero(np.diff(self.start))
+        if len(nonempty):
+            least[nonempty] = np.minimum.reduceat(values, self.start[nonempty])
         return least
 
-    def chosen(self, place: int) -> Chosen:
-        """The choices of the member at a place."""
+    def chosen(self, place: int) -> MemberChoices:
+        """Decode a member's place into its outer and its memory choices."""
         outer, inner = int(self.start.searchsorted(place, side="right")) - 1, self.inner
-        redos, offloads = inner.num_redos[inner.redo_key[outer]], len(inner.choices.offload)
+        num_redos, offloads = inner.num_redos[inner.redo_key[outer]], len(inner.choices.offload)
         rest, offload = divmod(place - int(self.start[outer]), offloads)
-        zero, redo = divmod(rest, int(redos))
-        zeros, listed = (
+        zero, redo = divmod(rest, int(num_redos))
+        zero_places, redo_places = (
             inner.choices.zero_lists[inner.zero_key[outer]],
             inner.choices.redo_lists[inner.redo_key[outer]],
         )
-        return Chosen(outer, int(zeros[zero]), int(listed[redo]), offload)
+        return MemberChoices(outer, int(zero_places[zero]), int(redo_places[redo]), offload)
 
 
 def enumerate_members(
-    problem: Problem, space: Space, facts: GridFacts, *, meshes: Meshes | None = None
+    problem: Problem, space: Space, facts: GridFacts, *, meshes: MeshRows | None = None
 ) -> Members:
-    """Apply the rules to the space on all devices, or on some `meshes` of it.
+    """List the legal, distinct members of `space` on all devices, or on the given `meshes`.
 
     Raises:
-        RuntimeModelError, UsageError: a value of the space is nothing that the runtime has, or that
-        is searched.
+        RuntimeModelError, UsageError: the runtime does not have a value of the space, or no search
+            covers the value.
     """
     require_searchable(space, problem)
     meshes = full_meshes(space, facts) if meshes is None else meshes
-    enumerated, outers = meshes.enumerated, _outers(space, facts, meshes)
+    enumerated, outers = meshes.enumerated, _outer_choices(space, facts, meshes)
     used, outers.columns["mesh"] = np.unique(outers.columns["mesh"], return_inverse=True)
     meshes = meshes.take(used)
     inner, start, legal = memory_choices(problem, space, facts, meshes.columns, outers.columns)
@@ -134,117 +134,131 @@ def enumerate_members(
     )
 
 
-def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
-    """Cross the meshes with the legal switches, microbatches, chunks and schedules."""
+def _outer_choices(space: Space, facts: GridFacts, meshes: MeshRows) -> ChoiceRows:
+    """Cross meshes with the legal sp, ulysses, gather, microbatch, vpp and schedule values."""
     columns = switched(
         space, facts, {name: meshes.columns[name] for name in (*MESH, "order", "copies")}
     )
-    left = {
-        name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
-    }
-    return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
+    return pipelined(space, facts, columns)
+
+
+def pipelined(space: Space, facts: GridFacts, columns: Columns) -> ChoiceRows:
+    """Cross rows of meshes and switches with the legal microbatch, vpp and schedule values."""
+    names = ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
+    rows = extended({name: columns[name] for name in names}, "microbatch", space.of("mbs"), facts)
+    return chunked(space, facts, rows)
 
 
 def switched(space: Space, facts: GridFacts, meshes: Columns) -> Columns:
-    """Cross meshes with the legal switches; `mesh` is the place of each row's mesh."""
+    """Cross meshes with the legal sp, ulysses and gather values; `mesh` is the row's mesh."""
     columns = {"mesh": np.arange(len(meshes["copies"]))} | meshes
     for axis in ("sp", "ulysses"):
         columns = extended(columns, axis, space.of(axis), facts)
-    columns = select(columns, legal_rows({"folds": _folds(space, columns)}, facts))
-    # Without a ring there is nothing to gather: one value stands for all.
+    columns = select(columns, legal_rows({"folds": _expert_mesh_folds(space, columns)}, facts))
+    # Without a ring no keys are gathered: one value stands for all.
     gathers = np.array(space.of("gather"))
     columns = extended(columns, "gather", gathers, facts)
     ringless = columns["ulysses"] == columns["cp"]
     columns["copies"] = columns["copies"] * np.where(ringless, len(gathers), 1)
     columns = select(columns, ~ringless | (columns["gather"] == gathers[0]))
-    columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
+    columns["gather"] = ring_gather(columns)
     return columns
 
 
-def _folds(space: Space, columns: Columns) -> BoolArray:
-    """(rows,) True where the expert mesh folds over the dense mesh, wherever the pipeline ranks
-    lie.
-    """
-    folded = np.ones(len(columns["ep"]), dtype=np.bool_)
+def _expert_mesh_folds(space: Space, columns: Columns) -> BoolArray:
+    """(rows,) True where the expert mesh folds over the dense mesh, for any place of pp."""
+    is_folded = np.ones(len(columns["ep"]), dtype=np.bool_)
     experts = np.flatnonzero(columns["ep"] * columns["etp"] > 1)
-    told = {name: columns[name][experts] for name in (*FOLDED, "order")} if len(experts) else {}
+    expert_rows = (
+        {name: columns[name][experts] for name in (*FOLDED, "order")} if len(experts) else {}
+    )
     orders = [tuple(axis for axis in order if axis != "pp") for order in space.orders]
-    for order in dict.fromkeys(orders if told else ()):
-        numbers = [number for number, other in enumerate(orders) if other == order]
-        some = np.flatnonzero(np.isin(told["order"], numbers))
-        folded[experts[some]] = folds({name: told[name][some] for name in FOLDED}, order)
-    return folded
+    for order in dict.fromkeys(orders if expert_rows else ()):
+        numbers = [number for number, candidate in enumerate(orders) if candidate == order]
+        rows = np.flatnonzero(np.isin(expert_rows["order"], numbers))
+        is_folded[experts[rows]] = folds({name: expert_rows[name][rows] for name in FOLDED}, order)
+    return is_folded
 
 
 @lru_cache(maxsize=2**12)
-def _options(
-    of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions
-) -> RuntimeOptions:
-    """The options of a part, with a set of recomputed modules."""
+def _member_options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: Options) -> Options:
+    """Ordered runtime options of a part (one value each) and of a set of recomputed modules."""
     return ordered((*((name, value) for name, (value,) in of), *modules))
 
 
 @lru_cache(maxsize=2**12)
-def _largest(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
+def _largest_chunk_layers(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
+    """Number of layers of the largest chunk under the given pipeline split."""
     return largest_chunk(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
 @lru_cache(maxsize=2**12)
-def _unlike(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
+def _unlike_stages(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
+    """Number that `unlike_stages` counts for a pipeline split, cached."""
     return unlike_stages(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
-def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
-    """Cross with the legal (vpp, schedule) of each pp."""
-    lines = extended({"pp": arrays.distinct(columns["pp"])}, "vpp", space.of("vpp"), facts)
-    cuts = list(zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True))
+def chunked(space: Space, facts: GridFacts, columns: Columns) -> ChoiceRows:
+    """Cross rows with the legal (vpp, schedule) pairs of their pp and microbatch counts."""
+    pipelines = extended({"pp": arrays.distinct(columns["pp"])}, "vpp", space.of("vpp"), facts)
+    splits = list(zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True))
     if space.first or space.last:
-        lines["largest"] = np.array(
-            [_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts],
+        pipelines["largest"] = np.array(
+            [
+                _largest_chunk_layers(pp, vpp, space.first, space.last, facts.layers)
+                for pp, vpp in splits
+            ],
             dtype=np.int64,
         )
     else:
-        lines["largest"] = largest_chunks(facts.layers, pp=lines["pp"], vpp=lines["vpp"])
-    lines["unlike"] = np.zeros(len(cuts), dtype=np.int64)
+        pipelines["largest"] = largest_chunks(
+            facts.layers, pp=pipelines["pp"], vpp=pipelines["vpp"]
+        )
+    pipelines["unlike"] = np.zeros(len(splits), dtype=np.int64)
     if facts.equal_stages or facts.equal_between:
-        lines["unlike"][:] = [
-            _unlike(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts
+        pipelines["unlike"][:] = [
+            _unlike_stages(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in splits
         ]
-    lines = extended(
-        lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts
+    pipelines = extended(
+        pipelines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts
     )
-    # All members have whole sequences, and every schedule of a space is one that is searched.
-    alike: dict[str, Any] = {"slices": 1, "searched": True}
-    lines = select(lines, legal_rows(lines | _of_schedule(lines["schedule"]) | alike, facts))
-    del lines["unlike"]
-    start = np.searchsorted(lines["pp"], columns["pp"])
-    count = np.searchsorted(lines["pp"], columns["pp"], side="right") - start
-    repeat = np.repeat(np.arange(len(count)), count)
-    chosen = np.arange(len(repeat)) + np.repeat(start - np.cumsum(count) + count, count)
-    crossed = {name: columns[name][repeat] for name in ("pp", "dp", "microbatch")}
-    kept = legal_rows(crossed | _of_schedule(lines["schedule"][chosen]), facts, judged=columns)
-    repeat, chosen = repeat[kept], chosen[kept]
-    outer = {name: column[repeat] for name, column in columns.items()} | {
-        name: column[chosen] for name, column in lines.items()
+    # All members have whole sequences, and a space has searched schedules alone.
+    constants: dict[str, Any] = {"slices": 1, "searched": True}
+    pipelines = select(
+        pipelines,
+        legal_rows(pipelines | _schedule_traits(pipelines["schedule"]) | constants, facts),
+    )
+    del pipelines["unlike"]
+    start = np.searchsorted(pipelines["pp"], columns["pp"])
+    count = np.searchsorted(pipelines["pp"], columns["pp"], side="right") - start
+    row = np.repeat(np.arange(len(count)), count)
+    pipeline = np.arange(len(row)) + np.repeat(start - np.cumsum(count) + count, count)
+    crossed = {name: columns[name][row] for name in ("pp", "dp", "microbatch")}
+    is_legal = legal_rows(
+        crossed | _schedule_traits(pipelines["schedule"][pipeline]), facts, judged=columns
+    )
+    row, pipeline = row[is_legal], pipeline[is_legal]
+    outer = {name: column[row] for name, column in columns.items()} | {
+        name: column[pipeline] for name, column in pipelines.items()
     }
     outer["mbs"] = outer.pop("microbatch")
     outer["microbatches"] = facts.global_batch // (outer["dp"] * outer["mbs"])
     if {"gpipe", "1f1b"} <= set(space.of("schedule")):
-        # One microbatch has one order.
+        # With one microbatch GPipe and 1F1B are the same order.
         outer["copies"] = outer["copies"] * np.where(
             (outer["schedule"] == SCHEDULE_1F1B) & (outer["microbatches"] == 1), 2, 1
         )
         outer = select(outer, (outer["schedule"] != SCHEDULE_GPIPE) | (outer["microbatches"] > 1))
-    return Options(columns={name: column for name, column in outer.items() if name not in MESH})
+    return ChoiceRows(columns={name: column for name, column in outer.items() if name not in MESH})
 
 
-def _of_schedule(numbers: IntArray) -> dict[str, BoolArray]:
-    """Columns of the schedules' traits that rules read."""
+def _schedule_traits(numbers: IntArray) -> dict[str, BoolArray]:
+    """Boolean columns of the schedule traits that rules read."""
     return {"interleaved": numbers == SCHEDULE_INTERLEAVED, "is_1f1b": numbers == SCHEDULE_1F1B}
 
 
 def member_grid(members: Members, place: int) -> Grid:
-    """The grid of a member."""
+    """The grid of the member at `place`."""
     outer, inner, choices, space = (
         members.outers.columns,
         members.inner,
@@ -276,6 +290,6 @@ def member_grid(members: Members, place: int) -> Grid:
         ),
         first=space.first,
         last=space.last,
-        options=_options(space.options, modules),
+        options=_member_options(space.options, modules),
         order=space.orders[mesh["order"]],
     )

@@ -1,10 +1,11 @@
-"""Memory choices of a member: ZeRO stage and group, recompute, offload. Options are lists by key,
-shared by many members.
+"""Memory choices of members: ZeRO stage and sharding group, recompute, offload.
+
+Options are lists by key, shared by many members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -25,14 +26,15 @@ RECOMPUTES = {"none": 0, "selective": 1, "full": 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryColumns:
-    """Memory choices, with places in the space's values of shard and of recompute_layers; lists
-    hold the legal, distinct options by key.
+    """The legal, distinct memory choices of every outer, as lists shared by key.
+
+    Places refer to the space's values of shard and of recompute_layers.
 
     Args:
-        zero_key, redo_key: (outers,) which list applies.
-        stages: of each zero option, as the space has it: `choices.zero_stage` is what it means
-            where there is nothing to shard.
-        num_redos: of each list.
+        zero_key, redo_key: (outers,) number of the list that applies.
+        stages: stage of each ZeRO option in the space; `choices.zero_stage` is its effect if
+            nothing can be sharded.
+        num_redos: number of options in each recompute list.
     """
 
     choices: ChoiceArrays
@@ -49,43 +51,49 @@ def memory_choices(
     mesh: Mapping[str, IntArray],
     outer: Mapping[str, IntArray],
 ) -> tuple[MemoryColumns, IntArray, int]:
-    """The options, the place of each outer's first member, and how many raw members are legal.
+    """Memory choices of every outer, the first member of each outer, and the legal count.
 
     Args:
-        mesh, outer: columns of the meshes, and of the choices but for memory.
+        mesh, outer: columns of the meshes, and of the choices without memory.
     """
-    zeros, zero_sets, mesh_key = _zero_sets(problem, space, facts, mesh)
-    redos, redo_sets, r = _redo_sets(space, facts, outer["largest"])
-    z = mesh_key[outer["mesh"]]
-    offloads, means = len(space.of("offload")), dict(lone_stages(problem.runtime))
+    zero_options, zero_sets, mesh_key = _zero_sets(problem, space, facts, mesh)
+    redo_options, redo_sets, redo_key = _redo_sets(space, facts, outer["largest"])
+    zero_key = mesh_key[outer["mesh"]]
+    offloads, lone_meaning = len(space.of("offload")), dict(lone_stages(problem.runtime))
     num_redos = _counts([len(chosen) for chosen, _ in redo_sets])
-    distinct = _counts([len(chosen) for chosen, _ in zero_sets])[z] * num_redos[r] * offloads
+    distinct = (
+        _counts([len(chosen) for chosen, _ in zero_sets])[zero_key] * num_redos[redo_key] * offloads
+    )
     legal = (
-        _counts([count for _, count in zero_sets])[z]
-        * _counts([count for _, count in redo_sets])[r]
+        _counts([count for _, count in zero_sets])[zero_key]
+        * _counts([count for _, count in redo_sets])[redo_key]
         * offloads
         * outer["copies"]
     )
     choices = ChoiceArrays(
         zero_stage=np.array(
-            [*(s for s, _ in zeros), *(0 for _ in zeros), *(means.get(s, 0) for s, _ in zeros)],
+            [
+                *(s for s, _ in zero_options),
+                *(0 for _ in zero_options),
+                *(lone_meaning.get(s, 0) for s, _ in zero_options),
+            ],
             dtype=np.int64,
         ),
-        zero_shard=np.array([g for _, g in 3 * zeros], dtype=np.int64),
-        redo_mode=np.array([m for m, _, _ in redos], dtype=np.int64),
-        redo_layers=np.array([k for _, k, _ in redos], dtype=np.int64),
-        redo_modules=np.array([number for _, _, number in redos], dtype=np.int64),
+        zero_shard=np.array([g for _, g in 3 * zero_options], dtype=np.int64),
+        redo_mode=np.array([m for m, _, _ in redo_options], dtype=np.int64),
+        redo_layers=np.array([k for _, k, _ in redo_options], dtype=np.int64),
+        redo_modules=np.array([number for _, _, number in redo_options], dtype=np.int64),
         offload=np.array(space.of("offload"), dtype=np.int64),
         zero_lists=_lists([chosen for chosen, _ in zero_sets]),
         redo_lists=_lists([chosen for chosen, _ in redo_sets]),
     )
-    stages = np.array([s for s, _ in 3 * zeros], dtype=np.int64)
+    stages = np.array([s for s, _ in 3 * zero_options], dtype=np.int64)
     inner = MemoryColumns(
         choices=choices,
         stages=stages,
         num_redos=num_redos,
-        zero_key=z.astype(np.int64),
-        redo_key=r.astype(np.int64),
+        zero_key=zero_key.astype(np.int64),
+        redo_key=redo_key.astype(np.int64),
     )
     return inner, np.concatenate([[0], np.cumsum(distinct)]).astype(np.int64), int(legal.sum())
 
@@ -99,58 +107,63 @@ def zero_counts(
     zero_with_pipeline: int,
     lone: LoneStages,
 ) -> tuple[IntArray, IntArray]:
-    """(meshes,) numbers of distinct, and of legal, choices of ZeRO and its groups, as
-    `memory_choices` has them.
+    """(meshes,) numbers of distinct and of legal choices of ZeRO stage and sharding group.
+
+    The numbers are those of the lists of `memory_choices`.
 
     Args:
-        zero_stages: those that the runtime has.
-        lone: stages that mean something with one holder too (`GridFacts.lone_stages`).
+        zero_stages: stages that the runtime has.
+        lone: stages that have an effect with one holder too (`GridFacts.lone_stages`).
     """
-    holders, inner, sharded = (column[:, None] for column in _held(mesh, experts=experts))
+    holders, inner, sharded = (column[:, None] for column in _holder_counts(mesh, experts=experts))
     deepest = np.where(mesh["pp"] > 1, zero_with_pipeline, MAX_STAGE)
     sizes = np.array([int(size) for size in space.of("shard")], dtype=np.int64)
-    some = np.maximum(sizes, 1)
-    inside = (inner % some == 0) | (
-        (some % inner == 0) & (holders // inner % np.maximum(some // inner, 1) == 0)
+    group = np.maximum(sizes, 1)
+    is_run = (inner % group == 0) | (
+        (group % inner == 0) & (holders // inner % np.maximum(group // inner, 1) == 0)
     )
-    legal = (sizes == 0) | (inside & (holders % some == 0))
+    legal = (sizes == 0) | (is_run & (holders % group == 0))
     shards = legal & (sizes != 1) & ((holders > 1) | sharded)
     stages = [int(stage) for stage in space.of("zero")]
-    distinct, meant, means = np.zeros_like(deepest), dict[int, BoolArray](), dict(lone)
-    nothing = np.full(len(deepest), 0 in stages and 0 in zero_stages)
-    had = {stage: (deepest >= stage) & (stage in zero_stages) for stage in stages}
+    distinct, has_meaning, lone_meaning = np.zeros_like(deepest), dict[int, BoolArray](), dict(lone)
+    has_stage_0 = np.full(len(deepest), 0 in stages and 0 in zero_stages)
+    has_stage = {stage: (deepest >= stage) & (stage in zero_stages) for stage in stages}
     for stage in filter(None, stages):
-        whole, there = shards & ((sizes == 0) | (sizes == holders)), had[stage]
-        alone = legal & ~shards & (holders == 1) & (stage in means)
-        distinct += there * (shards & ~whole).sum(axis=1)
-        for one, some in ((stage, whole), (means.get(stage, 0), alone)):
-            meant[one] = meant.get(one, np.zeros(len(deepest), dtype=np.bool_)) | (
-                there & some.any(axis=1)
-            )
-        nothing |= there & (legal & ~shards & ~alone).any(axis=1)
-    for one, found in meant.items():
-        distinct += found if one else 0
-    deep = np.sum(
-        [had[stage] for stage in stages if stage], axis=0, dtype=np.int64
+        full_group, available = shards & ((sizes == 0) | (sizes == holders)), has_stage[stage]
+        one_holder = legal & ~shards & (holders == 1) & (stage in lone_meaning)
+        distinct += available * (shards & ~full_group).sum(axis=1)
+        for effective_stage, group in (
+            (stage, full_group),
+            (lone_meaning.get(stage, 0), one_holder),
+        ):
+            has_meaning[effective_stage] = has_meaning.get(
+                effective_stage, np.zeros(len(deepest), dtype=np.bool_)
+            ) | (available & group.any(axis=1))
+        has_stage_0 |= available & (legal & ~shards & ~one_holder).any(axis=1)
+    for effective_stage, is_present in has_meaning.items():
+        distinct += is_present if effective_stage else 0
+    num_stages = np.sum(
+        [has_stage[stage] for stage in stages if stage], axis=0, dtype=np.int64
     ) + np.zeros_like(deepest)
-    return distinct + nothing, deep * legal.sum(axis=1) + (0 in stages and 0 in zero_stages) * len(
-        sizes
-    )
+    return distinct + has_stage_0, num_stages * legal.sum(axis=1) + (
+        0 in stages and 0 in zero_stages
+    ) * len(sizes)
 
 
 def redo_counts(space: Space, facts: GridFacts, largest: IntArray) -> tuple[IntArray, IntArray]:
-    """(rows,) numbers of distinct, and of legal, choices of recompute for chunks of at most
-    `largest` layers.
-    """
+    """(rows,) numbers of distinct and of legal recompute choices, by the largest chunk's layers."""
     _, sets, key = _redo_sets(space, facts, largest)
     return _counts([len(chosen) for chosen, _ in sets])[key], _counts([count for _, count in sets])[
         key
     ]
 
 
-def _held(mesh: Mapping[str, IntArray], *, experts: bool) -> tuple[IntArray, IntArray, BoolArray]:
-    """(meshes,) holders of a state, those on the inner axis of cp and dp, and True where states
-    of experts have several.
+def _holder_counts(
+    mesh: Mapping[str, IntArray], *, experts: bool
+) -> tuple[IntArray, IntArray, BoolArray]:
+    """(meshes,) holders of a state, holders on the inner axis, True if expert states have several.
+
+    The inner axis is the one of cp and dp with the smaller stride.
     """
     edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
     return (
@@ -166,122 +179,122 @@ _Sets = list[tuple[list[int], int]]
 def _zero_sets(
     problem: Problem, space: Space, facts: GridFacts, mesh: Mapping[str, IntArray]
 ) -> tuple[list[tuple[int, int]], _Sets, IntArray]:
-    """(stage, place of a size) of ZeRO; the legal ones by kind of mesh; and each mesh's kind."""
-    zeros = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
-    edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
-    inner_axis = np.where(mesh["s_cp"] < mesh["s_dp"], mesh["cp"], mesh["dp"])
-    keys = {
-        "holders": mesh["cp"] * mesh["dp"],
-        "inner": inner_axis,
-        "sharded": (edp > 1) & (facts.experts > 0),
-        "pipelined": mesh["pp"] > 1,
-    }
-    kinds, key = distinct_rows({name: column.astype(np.int64) for name, column in keys.items()})
+    """ZeRO options (stage, place of group size), the legal ones by mesh kind, each mesh's kind."""
+    options = [(int(z), g) for z in space.of("zero") for g in range(len(space.of("shard")))]
+    columns = (*_holder_counts(mesh, experts=facts.experts > 0), mesh["pp"] > 1)
+    kinds, key = distinct_rows(
+        {str(number): column.astype(np.int64) for number, column in enumerate(columns)}
+    )
     sizes, runtime = tuple(int(size) for size in space.of("shard")), problem.runtime
-    deep = runtime.zero_with_pipeline
+    deepest_with_pipeline = runtime.zero_with_pipeline
     facts = replace(facts, lone_stages=lone_stages(problem.runtime))
     rows = zip(*(column.tolist() for column in kinds.values()), strict=True)
-    had = [tuple(s for s in runtime.zero_stages if s <= deepest) for deepest in (MAX_STAGE, deep)]
+    stages_by_pipeline = [
+        tuple(s for s in runtime.zero_stages if s <= deepest)
+        for deepest in (MAX_STAGE, deepest_with_pipeline)
+    ]
     sets = [
-        _zero_options(sizes, facts, tuple(zeros), had[int(pipelined)], rest)
+        _zero_options(sizes, facts, tuple(options), stages_by_pipeline[int(pipelined)], *rest)
         for *rest, pipelined in rows
     ]
-    return zeros, sets, key
+    return options, sets, key
 
 
 def _redo_sets(
     space: Space, facts: GridFacts, largest: IntArray
 ) -> tuple[list[tuple[int, int, int]], _Sets, IntArray]:
-    """(mode, place of a number of layers, set of modules) of recompute; the legal ones by the
-    largest chunk; and each row's place among these.
+    """Recompute options, the legal ones for each largest chunk size, and each row's size.
+
+    An option is (mode, place of a layer count, module set).
     """
     modes = [
         (RECOMPUTES[str(r)], k)
         for r in space.of("recompute")
         for k in range(len(space.of("recompute_layers")))
     ]
-    redos = [(*mode, number) for number in range(len(space.modules)) for mode in modes]
-    beside = space.beside_recompute
-    whole = np.array([beside[number] or mode == RECOMPUTES["none"] for mode, _, number in redos])
+    options = [(*mode, number) for number in range(len(space.modules)) for mode in modes]
+    with_recompute = space.beside_recompute
+    is_allowed = np.array(
+        [with_recompute[number] or mode == RECOMPUTES["none"] for mode, _, number in options]
+    )
     sizes, key = np.unique(largest, return_inverse=True)
     return (
-        redos,
-        [_redo_options(space, facts, redos, whole, int(x)) for x in sizes],
+        options,
+        [_redo_options(space, facts, options, is_allowed, int(x)) for x in sizes],
         key.reshape(-1),
     )
 
 
 def _counts(numbers: list[int]) -> IntArray:
+    """Integer array of the numbers."""
     return np.array(numbers, dtype=np.int64)
 
 
 def _lists(options: list[list[int]]) -> IntArray:
+    """Stack lists as rows of one array, padded with at least one -1."""
     width = max((len(o) for o in options), default=0) + 1
     return np.array([o + [-1] * (width - len(o)) for o in options], dtype=np.int64).reshape(
         -1, width
     )
 
 
+@lru_cache(maxsize=4096)
 def _zero_options(
     sizes: tuple[int, ...],
     facts: GridFacts,
     zeros: tuple[tuple[int, int], ...],
-    had: tuple[int, ...],
-    key: Iterable[int],
-) -> tuple[list[int], int]:
-    """Legal, distinct zero options of meshes with this key, and how many are legal; see `_form`.
-
-    Args:
-        sizes: of sharding groups.
-        zeros: (stage, place of a size).
-        had: stages that the runtime has there.
-    """
-    return _known_zero_options(sizes, facts, zeros, had, *key)
-
-
-@lru_cache(maxsize=4096)
-def _known_zero_options(
-    sizes: tuple[int, ...],
-    facts: GridFacts,
-    zeros: tuple[tuple[int, int], ...],
-    had: tuple[int, ...],
+    available_stages: tuple[int, ...],
     holders: int,
     inner_axis: int,
     experts_sharded: int,
 ) -> tuple[list[int], int]:
+    """Places of the legal, distinct ZeRO options of a kind of mesh, and the number of legal ones.
+
+    Places are offset by `_price_list`.
+
+    Args:
+        sizes: sizes of sharding groups.
+        zeros: (stage, place of a size) of each option.
+        available_stages: stages that the runtime has for this kind of mesh.
+        holders, inner_axis: numbers of holders of a state, and of those on the inner axis.
+        experts_sharded: 1 if states of experts have several holders.
+    """
     stages, shards = np.array([(stage, sizes[place]) for stage, place in zeros], dtype=np.int64).T
-    kept = legal_rows(
+    is_legal = legal_rows(
         {"zero": stages, "shard": shards, "cp": inner_axis, "dp": holders // inner_axis}, facts
     )
-    kept &= np.isin(stages, had)
-    means = dict(facts.lone_stages)
+    is_legal &= np.isin(stages, available_stages)
+    lone_meaning = dict(facts.lone_stages)
 
     def meaning(stage: int, shard: int) -> tuple[int, int] | None:
+        """Effective (stage, group size) of a ZeRO choice; None if the group is illegal."""
         if stage and not shard_is_legal(shard, holders=holders, inner=inner_axis):
             return None
-        whole = 0 if shard in (0, holders) else shard
+        group = 0 if shard in (0, holders) else shard
         if not stage or (shard != 1 and (holders > 1 or experts_sharded)):
-            return (stage, whole) if stage else (0, 0)
-        return means.get(stage, 0) if holders == 1 else 0, 0
+            return (stage, group) if stage else (0, 0)
+        return lone_meaning.get(stage, 0) if holders == 1 else 0, 0
 
     meanings = [
         meaning(stage, shard) for stage, shard in zip(stages.tolist(), shards.tolist(), strict=True)
     ]
-    chosen, legal = _distinct(kept, meanings)
-    return [place + len(zeros) * _form(zeros[place][0], meanings[place]) for place in chosen], legal
+    distinct_places, num_legal = _distinct(is_legal, meanings)
+    return [
+        place + len(zeros) * _price_list(zeros[place][0], meanings[place])
+        for place in distinct_places
+    ], num_legal
 
 
-def _form(stage: int, meaning: tuple[int, int] | None) -> int:
-    """Place of the list of options that prices a stage with this meaning: its own, no ZeRO, or
-    the meaning alone.
-    """
-    meant = 0 if meaning is None else meaning[0]
-    return 0 if meant == stage else 2 if meant else 1
+def _price_list(stage: int, meaning: tuple[int, int] | None) -> int:
+    """Option list that prices a ZeRO stage: 0 = as the stage, 1 = no ZeRO, 2 = its effect."""
+    effective_stage = 0 if meaning is None else meaning[0]
+    return 0 if effective_stage == stage else 2 if effective_stage else 1
 
 
 def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tuple[list[int], int]:
-    """The first of the kept options with each meaning, and the number of kept options; an option
-    without meaning is not kept.
+    """Places of the first kept option of each meaning, and the number of kept options.
+
+    An option without meaning is not kept.
     """
     legal = [
         (meanings[place], place)
@@ -293,8 +306,9 @@ def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tu
 
 @lru_cache(maxsize=4096)
 def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
-    """True where a sharding group of `shard` holders is a run of consecutive holders: it divides
-    the inner of dp and cp, or covers it and divides the outer.
+    """True if a sharding group of `shard` holders is a run of consecutive holders.
+
+    The size divides the inner of dp and cp, or is a multiple of it and divides the outer.
     """
     return (
         shard == 0
@@ -304,9 +318,7 @@ def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
 
 
 def legal_shards(rows: Rows, wanted: IntArray) -> IntArray:
-    """(n,) members of a sharding group on each mesh: `wanted`, or all holders where that is 0 or
-    not legal.
-    """
+    """(n,) sharding group size on each mesh: `wanted` if legal, else all holders."""
     holders = rows["cp"] * rows["dp"]
     inner = np.where(rows["s_cp"] < rows["s_dp"], rows["cp"], rows["dp"])
     cases = zip(wanted.tolist(), holders.tolist(), inner.tolist(), strict=True)
@@ -317,22 +329,23 @@ def legal_shards(rows: Rows, wanted: IntArray) -> IntArray:
 def _redo_options(
     space: Space,
     facts: GridFacts,
-    redos: list[tuple[int, int, int]],
-    beside: BoolArray,
+    options: list[tuple[int, int, int]],
+    is_allowed: BoolArray,
     largest: int,
 ) -> tuple[list[int], int]:
-    """Legal, distinct recompute options of chunks with at most `largest` layers, and how many are
-    legal.
+    """Places of the legal, distinct recompute options for a chunk size, and the legal number.
 
     Args:
-        beside: (redos,) whether its set of modules goes with its recompute
+        options: (mode, place of a layer count, module set) of each option.
+        is_allowed: (options,) True if its module set may be combined with its recompute mode
             (`Space.beside_recompute`).
+        largest: layers of the largest chunk.
     """
     counts = space.of("recompute_layers")
     modes, layers, modules = np.array(
-        [(mode, counts[place], number) for mode, place, number in redos], dtype=np.int64
+        [(mode, counts[place], number) for mode, place, number in options], dtype=np.int64
     ).T
-    kept = legal_rows(
+    is_legal = legal_rows(
         {
             "recompute": np.array(list(RECOMPUTES))[modes],
             "recompute_layers": layers,
@@ -340,9 +353,9 @@ def _redo_options(
         },
         facts,
     )
-    kept &= beside
+    is_legal &= is_allowed
     return _distinct(
-        kept,
+        is_legal,
         list(
             zip(
                 modes.tolist(),

@@ -1,6 +1,4 @@
-"""Options that a search tries without being asked, and sets of modules to recompute, from the
-cheapest on.
-"""
+"""Runtime options that a search tries by default, and the ladder of recomputed module sets."""
 
 from __future__ import annotations
 
@@ -28,105 +26,119 @@ passes over memory; the up projections of latent attention make the most bytes o
 whole feed-forwards repeat most of the layer, those of few tokens first.
 """
 NOTHING: Final[tuple[Options, ...]] = ((),)
-"""One set: what the runtime does by itself."""
+"""The runtime's own set of recomputed modules alone."""
 
 
 def module_ladder(problem: Problem) -> tuple[Options, ...]:
-    """The runtime's own set of recomputed modules, then sets with one more option of LADDER each
-    that changes anything for the model.
+    """Sets of recomputed modules, from the runtime's own, each with one more option of LADDER.
 
-    Of a model without experts or latent attention under Megatron-Core: nothing, norms, norms and
-    feed-forwards.
+    Only options that change something for the model are added. For a model without experts or
+    latent attention under Megatron-Core: nothing, norms, norms and feed-forwards.
     """
-    found: list[Options] = [()]
-    offers = offered_values(problem.runtime)
+    sets: list[Options] = [()]
+    offered = offered_values(problem.runtime)
     for option in LADDER:
-        if "on" not in offers.get(option, ()):
+        if "on" not in offered.get(option, ()):
             continue
-        more = ordered((*found[-1], (option, "on")))
+        extended_set = ordered((*sets[-1], (option, "on")))
         try:
-            new = _redone(under(problem, more))
+            recomputed = _recomputed_by_block(under(problem, extended_set))
         except RuntimeModelError:
             continue
-        if new != _redone(under(problem, found[-1])):
-            found.append(more)
-    return tuple(found)
+        if recomputed != _recomputed_by_block(under(problem, sets[-1])):
+            sets.append(extended_set)
+    return tuple(sets)
 
 
 def searched_options(problem: Problem) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Options of the runtime whose values are all searched (`Option.searched`), each with the
-    runtime's own value first.
+    """Runtime options that a search varies by default; the runtime's own value is first.
 
-    Not those that are set with its name, as in ``megatron-core dispatcher=flex``, nor what means
-    nothing to a model without experts.
+    Options that the user set after the runtime's name, as in ``megatron-core dispatcher=flex``, and
+    expert options of a model without experts are left out.
     """
-    present, chosen = dict(problem.runtime.own), dict(problem.runtime.options)
+    runtime_values, chosen = dict(problem.runtime.own), dict(problem.runtime.options)
     experts = has_experts(problem.model)
-    found = []
+    options = []
     for name, offered in offered_values(problem.runtime).items():
         option = BY_NAME[name]
         tried = [value for value in option.searched if value in offered]
         if (
             name in chosen
-            or present[name] not in tried
+            or runtime_values[name] not in tried
             or len(tried) < 2
             or (name in OF_EXPERTS and not experts)
         ):
             continue
-        found.append((name, (present[name], *(value for value in tried if value != present[name]))))
-    return tuple(found)
+        options.append(
+            (
+                name,
+                (
+                    runtime_values[name],
+                    *(value for value in tried if value != runtime_values[name]),
+                ),
+            )
+        )
+    return tuple(options)
 
 
-def turns_on(modules: Options, own: Mapping[str, str]) -> bool:
-    """True if a set of modules recomputes more than the runtime's own values `own`."""
-    return any(value == "on" and own.get(name) != "on" for name, value in modules)
+def turns_on(modules: Options, runtime_values: Mapping[str, str]) -> bool:
+    """True if a module set recomputes a module that the runtime by itself does not."""
+    return any(value == "on" and runtime_values.get(name) != "on" for name, value in modules)
 
 
 def without_modules(
-    sets: Iterable[Options], name: str, values: Collection[str], *, own: Mapping[str, str]
+    sets: Iterable[Options],
+    name: str,
+    values: Collection[str],
+    *,
+    runtime_values: Mapping[str, str],
 ) -> tuple[Options, ...]:
-    """The sets of modules without those that have an option of LADDER at one of these values."""
-    return tuple(chosen for chosen in sets if dict(chosen).get(name, own.get(name)) not in values)
+    """The module sets in which option `name` has none of the given values."""
+    return tuple(
+        module_set
+        for module_set in sets
+        if dict(module_set).get(name, runtime_values.get(name)) not in values
+    )
 
 
 def pinned_modules(
-    sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, own: Mapping[str, str]
+    sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, runtime_values: Mapping[str, str]
 ) -> tuple[Options, ...]:
-    """The sets of modules with the pinned values of options of LADDER, the fewest modules first.
+    """The module sets that have the pinned values of LADDER options, the fewest modules first.
 
-    Of each combination of pinned values: the sets that have it; where none has, those that have all
-    its modules that any set has, with the pinned options at its values.
+    For each combination of pinned values: the sets that have it. If none has it: the sets that have
+    all its modules that any set has, with the pinned options at its values.
     """
     names = list(dict(ordered((name, "") for name in pins)))
-    known = tuple(sets)
-    switched = {name for chosen in known for name, value in chosen if value == "on"}
-    found: dict[Options, None] = {}
+    module_sets = tuple(sets)
+    options_on = {name for module_set in module_sets for name, value in module_set if value == "on"}
+    result: dict[Options, None] = {}
     for values in itertools.product(
         *(sorted(pins[name], key=lambda value: value == "on") for name in names)
     ):
         pinned = dict(zip(names, values, strict=True))
-        full = [{**own, **dict(chosen)} for chosen in known]
-        same = [
-            chosen
-            for chosen, has in zip(known, full, strict=True)
-            if all(has.get(name) == value for name, value in pinned.items())
+        with_defaults = [{**runtime_values, **dict(module_set)} for module_set in module_sets]
+        matching = [
+            module_set
+            for module_set, all_values in zip(module_sets, with_defaults, strict=True)
+            if all(all_values.get(name) == value for name, value in pinned.items())
         ]
-        needed = {name for name, value in pinned.items() if value == "on" and name in switched}
-        more = [
-            {**dict(chosen), **pinned}
-            for chosen, has in zip(known, full, strict=True)
-            if all(has[name] == "on" for name in needed)
+        needed = {name for name, value in pinned.items() if value == "on" and name in options_on}
+        extended_sets = [
+            {**dict(module_set), **pinned}
+            for module_set, all_values in zip(module_sets, with_defaults, strict=True)
+            if all(all_values[name] == "on" for name in needed)
         ]
-        # What is the runtime's own is not set.
-        opened = [
-            ordered(pair for pair in chosen.items() if own.get(pair[0]) != pair[1])
-            for chosen in more
+        # Values that are the runtime's own are not set.
+        without_defaults = [
+            ordered(pair for pair in module_set.items() if runtime_values.get(pair[0]) != pair[1])
+            for module_set in extended_sets
         ]
-        found |= dict.fromkeys(same or opened)
-    return tuple(found)
+        result |= dict.fromkeys(matching or without_defaults)
+    return tuple(result)
 
 
-def _redone(problem: Problem) -> tuple[frozenset[str], ...]:
+def _recomputed_by_block(problem: Problem) -> tuple[frozenset[str], ...]:
     """Recomputed operators of each block."""
     return tuple(
         recomputed_operators(block.operators, problem.runtime).again
