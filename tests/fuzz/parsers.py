@@ -40,7 +40,7 @@ from shardwright.model.catalog.models_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.trained_parameters import trained
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
-from shardwright.runtime.launch_arguments import options_of, parse_arguments
+from shardwright.runtime.launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.declared_space import Space, restricted, standard_space
 from shardwright.serving.traffic.draw_requests import draw_requests
@@ -384,7 +384,7 @@ def _launch_file(suffix: str, text: str) -> object:
 
 def _launch(text: str) -> object:
     """The arguments of a launch script, up to the options and the cells that they say."""
-    options_of(load_runtime("megatron-core"), parse_arguments(text))
+    options_from_arguments(load_runtime("megatron-core"), parse_arguments(text))
     empty = Measurement(
         line=2,
         source_id="s",

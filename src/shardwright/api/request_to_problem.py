@@ -26,7 +26,7 @@ from shardwright.runtime.runtime_registry import (
     VENDORS,
     default_runtime,
     load_runtime,
-    written_options,
+    options_in_text,
 )
 from shardwright.search.grid.members.declared_space import (
     Space,
@@ -129,7 +129,7 @@ def _runtime_on(cluster: Cluster, text: str) -> Runtime:
         kernels=frozenset.intersection(*have),
         called=fewest.name,
         vendors=vendors,
-        said=written_options(text),
+        written=options_in_text(text),
     )
 
 
@@ -332,7 +332,7 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     return requested(
         on_all_devices(space) if request.use_all else space,
         problem,
-        said=written_options(request.runtime),
+        said=options_in_text(request.runtime),
         pins=dict(request.pins),
         excludes=dict(request.excludes),
     )

@@ -1,5 +1,6 @@
-"""A training framework's version as the planner sees it: booleans, enumerations and sizes, each
-with a link to its source. No fitted number.
+"""Description of a training framework's version: switches, enumerations and sizes with sources.
+
+The planner's cost model reads these fields. None of the numbers is fitted.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ class TpOverlap(StrEnum):
 
 
 class ElementKernels(StrEnum):
-    """Fusion of element-wise kernels: one pass for a chain of operators, a compiler's fusion, or
-    one pass each.
-    """
+    """Fusion of element-wise kernels: hand-fused, fused by a compiler, or one kernel each."""
 
     FUSED = "fused"
     COMPILED = "compiled"
@@ -46,8 +45,10 @@ class AttentionKernel(StrEnum):
 
 
 class SelectiveRecompute(StrEnum):
-    """Operators that `recompute=selective` runs again: the attention core; all but every second
-    GEMM and the attention core; or all except `Runtime.kept_outputs`.
+    """Operators of a layer that ``recompute=selective`` runs again in the backward pass.
+
+    CORE: the attention core. OPERATORS: all but every second GEMM and the attention core. NAMED:
+    all except `Runtime.kept_outputs`.
     """
 
     CORE = "core"
@@ -56,9 +57,11 @@ class SelectiveRecompute(StrEnum):
 
 
 class ExpertDispatch(StrEnum):
-    """Transport of tokens to their experts: one copy for each chosen expert, one for each device
-    (and each node on the way) that holds a chosen expert, or all tokens to all devices that share
-    experts.
+    """Transport of tokens to their experts.
+
+    GATHERED: all tokens go to all devices that share experts. ALL_TO_ALL: one copy for each chosen
+    expert. DEDUPLICATED: one copy for each device (and each node on the way) that holds a chosen
+    expert.
     """
 
     GATHERED = "all-gather"
@@ -67,8 +70,10 @@ class ExpertDispatch(StrEnum):
 
 
 class Capture(StrEnum):
-    """Part of an iteration that captured graphs replay without the host: none, routers, state-space
-    mixers, these and attention, all but the experts, or the whole iteration.
+    """Part of a training iteration that captured CUDA graphs replay without the host.
+
+    Nothing; routers; state-space mixers; these and attention; all but the experts; or the whole
+    iteration.
     """
 
     NONE = "none"
@@ -80,14 +85,13 @@ class Capture(StrEnum):
 
 
 class LinearLoss(StrEnum):
-    """Fusion of the head's matrix multiplication and the loss over parts of a microbatch's tokens,
-    so that the logits of all tokens never exist at once.
+    """Fusion of the head's matrix multiplication with the loss, over parts of the tokens.
 
-    NONE: not fused. LIGER: each part's gradient replaces its logits at once, and a part is so small
-    that its logits take about as much as the hidden states of all tokens
-    (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are computed again
-    in backward. CHUNKED: eight parts under autograd, which keeps the loss's inputs of each for
-    backward. PARTS: eight parts, each with its backward at once.
+    The logits of all tokens then never exist at once. NONE: not fused. LIGER: each part's gradient
+    replaces its logits at once, and a part is so small that its logits take about as much memory as
+    the hidden states of all tokens (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's
+    registers, and are computed again in backward. CHUNKED: eight parts under autograd, which keeps
+    the loss's inputs of each part for backward. PARTS: eight parts, each with its backward at once.
     """
 
     NONE = "none"
@@ -98,12 +102,12 @@ class LinearLoss(StrEnum):
 
 
 class Scaling(StrEnum):
-    """Granularity of the scales of 8-bit operands, and the time at which they are known.
+    """Elements of an 8-bit operand that share one scale, and when the scale is known.
 
     DELAYED: the tensor, from the magnitudes of earlier steps. CURRENT: the tensor, from its own
-    magnitude. ROWWISE: each row, of each product's own direction. MX: 32 elements (OCP
-    microscaling). BLOCKWISE: 128 elements, of weights 128 x 128 (DeepSeek-V3). Products in 4 bits
-    have NVFP4's: 16 elements and the tensor.
+    magnitude. ROWWISE: each row, of each GEMM's own direction. MX: 32 elements (OCP microscaling).
+    BLOCKWISE: 128 elements, of weights 128 x 128 (DeepSeek-V3). GEMMs in 4 bits have NVFP4's
+    scales: one for 16 elements and one for the tensor.
     """
 
     DELAYED = "delayed"
@@ -114,8 +118,9 @@ class Scaling(StrEnum):
 
 
 class ScaleGroup(StrEnum):
-    """Devices over which delayed scaling reduces magnitudes after each pass of a chunk: none; a
-    stage's tensor- and context-parallel members; all of a stage's devices.
+    """Devices over which delayed scaling reduces magnitudes after each pass of a chunk.
+
+    None; a stage's tensor- and context-parallel ranks; or all of a stage's devices.
     """
 
     NONE = "none"
@@ -124,9 +129,11 @@ class ScaleGroup(StrEnum):
 
 
 class KeptOutput(StrEnum):
-    """A layer's tensor that a policy keeps by name: its input; queries, keys and values at the
-    core's input; the core's output; the output of the projection behind it; those of the matrix
-    multiplications before and behind an activation.
+    """A layer's tensor that a rematerialisation policy keeps by name.
+
+    INPUT: the layer's input. QKV: queries, keys and values at the attention core's input. CORE: the
+    core's output. PROJ: the output of the projection after the core. UP and DOWN: the outputs of
+    the GEMMs before and after an activation.
     """
 
     INPUT = "input"
@@ -138,8 +145,9 @@ class KeptOutput(StrEnum):
 
 
 class FullRecompute(StrEnum):
-    """Part of a layer that `recompute=full` runs again: the whole layer, or all but its last GEMM
-    (a checkpoint that stops early).
+    """Part of a layer that ``recompute=full`` runs again.
+
+    WHOLE: the whole layer. STOPS_EARLY: all but its last GEMM (a checkpoint that stops early).
     """
 
     WHOLE = "whole"
@@ -165,15 +173,15 @@ class Fact:
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
-"""(option, value) of each that is set, in the order of the vocabulary (`options.OPTIONS`)."""
+"""(option, value) pairs in the order of the vocabulary (`runtime_options.OPTIONS`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A value of an option that a framework can run.
+    """A value of an option that a framework can run, with its launch flag and changed fields.
 
     Args:
-        option, value: words of the vocabulary (`options.OPTIONS`).
+        option, value: words of the vocabulary (`runtime_options.OPTIONS`).
         flag: the flag of a launch script that sets it; empty = the flag's absence.
         values: fields of `Runtime` that it changes.
         facts: sources of these values.
@@ -190,20 +198,21 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A framework and version as the planner sees it.
+    """Facts of a training framework's version that the cost model and searches read.
 
     Args:
         name: catalog name, ``megatron-core-0.12``. framework, version, released (ISO month).
-        vendors: whose accelerators it, or a port of it, runs on.
-        gradient_dtype: in which gradients accumulate;
-        main_grad_copy: kept beside the parameter's own gradient.
-        zero_stages: ZeRO stages it can run;
-        zero_with_pipeline: the highest with pp > 1.
+        vendors: vendors whose accelerators the framework, or a port of it, runs on.
+        gradient_dtype: dtype in which gradients accumulate;
+        main_grad_copy: that copy is kept beside the parameter's own gradient.
+        zero_stages: ZeRO stages that the framework can run;
+        zero_with_pipeline: the highest ZeRO stage with pp > 1.
         hybrid_sharding: shard group smaller than dp.
-        schedules: names it can run.
+        schedules: names of the pipeline schedules that the framework can run.
         sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: what it
         has.
-        overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own.
+        overlap_grad_reduce, overlap_param_gather, overlap_p2p: the communication runs on a CUDA
+            stream of its own, beside compute.
         plain_p2p_blocks: but a rank of one chunk computes nothing while it sends or receives
             (`blocks_sends`).
         bucket_bytes: gradients a bucket; 0 = one bucket a layer.
@@ -242,7 +251,7 @@ class Runtime:
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
         allocator_reserve_percent: least share that the caching allocator holds beyond what is
             allocated.
-        default_recompute: what this release does when nothing is said.
+        default_recompute: recompute of this release where no option sets it.
         activation_offload: all that some layers keep can wait in host memory, without a pipeline
             and without recompute.
         selective_recompute: see SelectiveRecompute.
@@ -326,9 +335,9 @@ class Runtime:
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
         facts: a link for every field.
         offers: options that the framework has.
-        own: its value of each.
-        options: those that are set otherwise.
-        base: the name without options.
+
+        options: (option, value) of the options that are set to another value.
+        base: the runtime's name without options.
     """
 
     name: str
@@ -438,9 +447,9 @@ class Runtime:
 
     @property
     def reads_routing(self) -> bool:
-        """True if the host waits for the number of tokens of each expert.
+        """True if the host waits for the device to report the number of tokens of each expert.
 
-        It does not where that number is fixed, nor where a graph holds the iteration.
+        The host does not wait where that number is fixed, nor where a graph holds the iteration.
         """
         return (
             self.routing_on_host
@@ -449,9 +458,7 @@ class Runtime:
         )
 
     def blocks_sends(self, chunks: int) -> bool:
-        """True if a rank with `chunks` pipeline chunks computes nothing while it sends to another
-        rank.
-        """
+        """True if a pipeline rank with `chunks` chunks computes nothing while it sends."""
         return not self.overlap_p2p or (self.plain_p2p_blocks and chunks == 1)
 
     def __hash__(self) -> int:

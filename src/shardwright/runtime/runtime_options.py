@@ -1,10 +1,9 @@
-"""Options of training frameworks, one vocabulary for all; each value with its flag and the facts
-that it changes.
+"""Vocabulary of options of all training frameworks, and functions that set them on a runtime.
 
-A framework offers the options that it has, and its version's value of each is the default. A
-runtime is then a framework's version and options, as text ``megatron-core-0.12 tp_overlap=dgrad
-loss=te``. An option changes fields of `Runtime` that mechanisms of the model read, never a number
-of its own.
+Each value of an option has the launch flag that sets it and the facts that it changes. A framework
+offers some of the options; the version's own value of each is the default. A runtime is then a
+framework's version and options, written as ``megatron-core-0.12 tp_overlap=dgrad loss=te``. An
+option changes fields of `Runtime` that the cost model reads, never a number of its own.
 """
 
 from __future__ import annotations
@@ -25,20 +24,18 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of the vocabulary.
+    """An option of the vocabulary: its name, values and rules for search and devices.
 
     Args:
         about: the decision that the option takes.
-        values: word -> its meaning.
-        numerics: it changes the results of computation, not only the speed: a search never chooses
-            it by itself.
-        searched: values that a search tries by itself, where a runtime has them: their time and
-            their
+        values: value -> its meaning.
+        numerics: the option changes the results of computation, not only the speed; a search never
+            chooses it by itself.
+        searched: values that a search tries by itself, where a runtime has them. Their time and
             memory are both priced, and none is better in every plan.
-        along: axes of a grid; a plan that cuts nothing along these axes does not depend on the
+        along: axes of a grid; a plan that splits nothing along these axes does not depend on the
             option; empty = every plan does.
-        of_device: its values are kernels by the names that devices have for them; not every device
-            has all.
+        of_device: the values are kernels, named as devices name them; not every device has all.
         vendors: value -> vendors whose accelerators run it, for values of some vendors alone; a
             user's own accelerator may run any.
     """
@@ -56,7 +53,7 @@ class Option:
 def _switch(
     name: str, about: str, *, numerics: bool = False, vendors: frozenset[str] = frozenset()
 ) -> Option:
-    """An option with the values on and off.
+    """Make an option with the values on and off.
 
     Args:
         vendors: vendors whose accelerators can have it on, where not all can.
@@ -68,11 +65,13 @@ def _switch(
 
 
 NVIDIA: Final = frozenset({"NVIDIA"})
-"""CUDA's own: userbuffers of Transformer Engine, DeepEP and HybridEP, cuDNN, and what CUDA_
-variables set."""
+"""Vendors with CUDA-only features: userbuffers of Transformer Engine, DeepEP, HybridEP, cuDNN, and
+CUDA_ environment variables.
+"""
 CUDA_AND_ROCM: Final = frozenset({"NVIDIA", "AMD"})
-"""What is compiled for CUDA and for ROCm: Transformer Engine's Triton kernels, and collectives that
-MSCCL runs."""
+"""Vendors of features compiled for CUDA and ROCm: Transformer Engine's Triton kernels, and
+collectives that MSCCL runs.
+"""
 OPTIONS: Final = (
     Option(
         name="transformer",
@@ -340,22 +339,24 @@ OF_EXPERTS: Final = frozenset(
         *("permute_fusion", "recompute_moe_act", "recompute_shared", "recompute_moe"),
     }
 )
-"""Options that say nothing of a model without experts."""
+"""Options that have no effect on a model without experts."""
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 
 
-def offered(
+def option_offer(
     option: str,
     value: str,
     flag: str,
     *statements: Statement,
     needs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Offer:
-    """An offer of `option` at `value`, set by `flag`, with the facts of `statements`.
+    """Describe one value of an option, with its launch flag and the runtime fields it changes.
 
     Args:
-        needs: values of other options, of those that the framework has, without which it refuses
-            this one.
+        option, value: of the vocabulary `OPTIONS`.
+        flag: the launch flag that sets the value.
+        statements: the fields of `Runtime` that the value changes, with their sources.
+        needs: {other option: values} without which the framework refuses this value.
 
     Raises:
         ValueError: no such option or value, or a field is stated twice (a mistake in a runtime
@@ -377,7 +378,7 @@ def offered(
 
 
 def default_options(runtime: Runtime) -> Options:
-    """(option, value) of each option that a framework's version offers, at its default.
+    """Options of a framework's version at their defaults, as (option, value) pairs.
 
     Raises:
         ValueError: the version's fields match no value of an option, or several (a mistake in a
@@ -400,7 +401,7 @@ def default_options(runtime: Runtime) -> Options:
 
 
 def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
-    """Values of each option that `runtime` offers, in the order of the vocabulary."""
+    """Values of each option that `runtime` can run, in the order of the vocabulary."""
     names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
     return {
         name: tuple(offer.value for offer in runtime.offers if offer.option == name)
@@ -414,10 +415,11 @@ def restrict_to_devices(
     kernels: frozenset[str],
     called: str,
     vendors: Mapping[str, str],
-    said: Mapping[str, str] = MappingProxyType({}),
+    written: Mapping[str, str] = MappingProxyType({}),
 ) -> Runtime:
-    """`runtime` without the offers that its devices do not support; the same object where they
-    support all.
+    """Remove the option values that the cluster's devices cannot run from `runtime`.
+
+    Returns the same object where the devices support every value.
 
     A default that the devices do not support is replaced by the value before it in the vocabulary.
 
@@ -425,7 +427,7 @@ def restrict_to_devices(
         kernels: names of the kernels that every device has.
         called: name of a device with the fewest kernels.
         vendors: vendors of the devices, where known -> name of a device of each.
-        said: options that the user wrote, with those that equal the defaults.
+        written: options that the user wrote, including those that equal the defaults.
 
     Raises:
         RuntimeModelError: a written option, or one set on the runtime, is not supported.
@@ -438,7 +440,7 @@ def restrict_to_devices(
     if not unsupported:
         return runtime
     for offer in unsupported:
-        if offer.value in (dict(runtime.options).get(offer.option), said.get(offer.option)):
+        if offer.value in (dict(runtime.options).get(offer.option), written.get(offer.option)):
             alternatives = " or ".join(
                 f"{o.option}={o.value}"
                 for o in runtime.offers
@@ -466,7 +468,7 @@ def restrict_to_devices(
 
 
 def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection[str]) -> bool:
-    """True if the devices have the offer's kernels and are of its vendors."""
+    """True if the devices have the offer's kernel and are of a vendor that runs the offer."""
     option = BY_NAME[offer.option]
     if option.of_device and offer.value not in kernels:
         return False
@@ -474,7 +476,10 @@ def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection
 
 
 def _with_supported_defaults(runtime: Runtime, unsupported: Iterable[Offer]) -> Runtime:
-    """`runtime` with other defaults in place of those that its devices do not support."""
+    """Replace each default option value that the devices cannot run by a supported one.
+
+    The replacement is the value before it in the vocabulary.
+    """
     defaults, facts = dict(runtime.own), {fact.field: fact for fact in runtime.facts}
     values: dict[str, object] = {}
     set_here = dict(runtime.options)
@@ -511,18 +516,19 @@ def _with_supported_defaults(runtime: Runtime, unsupported: Iterable[Offer]) -> 
     )
 
 
-def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
-    """Pairs of an option and any value, in the order of the vocabulary."""
+def in_vocabulary_order(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
+    """Sort (option, any value) pairs into the order of the vocabulary."""
     return tuple(sorted(options, key=lambda pair: _PLACE[pair[0]]))
 
 
-def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
-    """`runtime` with options set, on top of those already set; its name lists those that differ
-    from the defaults.
+def runtime_with_options(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
+    """Set options on a runtime; its name then lists the options that differ from the defaults.
+
+    Options that were set before stay, unless `written` sets them too.
 
     Raises:
-        RuntimeModelError: an unknown option, one that its framework does not offer, a value that it
-            does not; one option twice; or two that contradict each other.
+        RuntimeModelError: an unknown option; an option or a value that the framework does not
+            offer; an option set twice; or two options that contradict each other.
     """
     offers_chosen: dict[str, Offer] = {}
     for name, value in written:
@@ -531,11 +537,11 @@ def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
                 f"option {name} is set twice",
                 hint=f"{name}={offers_chosen[name].value} or {name}={value}",
             )
-        offers_chosen[name] = _offer(runtime, name, value)
+        offers_chosen[name] = _find_offer(runtime, name, value)
     present = {**dict(runtime.own), **dict(runtime.options)}
     changes = [
         offers_chosen[name]
-        for name, _ in ordered((name, "") for name in offers_chosen)
+        for name, _ in in_vocabulary_order((name, "") for name in offers_chosen)
         if present.get(name) != offers_chosen[name].value
     ]
     if not changes:
@@ -553,7 +559,7 @@ def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
         fact.field: fact for offer in changes for fact in offer.facts
     }
     merged = {**dict(runtime.options), **{offer.option: offer.value for offer in changes}}
-    options = ordered(pair for pair in merged.items() if pair not in runtime.own)
+    options = in_vocabulary_order(pair for pair in merged.items() if pair not in runtime.own)
     base = runtime.base or runtime.name
     _require_together(runtime, {**dict(runtime.own), **merged})
     name = " ".join([base, *(f"{option}={value}" for option, value in options)])
@@ -568,7 +574,7 @@ def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
 
 
 def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
-    """Raise RuntimeModelError if an option is set that needs another value of a second option."""
+    """Raise RuntimeModelError if a set option needs another value of a second option."""
     for offer in runtime.offers:
         if present.get(offer.option) != offer.value:
             continue
@@ -581,8 +587,8 @@ def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
                 )
 
 
-def _offer(runtime: Runtime, name: str, value: str) -> Offer:
-    """The offer of `runtime` for an option at a value; RuntimeModelError where there is none."""
+def _find_offer(runtime: Runtime, name: str, value: str) -> Offer:
+    """Find the runtime's offer of an option at a value; RuntimeModelError where it has none."""
     offers = {offer.value: offer for offer in runtime.offers if offer.option == name}
     if name not in BY_NAME:
         raise RuntimeModelError(

@@ -19,7 +19,7 @@ from shardwright.errors import DataError, UsageError
 from shardwright.hardware.changed_cluster import keep_free
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
-from shardwright.runtime.runtime_registry import written_options
+from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.unsearched_options import unsearched
 from shardwright.search.mixed.bounds.cost_bound import cell_holds
@@ -114,7 +114,7 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
         stop=None,
         memory=request.search_memory,
     )
-    space, said = space_alone(problem, task)[1], written_options(request.runtime)
+    space, said = space_alone(problem, task)[1], options_in_text(request.runtime)
     return unsearched(
         problem, space, answer.strategy, step_time_s=answer.step_time_s, capacity=None, decided=said
     )
@@ -132,7 +132,7 @@ def choices_for(request: Request, problem: Problem) -> Choices:
         pipelines=not why_alone(problem),
         experts=has_experts(problem),
     )
-    return replace(found, said=tuple(sorted(written_options(request.runtime))))
+    return replace(found, said=tuple(sorted(options_in_text(request.runtime))))
 
 
 def goal_of(request: Request) -> Goal:

@@ -1,5 +1,7 @@
-"""A serving engine's version as the simulator sees it: booleans, enumerations and sizes, each with
-a link to its source. No fitted number.
+"""Description of a serving engine's version: scheduler, cache, graph and kernel settings.
+
+The serving simulator reads these switches, enumerations and sizes; each has a link to its source.
+None of the numbers is fitted.
 """
 
 from __future__ import annotations
@@ -8,8 +10,7 @@ from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.automatic_settings import (
-    AllReduceKind,
-    AllReduceLimit,
+    AllReduceRange,
     BackendChoice,
     Captures,
     Estimate,
@@ -20,7 +21,7 @@ from shardwright.runtime.runtime import Fact, Options
 
 
 class Batching(StrEnum):
-    """Composition of an iteration.
+    """Composition of an iteration's batch from prompts and decoding requests.
 
     MIXED: a token of each running request first, then parts of waiting prompts up to the token
     budget, in one batch. PREFILL_FIRST: prompts alone, as long as any can be admitted, else a token
@@ -34,7 +35,7 @@ class Batching(StrEnum):
 
 
 class Admission(StrEnum):
-    """Condition for the admission of a waiting request.
+    """Condition under which the scheduler admits a waiting request.
 
     CHUNK: blocks for the tokens that it computes in this iteration are free. ESTIMATED: the cache
     holds its prompt, its longest answer and the expected needs of running requests
@@ -49,7 +50,7 @@ class Admission(StrEnum):
 
 
 class Eviction(StrEnum):
-    """Treatment of requests where the cache is full.
+    """Treatment of running requests where the KV cache is full.
 
     PREEMPT: the request that came last loses its blocks and is computed anew. RETRACT: those with
     the fewest tokens generated go back to the queue. RESERVE: no request is admitted whose longest
@@ -68,7 +69,7 @@ class MemoryRule(StrEnum):
     TOTAL: of the device's memory, for weights, the allocations of a dry run of `token_budget`
     tokens, and the cache; graphs lie outside, unless `graphs_in_share`. STATIC: of the memory that
     was free before loading, for weights and cache alone: activations and graphs live in the rest.
-    FREE: of the memory that is free behind weights and the peak of a dry run of `token_budget`
+    FREE: of the memory that is free after weights and the peak of a dry run of `token_budget`
     tokens, for the cache alone.
     """
 
@@ -78,11 +79,11 @@ class MemoryRule(StrEnum):
 
 
 class ExpertExchange(StrEnum):
-    """Transport of tokens of ranks with data parallel attention to their experts.
+    """Transport of tokens to their experts under data parallel attention.
 
     GATHERED: all tokens to all ranks, and their sums back (all-gather, reduce-scatter). ALL_TO_ALL:
-    a collective of the library. DEEPEP: a copy a device or node, kernels for throughput in prefill
-    and for latency in decode. ONE_SIDED: the engine's own kernels over NVLink.
+    a collective of the library. DEEPEP: a copy a device or node, with kernels for throughput in
+    prefill and for latency in decode. ONE_SIDED: the engine's own kernels over NVLink.
     """
 
     GATHERED = "all-gather"
@@ -92,26 +93,23 @@ class ExpertExchange(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """A word that an option may be, with the fields of `Engine` that it changes and their
-    values.
-    """
+class SettingWord:
+    """A word that an engine's option accepts, and the fields of `Engine` that it changes."""
 
     word: str
     values: tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """An option of `options.OPTIONS` as an engine has it.
+class EngineSetting:
+    """An option of the vocabulary as one engine has it: its flag and the field it sets.
 
     Args:
-        option: name in the vocabulary.
-        flag: the flag that sets it in a launch script.
-        link, checked: as of `Fact`.
+        option: name in the vocabulary (`engine_options.OPTIONS`).
+        flag: the flag that sets the option in a launch script.
+        link, checked: as in `Fact`.
         field: field of `Engine` that a number, share or list is written to; empty where the option
-            is
-            one of `words`.
+            is one of `words`.
     """
 
     option: str
@@ -119,14 +117,14 @@ class Setting:
     link: str
     checked: bool
     field: str = ""
-    words: tuple[Word, ...] = ()
+    words: tuple[SettingWord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A serving engine's version with its defaults where nothing is set.
+    """A serving engine's version with its default settings.
 
-    `devices.engine_on_device` adds those that depend on a device.
+    `engine_on_device.engine_on_device` adds those that depend on a device.
 
     Args:
         batching, admission, eviction: see there.
@@ -265,7 +263,7 @@ class Engine:
     stages_wait: bool = False
     polling: int = 1
     stream_interval: int = 1
-    sums: tuple[AllReduceLimit, ...] = ()
+    sums: tuple[AllReduceRange, ...] = ()
     fused_all_reduce: bool = False
     fused_architectures: tuple[str, ...] = ()
     fused_generations: tuple[int, ...] = ()
@@ -287,7 +285,7 @@ class Engine:
     guesses: int = 0
     multi_token: bool = False
     facts: tuple[Fact, ...] = ()
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[EngineSetting, ...] = ()
     options: Options = ()
     base: str = ""
     asked: str = ""
@@ -295,13 +293,8 @@ class Engine:
 
     @property
     def of_free(self) -> bool:
-        """True if the memory fraction is one of the free memory, for the cache alone."""
+        """True if the memory fraction is a share of the free memory, for the cache alone."""
         return self.memory_rule is MemoryRule.FREE
-
-    @property
-    def kinds_of_sums(self) -> tuple[AllReduceKind, ...]:
-        """Kinds of the engine's all-reduces, in the order in which it tries them."""
-        return tuple(dict.fromkeys(limit.kind for limit in self.sums))
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal engines have equal names.

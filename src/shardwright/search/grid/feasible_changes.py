@@ -16,7 +16,12 @@ from shardwright.model.trained_parameters import trained
 from shardwright.program.problem import Problem, under
 from shardwright.program.rule_violations import facts_of, grid_violations
 from shardwright.runtime.runtime import Runtime
-from shardwright.runtime.runtime_options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_options import (
+    BY_NAME,
+    OF_EXPERTS,
+    in_vocabulary_order,
+    offered_values,
+)
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names
 from shardwright.search.grid.bounds.bounded_space import bound_space, smallest
 from shardwright.search.grid.members.declared_space import (
@@ -220,7 +225,7 @@ def _options(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     ]
     for name, value in sorted(offers, key=lambda pair: BY_NAME[pair[0]].numerics):
         try:
-            changed = under(asked.problem, ordered({**chosen, name: value}.items()))
+            changed = under(asked.problem, in_vocabulary_order({**chosen, name: value}.items()))
         except ShardwrightError:
             continue
         if not _may_need_less(asked, changed, name, value):
@@ -238,7 +243,7 @@ def _option_text(name: str, value: str) -> str:
 
 
 def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return ordered({**dict(space.options), name: (value,)}.items())
+    return in_vocabulary_order({**dict(space.options), name: (value,)}.items())
 
 
 def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
@@ -247,7 +252,9 @@ def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value:
     """
     if changed.runtime.zero_stages != asked.problem.runtime.zero_stages:
         return True
-    grid = replace(asked.grid, options=ordered({**dict(asked.grid.options), name: value}.items()))
+    grid = replace(
+        asked.grid, options=in_vocabulary_order({**dict(asked.grid.options), name: value}.items())
+    )
     try:
         if next(grid_violations(changed, grid), None) is not None:
             return False

@@ -15,7 +15,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
-from shardwright.runtime.runtime_options import BY_NAME, ordered
+from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
 from shardwright.search.grid.best_first import Outcome, Refinement, merged
 from shardwright.search.grid.bounds.bounded_space import Crossed, bound_space, crossed
 from shardwright.search.grid.bounds.mesh_bounds import has_experts, mesh_bounds
@@ -220,7 +220,7 @@ def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[
 
     def seconds(part: Space) -> float:
         return simulate_grid(
-            problem, replace(grid, options=ordered((*part.chosen, *modules)))
+            problem, replace(grid, options=in_vocabulary_order((*part.chosen, *modules)))
         ).step_time_s
 
     return sorted(parts, key=seconds)

@@ -24,7 +24,7 @@ from shardwright.cost.tables.layers_by_chunk import (
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.schedules.action_table import ActionTable
 from shardwright.search.joint.label_arrays import least_border
 from shardwright.search.joint.layer_chain import Chain, chain_of
@@ -111,7 +111,9 @@ def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Gr
         microbatch=c["mbs"],
         zero=zero,
         schedule="1f1b" if chunks == 1 else "interleaved-1f1b",
-        options=ordered((*shaped.members.space.chosen, *shaped.members.space.modules[0])),
+        options=in_vocabulary_order(
+            (*shaped.members.space.chosen, *shaped.members.space.modules[0])
+        ),
         order=tuple(str(shaped.members.space.of("order")[c["order"]]).split("-")),
     )
 

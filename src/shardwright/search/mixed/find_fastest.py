@@ -13,7 +13,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.mixed.bounds.time_bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.effort import USUAL, Effort
 from shardwright.search.mixed.pipelines.pipeline_subsets import parts_of
@@ -401,7 +401,7 @@ def option_rows(singles: list[PoolResult], choices: Choices) -> tuple[Options, .
     grid fits.
     """
     rows = [one.answer.grid.options for one in singles if one.answer is not None]
-    return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
+    return tuple(dict.fromkeys(rows)) or (in_vocabulary_order(choices.options),)
 
 
 def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:

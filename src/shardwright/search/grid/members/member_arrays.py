@@ -22,7 +22,7 @@ from shardwright.cost.bounds.closed_form_arrays import (
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options as RuntimeOptions
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.grid.members.choice_columns import Columns, extended, select
 from shardwright.search.grid.members.declared_space import Space, require_searchable
 from shardwright.search.grid.members.device_meshes import MESH, Meshes, full_meshes
@@ -181,7 +181,7 @@ def _options(
     of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions
 ) -> RuntimeOptions:
     """The options of a part, with a set of recomputed modules."""
-    return ordered((*((name, value) for name, (value,) in of), *modules))
+    return in_vocabulary_order((*((name, value) for name, (value,) in of), *modules))
 
 
 @lru_cache(maxsize=2**12)

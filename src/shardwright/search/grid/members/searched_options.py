@@ -12,7 +12,12 @@ from shardwright.errors import RuntimeModelError
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_options import (
+    BY_NAME,
+    OF_EXPERTS,
+    in_vocabulary_order,
+    offered_values,
+)
 from shardwright.strategy.grid.model_counts import has_experts
 
 LADDER: Final[tuple[str, ...]] = (
@@ -43,7 +48,7 @@ def module_ladder(problem: Problem) -> tuple[Options, ...]:
     for option in LADDER:
         if "on" not in offers.get(option, ()):
             continue
-        more = ordered((*found[-1], (option, "on")))
+        more = in_vocabulary_order((*found[-1], (option, "on")))
         try:
             new = _redone(under(problem, more))
         except RuntimeModelError:
@@ -97,7 +102,7 @@ def pinned_modules(
     Of each combination of pinned values: the sets that have it; where none has, those that have all
     its modules that any set has, with the pinned options at its values.
     """
-    names = list(dict(ordered((name, "") for name in pins)))
+    names = list(dict(in_vocabulary_order((name, "") for name in pins)))
     known = tuple(sets)
     switched = {name for chosen in known for name, value in chosen if value == "on"}
     found: dict[Options, None] = {}
@@ -119,7 +124,7 @@ def pinned_modules(
         ]
         # What is the runtime's own is not set.
         opened = [
-            ordered(pair for pair in chosen.items() if own.get(pair[0]) != pair[1])
+            in_vocabulary_order(pair for pair in chosen.items() if own.get(pair[0]) != pair[1])
             for chosen in more
         ]
         found |= dict.fromkeys(same or opened)
