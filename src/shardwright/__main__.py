@@ -1,4 +1,4 @@
-"""`python -m shardwright` and the installed command."""
+"""Entry point of `python -m shardwright` and of the installed command."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code; Ctrl-C ends it with one line and code 130
-    wherever it comes, also in an import.
+    """Run the command line and exit with its code; Ctrl-C gives one line and code 130.
+
+    Ctrl-C has this effect wherever it comes, also during an import.
     """
     # All that imports make lives as long as the process: to look it through again and again is a
     # tenth of a plan's time.
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def _collect() -> None:
-    """Look for cycles from here on, seldom, and not among what there is by now."""
+    """Collect garbage seldom from now on, and skip the objects that exist already."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()

@@ -5,7 +5,11 @@ from __future__ import annotations
 from functools import reduce
 
 from shardwright.calibrate.calibrate_settings import Calibration, CheckRow
-from shardwright.calibrate.imported_profiles import joined, profile_of_nccl_tests, profile_of_trace
+from shardwright.calibrate.imported_profiles import (
+    merged_profiles,
+    profile_of_nccl_tests,
+    profile_of_trace,
+)
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import Profile
 from shardwright.progress import Progress
@@ -22,9 +26,9 @@ def calibrate(request: Calibration, *, progress: Progress | None = None) -> Prof
     """
     profiles = []
     if request.measure:
-        profiles.append(_measured(request, progress))
+        profiles.append(_measure_profile(request, progress))
     if request.nccl_tests or request.kineto:
-        profiles += _imported(
+        profiles += _import_profiles(
             request, name=profiles[0].accelerator if profiles else request.accelerator
         )
     if not profiles:
@@ -32,18 +36,18 @@ def calibrate(request: Calibration, *, progress: Progress | None = None) -> Prof
             "nothing to measure and nothing to import",
             hint="--measure, --from-nccl-tests or --from-kineto",
         )
-    return reduce(joined, profiles)
+    return reduce(merged_profiles, profiles)
 
 
-def _measured(request: Calibration, progress: Progress | None) -> Profile:
+def _measure_profile(request: Calibration, progress: Progress | None) -> Profile:
     try:
         from shardwright.calibrate.measure_machine import measure_machine
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise _missing_module_error(error) from error
     return measure_machine(request, progress=progress)
 
 
-def _imported(request: Calibration, *, name: str) -> list[Profile]:
+def _import_profiles(request: Calibration, *, name: str) -> list[Profile]:
     if not name:
         raise UsageError("an import needs the name of its accelerator", hint="--name h100-sxm")
     profiles = []
@@ -68,7 +72,7 @@ def check_calibration(
     try:
         from shardwright.calibrate.check_steps import check_machine
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise _missing_module_error(error) from error
     return check_machine(
         profile,
         device=request.device,
@@ -78,5 +82,5 @@ def check_calibration(
     )
 
 
-def _missing(error: ModuleNotFoundError) -> UsageError:
+def _missing_module_error(error: ModuleNotFoundError) -> UsageError:
     return UsageError(f"measuring needs {error.name}, which is not installed", hint=EXTRA_HINT)

@@ -36,7 +36,7 @@ class StepCase:
     length: int
 
 
-def _llama(
+def _llama_config(
     *, hidden: int, inner: int, heads: int, groups: int, layers: int, vocab: int, experts: int = 0
 ) -> dict[str, Any]:
     config: dict[str, Any] = {
@@ -54,14 +54,16 @@ def _llama(
 
 
 _DENSE: Final = {
-    "cpu": _llama(hidden=512, inner=1536, heads=8, groups=4, layers=4, vocab=2048),
-    "cuda": _llama(hidden=4096, inner=14336, heads=32, groups=8, layers=4, vocab=32000),
-    "tiny": _llama(hidden=64, inner=128, heads=4, groups=2, layers=1, vocab=128),
+    "cpu": _llama_config(hidden=512, inner=1536, heads=8, groups=4, layers=4, vocab=2048),
+    "cuda": _llama_config(hidden=4096, inner=14336, heads=32, groups=8, layers=4, vocab=32000),
+    "tiny": _llama_config(hidden=64, inner=128, heads=4, groups=2, layers=1, vocab=128),
 }
 _MOE: Final = {
-    "cpu": _llama(hidden=512, inner=768, heads=8, groups=4, layers=4, vocab=2048, experts=4),
-    "cuda": _llama(hidden=2048, inner=4096, heads=16, groups=8, layers=4, vocab=32000, experts=8),
-    "tiny": _llama(hidden=64, inner=64, heads=4, groups=2, layers=1, vocab=128, experts=4),
+    "cpu": _llama_config(hidden=512, inner=768, heads=8, groups=4, layers=4, vocab=2048, experts=4),
+    "cuda": _llama_config(
+        hidden=2048, inner=4096, heads=16, groups=8, layers=4, vocab=32000, experts=8
+    ),
+    "tiny": _llama_config(hidden=64, inner=64, heads=4, groups=2, layers=1, vocab=128, experts=4),
 }
 _TOKENS: Final = {"cpu": (2, 512), "cuda": (2, 4096), "tiny": (2, 32)}
 
@@ -111,13 +113,13 @@ def check_machine(
                 repetitions=repetitions,
                 warm_up=warm_up,
             )
-            checks.append(_compared(case.name, predict_step(case, profile), measured))
+            checks.append(_check_row(case.name, predict_step(case, profile), measured))
     finally:
         torch.set_num_threads(before)
     return tuple(checks)
 
 
-def _compared(name: str, prediction: Prediction, measured: MeasuredStep) -> CheckRow:
+def _check_row(name: str, prediction: Prediction, measured: MeasuredStep) -> CheckRow:
     low, high = prediction.interval_s
     return CheckRow(
         name,
@@ -158,11 +160,11 @@ def predict_step(case: StepCase, profile: Profile) -> Prediction:
     cluster = profiled_cluster(f"{name}:1", profile)
     model = model_from_config(case.config, name=case.name, source="written here")
     job = job_from_flags(seq_len=case.length, global_batch=case.batch, precision=dtype.value)
-    problem = Problem(model=model, cluster=cluster, job=job, runtime=_eager(dtype))
+    problem = Problem(model=model, cluster=cluster, job=job, runtime=_eager_runtime(dtype))
     return predict(problem, Grid(microbatch=case.batch))
 
 
-def _eager(dtype: Dtype) -> Runtime:
+def _eager_runtime(dtype: Dtype) -> Runtime:
     """torchtitan's eager kernels without its sharding: parameters and gradients in one dtype, no
     copy of either.
     """

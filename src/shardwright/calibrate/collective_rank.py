@@ -58,20 +58,26 @@ def run_rank(
         )
         for kind in kinds:
             message = unsupported_message(
-                _collective(kind, min(sizes), num_devices=num_devices, rank=rank, device=device)
+                _make_collective(
+                    kind, min(sizes), num_devices=num_devices, rank=rank, device=device
+                )
             )
             if message:
                 messages.put((rank, "unsupported", (kind, message)))
                 continue
             for size in sizes:
-                collective = _collective(
+                collective = _make_collective(
                     kind, size, num_devices=num_devices, rank=rank, device=device
                 )
                 messages.put(
                     (
                         rank,
                         "point",
-                        (kind, size, _time(collective, device=device, repetitions=repetitions)),
+                        (
+                            kind,
+                            size,
+                            _median_seconds(collective, device=device, repetitions=repetitions),
+                        ),
                     )
                 )
         messages.put((rank, "done", None))
@@ -101,7 +107,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _collective(
+def _make_collective(
     kind: str, size: int, *, num_devices: int, rank: int, device: str
 ) -> Callable[[], Any]:
     """A function that runs the collective `kind` on a full buffer of about `size` bytes."""
@@ -133,7 +139,7 @@ def _collective(
     return send
 
 
-def _time(collective: Callable[[], Any], *, device: str, repetitions: int) -> float:
+def _median_seconds(collective: Callable[[], Any], *, device: str, repetitions: int) -> float:
     """Median seconds of a call between barriers; short ones are run in a row."""
 
     def span(times: int) -> float:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwright.calibrate.fit_profile import fit_collective
-from shardwright.calibrate.kineto_trace import read_kineto, shortest
-from shardwright.calibrate.nccl_tests import by_group, read_nccl_tests
+from shardwright.calibrate.kineto_trace import read_kineto, shortest_calls
+from shardwright.calibrate.nccl_tests import points_by_group, read_nccl_tests
 from shardwright.errors import DataError
 from shardwright.hardware.profile.profile import CollectiveFit, Method, Profile
 
@@ -26,7 +26,7 @@ def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str)
     points = [point for path in files for point in read_nccl_tests(path)]
     names = ", ".join(path.name for path in files)
     fits, notes = fit_groups(
-        by_group(points), reference=f"alpha-beta fit of nccl-tests output {names}"
+        points_by_group(points), reference=f"alpha-beta fit of nccl-tests output {names}"
     )
     if not fits:
         raise DataError(
@@ -47,7 +47,7 @@ def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
     """
     trace = read_kineto(path)
     fits, notes = fit_groups(
-        shortest(trace.collectives),
+        shortest_calls(trace.collectives),
         reference=f"alpha-beta fit of the shortest calls in Kineto trace {path.name}",
     )
     unsized = (
@@ -79,7 +79,7 @@ def fit_groups(
     return tuple(fits), tuple(notes)
 
 
-def joined(profile: Profile, imported: Profile) -> Profile:
+def merged_profiles(profile: Profile, imported: Profile) -> Profile:
     """The profile with the collectives of `imported`, which win, its other values where `profile`
     has none, and the notes of both.
     """

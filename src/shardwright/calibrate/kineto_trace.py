@@ -85,7 +85,7 @@ class TracedCollective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class KinetoTrace:
     """Kernels and collectives of a trace.
 
     Args:
@@ -103,7 +103,7 @@ class Trace:
     memory_bytes: int
 
 
-def read_kineto(path: Path) -> Trace:
+def read_kineto(path: Path) -> KinetoTrace:
     """The trace at `path`: JSON, or JSON packed by gzip.
 
     Raises:
@@ -125,7 +125,7 @@ def read_kineto(path: Path) -> Trace:
     return parse_kineto(content.decode("utf-8", errors="replace"), name=str(path))
 
 
-def parse_kineto(text: str, *, name: str = "trace") -> Trace:
+def parse_kineto(text: str, *, name: str = "trace") -> KinetoTrace:
     """The trace with this text: an object with ``traceEvents``, or their list alone. Events that
     are not understood are left out.
 
@@ -146,22 +146,22 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
         )
     events = [event for event in events if isinstance(event, dict)]
     issued = {
-        _external(event): _arguments(event)
+        _external_id(event): _event_arguments(event)
         for event in events
-        if "Collective name" in _arguments(event) and _external(event)
+        if "Collective name" in _event_arguments(event) and _external_id(event)
     }
     times: dict[str, tuple[float, int]] = {}
     collectives: list[TracedCollective] = []
     unsized = 0
     for event in events:
-        kind, seconds = kernel_class(event), _seconds(event)
+        kind, seconds = kernel_class(event), _event_seconds(event)
         if not kind or seconds is None:
             continue
         total, calls = times.get(kind, (0.0, 0))
         times[kind] = (total + seconds, calls + 1)
         if kind == "nccl":
-            collective = _collective(_arguments(event), seconds) or _collective(
-                issued.get(_external(event), {}), seconds
+            collective = _collective(_event_arguments(event), seconds) or _collective(
+                issued.get(_external_id(event), {}), seconds
             )
             collectives += [collective] if collective else []
             unsized += collective is None
@@ -169,8 +169,8 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
         raise DataError(
             f"{name} holds no kernel of a device", hint="trace with ProfilerActivity.CUDA"
         )
-    device_name, memory = _device(document)
-    return Trace(
+    device_name, memory = _device_properties(document)
+    return KinetoTrace(
         kernels=tuple(
             KernelShare(kind=kind, seconds=seconds, calls=calls)
             for kind, (seconds, calls) in sorted(
@@ -198,7 +198,7 @@ def kernel_class(event: Mapping[str, Any]) -> str:
     return next((kind for kind, pattern in _CLASSES if pattern.search(name)), "other")
 
 
-def shortest(
+def shortest_calls(
     collectives: Iterable[TracedCollective],
 ) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
     """(collective, ranks) -> (bytes, shortest seconds) of each size, sizes rising."""
@@ -209,17 +209,17 @@ def shortest(
     return {key: tuple(sorted(sizes.items())) for key, sizes in sorted(groups.items())}
 
 
-def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def _event_arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
     arguments = event.get("args")
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _external(event: Mapping[str, Any]) -> str:
-    arguments = _arguments(event)
+def _external_id(event: Mapping[str, Any]) -> str:
+    arguments = _event_arguments(event)
     return str(arguments.get("External id", arguments.get("external id", "")))
 
 
-def _seconds(event: Mapping[str, Any]) -> float | None:
+def _event_seconds(event: Mapping[str, Any]) -> float | None:
     """`dur` is in microseconds whatever displayTimeUnit says."""
     value = event.get("dur")
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -228,7 +228,7 @@ def _seconds(event: Mapping[str, Any]) -> float | None:
     return seconds if 0 < seconds < _LONGEST_S else None
 
 
-def _count(arguments: Mapping[str, Any], name: str) -> int:
+def _positive_count(arguments: Mapping[str, Any], name: str) -> int:
     value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**53:
         return 0
@@ -242,8 +242,10 @@ def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollectiv
     name = _NOISE.sub("", str(arguments.get("Collective name", "")).lower())
     kind = _COLLECTIVES.get(name, "")
     width = _ELEMENT_BYTES.get(str(arguments.get("dtype", "")).lower(), 0)
-    elements = max(_count(arguments, "In msg nelems"), _count(arguments, "Out msg nelems"))
-    devices = _count(arguments, "Group size")
+    elements = max(
+        _positive_count(arguments, "In msg nelems"), _positive_count(arguments, "Out msg nelems")
+    )
+    devices = _positive_count(arguments, "Group size")
     if not kind or not width or not elements or devices < 2:
         return None
     return TracedCollective(
@@ -251,11 +253,11 @@ def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollectiv
     )
 
 
-def _device(document: Any) -> tuple[str, int]:
+def _device_properties(document: Any) -> tuple[str, int]:
     devices = document.get("deviceProperties") if isinstance(document, dict) else None
     properties = (
         devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     )
-    return " ".join(str(properties.get("name", "")).split())[:60], _count(
+    return " ".join(str(properties.get("name", "")).split())[:60], _positive_count(
         properties, "totalGlobalMem"
     )

@@ -61,7 +61,7 @@ def device_memory(device: str, *, num_devices: int) -> int:
     return host_memory() // num_devices
 
 
-def libraries(device: str) -> tuple[tuple[str, str], ...]:
+def library_versions(device: str) -> tuple[tuple[str, str], ...]:
     """(name, version) of the libraries that measure, torch first."""
     versions = [("torch", str(torch.__version__)), ("python", platform.python_version())]
     if device == "cuda":

@@ -39,7 +39,7 @@ def attention_shapes(device: str, *, tiny: bool = False) -> tuple[Shape, ...]:
     return _ACCELERATOR if device == "cuda" else _PROCESSOR
 
 
-def generations(device: str) -> tuple[str, ...]:
+def attention_generations(device: str) -> tuple[str, ...]:
     """Kernel generations to try: torch has no cuDNN attention on a processor."""
     return tuple(BACKENDS) if device == "cuda" else ("flash-2",)
 
@@ -64,13 +64,15 @@ def measure_attention(
     points = []
     with sdpa_kernel(BACKENDS[generation]):
         for batch, heads, head_dim, length in shapes:
-            forward, backward = _pair(timer, (batch, heads, length, head_dim), TORCH_DTYPES[dtype])
+            forward, backward = _forward_backward_seconds(
+                timer, (batch, heads, length, head_dim), TORCH_DTYPES[dtype]
+            )
             points.append(AttentionPoint(batch, heads, head_dim, length, forward, backward))
             step()
     return tuple(points)
 
 
-def _pair(
+def _forward_backward_seconds(
     timer: Timer, shape: tuple[int, int, int, int], dtype: torch.dtype
 ) -> tuple[float, float]:
     q, k, v = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.calibrate.collective_rank import run_rank
-from shardwright.calibrate.measuring_processes import context
+from shardwright.calibrate.measuring_processes import process_context
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import KIB
@@ -75,7 +75,7 @@ def measure_collectives(
     Raises:
         DataError: a rank died, failed, or said nothing for `timeout_s`; the other ranks are ended.
     """
-    made = context()
+    made = process_context()
     messages: Any = made.Queue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "ranks")
@@ -101,21 +101,21 @@ def measure_collectives(
         try:
             for process in ranks:
                 process.start()
-            return _gather(messages, ranks, timeout_s=timeout_s, step=step)
+            return _collect_messages(messages, ranks, timeout_s=timeout_s, step=step)
         finally:
-            _end(ranks)
+            _end_processes(ranks)
             messages.close()
             messages.join_thread()
 
 
-def _gather(
+def _collect_messages(
     messages: Any, ranks: list[BaseProcess], *, timeout_s: float, step: Callable[[], None]
 ) -> CollectivePoints:
     slowest: dict[str, dict[int, float]] = {}
     unsupported: dict[str, str] = {}
     waiting = set(range(len(ranks)))
     while waiting:
-        rank, word, content = _next(messages, ranks, waiting, timeout_s=timeout_s)
+        rank, word, content = _next_message(messages, ranks, waiting, timeout_s=timeout_s)
         if word == "error":
             raise DataError(
                 f"rank {rank} of {len(ranks)} failed: {content}",
@@ -142,7 +142,7 @@ def _gather(
     )
 
 
-def _next(
+def _next_message(
     messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout_s: float
 ) -> tuple[int, str, Any]:
     """The next message; an error when a rank is gone without having said that it is done, or when
@@ -169,7 +169,7 @@ def _next(
             )
 
 
-def _end(ranks: list[BaseProcess]) -> None:
+def _end_processes(ranks: list[BaseProcess]) -> None:
     for process in ranks:
         process.join(timeout=1.0)
         if process.is_alive():

@@ -60,7 +60,9 @@ def measure_gemm(
     points = []
     with _matmul_precision(dtype):
         for m, n, k in shapes:
-            points.append(GemmPoint(m, n, k, timer.seconds(_gemm(timer.device, dtype, (m, n, k)))))
+            points.append(
+                GemmPoint(m, n, k, timer.seconds(_make_gemm(timer.device, dtype, (m, n, k))))
+            )
             step()
     return tuple(points)
 
@@ -72,12 +74,12 @@ def measure_sustained(
     least 1.
     """
     with _matmul_precision(dtype):
-        kernel = _gemm(timer.device, dtype, shape or _LONG[timer.device])
+        kernel = _make_gemm(timer.device, dtype, shape or _LONG[timer.device])
         short = timer.seconds(kernel)
         return max(timer.sustained(kernel, seconds=seconds) / short, 1.0)
 
 
-def _gemm(device: str, dtype: Dtype, shape: Shape) -> Callable[[], torch.Tensor]:
+def _make_gemm(device: str, dtype: Dtype, shape: Shape) -> Callable[[], torch.Tensor]:
     m, n, k = shape
     generator = torch.Generator(device=device).manual_seed(0)
     # Random values: a GEMM of zeros draws less power and keeps a higher clock.

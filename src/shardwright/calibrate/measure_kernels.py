@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 
 from shardwright.calibrate.calibrate_settings import Calibration
 from shardwright.calibrate.kernel_timing import TORCH_DTYPES, Timer, native_dtypes
-from shardwright.calibrate.measure_attention import attention_shapes, generations, measure_attention
+from shardwright.calibrate.measure_attention import (
+    attention_generations,
+    attention_shapes,
+    measure_attention,
+)
 from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
 from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
 from shardwright.dtype import Dtype
@@ -17,7 +21,7 @@ from shardwright.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
+class KernelMeasurements:
     """Measured kernels of one device.
 
     Args:
@@ -37,7 +41,7 @@ class Kernels:
 
 def measure_kernels(
     timer: Timer, settings: Calibration, progress: Progress | None = None
-) -> Kernels:
+) -> KernelMeasurements:
     """Measure every kernel of this device.
 
     Raises:
@@ -54,11 +58,14 @@ def measure_kernels(
     gemm = []
     for dtype in dtypes:
         points = measure_gemm(
-            timer, dtype, shapes=shapes, step=steps(f"GEMM {dtype.value}", len(shapes), progress)
+            timer,
+            dtype,
+            shapes=shapes,
+            step=progress_step(f"GEMM {dtype.value}", len(shapes), progress),
         )
         sustained = 1.0
         if settings.sustained_s > 0:
-            steps(f"GEMM {dtype.value}, long run", 0, progress)()
+            progress_step(f"GEMM {dtype.value}, long run", 0, progress)()
             sustained = measure_sustained(
                 timer,
                 dtype,
@@ -67,26 +74,26 @@ def measure_kernels(
             )
         gemm.append((dtype, tuple(points), sustained))
     sizes = element_sizes(timer.device, tiny=settings.tiny)
-    attention, notes = _attention(timer, dtypes, settings, progress)
-    return Kernels(
+    attention, notes = _measure_attention_kernels(timer, dtypes, settings, progress)
+    return KernelMeasurements(
         gemm=tuple(gemm),
         attention=attention,
         elements=measure_elements(
-            timer, sizes=sizes, step=steps("element-wise kernels", len(sizes), progress)
+            timer, sizes=sizes, step=progress_step("element-wise kernels", len(sizes), progress)
         ),
         copies=measure_copies(timer),
         notes=notes,
     )
 
 
-def slowest(devices: Sequence[Kernels]) -> Kernels:
+def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasurements:
     """Kernels with the seconds of the slowest device at each point, as a step waits for it.
 
     Args:
         devices: measurements of the same points at the same time.
     """
     one_device = devices[0]
-    return Kernels(
+    return KernelMeasurements(
         gemm=tuple(
             (
                 dtype,
@@ -94,7 +101,7 @@ def slowest(devices: Sequence[Kernels]) -> Kernels:
                     max(same, key=lambda p: p.seconds)
                     for same in zip(*(device.gemm[i][1] for device in devices), strict=True)
                 ),
-                _largest(devices, i),
+                _largest_sustained(devices, i),
             )
             for i, (dtype, _, _) in enumerate(one_device.gemm)
         ),
@@ -103,7 +110,7 @@ def slowest(devices: Sequence[Kernels]) -> Kernels:
                 kernel,
                 dtype,
                 tuple(
-                    _slower(same)
+                    _slowest_attention(same)
                     for same in zip(*(device.attention[i][2] for device in devices), strict=True)
                 ),
             )
@@ -121,7 +128,7 @@ def slowest(devices: Sequence[Kernels]) -> Kernels:
     )
 
 
-def steps(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
+def progress_step(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
     """A function that reports progress, to be called after each of `total` points of a phase."""
     done = 0
 
@@ -134,26 +141,26 @@ def steps(phase: str, total: int, progress: Progress | None) -> Callable[[], Non
     return step
 
 
-def _largest(devices: Sequence[Kernels], index: int) -> float:
+def _largest_sustained(devices: Sequence[KernelMeasurements], index: int) -> float:
     return max(device.gemm[index][2] for device in devices)
 
 
-def _slower(same: Sequence[AttentionPoint]) -> AttentionPoint:
+def _slowest_attention(same: Sequence[AttentionPoint]) -> AttentionPoint:
     return same[0]._replace(
         forward_s=max(p.forward_s for p in same), backward_s=max(p.backward_s for p in same)
     )
 
 
-def _attention(
+def _measure_attention_kernels(
     timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, progress: Progress | None
 ) -> tuple[tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...], tuple[str, ...]]:
     """(attention in the first 16-bit dtype of `dtypes`, else in the first; notes)."""
     dtype = next((d for d in (Dtype.BF16, Dtype.FP16) if d in dtypes), dtypes[0])
     shapes = attention_shapes(timer.device, tiny=settings.tiny)
     found, notes = [], []
-    for kernel in generations(timer.device):
+    for kernel in attention_generations(timer.device):
         try:
-            step = steps(f"attention {kernel}", len(shapes), progress)
+            step = progress_step(f"attention {kernel}", len(shapes), progress)
             points = measure_attention(timer, kernel, dtype=dtype, shapes=shapes, step=step)
         except RuntimeError as error:
             notes.append(

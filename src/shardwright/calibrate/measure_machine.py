@@ -17,7 +17,7 @@ from shardwright.calibrate.machine_description import (
     device_memory,
     device_name,
     host_memory,
-    libraries,
+    library_versions,
 )
 from shardwright.calibrate.measure_collectives import (
     KINDS,
@@ -25,11 +25,21 @@ from shardwright.calibrate.measure_collectives import (
     group_sizes,
     measure_collectives,
 )
-from shardwright.calibrate.measure_kernels import Kernels, measure_kernels, slowest, steps
-from shardwright.calibrate.simultaneous_devices import on_all_devices
-from shardwright.compiled import cores
+from shardwright.calibrate.measure_kernels import (
+    KernelMeasurements,
+    measure_kernels,
+    progress_step,
+    slowest_of_devices,
+)
+from shardwright.calibrate.simultaneous_devices import measure_simultaneously
+from shardwright.compiled import available_cores
 from shardwright.errors import UsageError
-from shardwright.hardware.profile.profile import CollectiveFit, HostFacts, Method, Profile
+from shardwright.hardware.profile.profile import (
+    CollectiveFit,
+    HostFacts,
+    Method,
+    Profile,
+)
 from shardwright.progress import Progress
 
 
@@ -43,20 +53,20 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
         UsageError: no such device, too many ranks, or a dtype that cannot be measured.
         DataError: a rank of a collective died or hung.
     """
-    device = _device(settings.device)
-    ranks = _ranks(settings, device)
-    threads = max(cores() // ranks, 1) if device == "cpu" else 0
+    device = _choose_device(settings.device)
+    ranks = _choose_ranks(settings, device)
+    threads = max(available_cores() // ranks, 1) if device == "cpu" else 0
     timer = Timer(device=device, repetitions=settings.repetitions, warm_up=settings.warm_up)
     before = torch.get_num_threads()
     if threads:
         torch.set_num_threads(threads)
     try:
-        kernels = Kernels()
+        kernels = KernelMeasurements()
         if not settings.collectives_only:
             others = ranks - 1 if device == "cpu" else 0
             measure = partial(measure_kernels, timer, settings)
-            kernels = slowest(
-                on_all_devices(
+            kernels = slowest_of_devices(
+                measure_simultaneously(
                     measure,
                     here=partial(measure, progress=progress),
                     others=others,
@@ -78,10 +88,10 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
             for kernel, dtype, points in kernels.attention
         ),
         elements=None if settings.collectives_only else fit_elements(kernels.elements),
-        collectives=_collectives(settings, device, ranks, threads, notes, progress),
+        collectives=_measure_collective_fits(settings, device, ranks, threads, notes, progress),
         host=HostFacts(
             num_devices=ranks,
-            num_cores=cores(),
+            num_cores=available_cores(),
             memory_bytes=host_memory(),
             to_device=kernels.copies[0],
             from_device=kernels.copies[1],
@@ -89,7 +99,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
         method=Method(
             device_name=device_name(device),
             date=settings.date,
-            libraries=libraries(device),
+            libraries=library_versions(device),
             repetitions=settings.repetitions,
             warm_up=settings.warm_up,
             threads=threads,
@@ -99,7 +109,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
     )
 
 
-def _device(wanted: str) -> str:
+def _choose_device(wanted: str) -> str:
     if wanted not in ("", "cpu", "cuda"):
         raise UsageError(f"--device {wanted[:40]!r} is not a device", hint="cpu or cuda")
     available = torch.cuda.is_available()
@@ -110,8 +120,8 @@ def _device(wanted: str) -> str:
     return wanted or ("cuda" if available else "cpu")
 
 
-def _ranks(settings: Calibration, device: str) -> int:
-    most = torch.cuda.device_count() if device == "cuda" else cores()
+def _choose_ranks(settings: Calibration, device: str) -> int:
+    most = torch.cuda.device_count() if device == "cuda" else available_cores()
     ranks = settings.ranks or (most if device == "cuda" else min(2, most))
     if device == "cuda" and ranks > most:
         raise UsageError(f"{ranks} ranks on {most} GPUs", hint=f"--ranks {most} or fewer")
@@ -120,7 +130,7 @@ def _ranks(settings: Calibration, device: str) -> int:
     return ranks
 
 
-def _collectives(
+def _measure_collective_fits(
     settings: Calibration,
     device: str,
     ranks: int,
@@ -139,7 +149,7 @@ def _collectives(
             repetitions=settings.repetitions,
             timeout_s=settings.timeout_s,
             threads=threads,
-            step=steps(f"collectives over {members}", len(KINDS) * len(sizes), progress),
+            step=progress_step(f"collectives over {members}", len(KINDS) * len(sizes), progress),
         )
         groups = {(kind, members): points for kind, points in measured.points}
         found, missed = fit_groups(

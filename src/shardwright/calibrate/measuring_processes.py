@@ -8,7 +8,7 @@ from typing import Any, Final
 PRELOADED: Final = "shardwright.calibrate.collective_rank"
 
 
-def context() -> Any:
+def process_context() -> Any:
     """A multiprocessing context whose processes load PyTorch once.
 
     They are forked from a server that has loaded it; where there is no such server, each process

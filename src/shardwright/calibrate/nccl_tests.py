@@ -119,7 +119,7 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
     kind, ranks, header, above = named[1] if named else "", set[int](), None, ""
     points: list[NcclPoint] = []
     listing = False
-    for line in _lines(text):
+    for line in _unprefixed_lines(text):
         test = _TEST.search(line)
         rank = _RANK.match(line)
         if test:
@@ -132,9 +132,11 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
             continue
         words = line.lstrip("#").split()
         if words[:2] == ["size", "count"] or (words[:1] == ["size"] and "time" in words):
-            header, listing = _header(words, above), False
+            header, listing = _parse_header(words, above), False
         elif header is not None and words and words[0].isascii() and words[0].isdigit():
-            points += _row(words, header, kind=_kind(kind, name), num_devices=len(ranks), name=name)
+            points += _parse_row(
+                words, header, kind=_required_kind(kind, name), num_devices=len(ranks), name=name
+            )
         elif header is not None and words and words[0] == "(B)":
             header = replace(
                 header, power=next((_POWERS[word] for word in words if word in _POWERS), -6)
@@ -149,7 +151,9 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
     return tuple(points)
 
 
-def by_group(points: Iterable[NcclPoint]) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
+def points_by_group(
+    points: Iterable[NcclPoint],
+) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
     """(collective, devices) -> (bytes, seconds) points: the out-of-place ones, and the in-place
     ones where there are no others.
     """
@@ -164,12 +168,12 @@ def by_group(points: Iterable[NcclPoint]) -> dict[tuple[str, int], tuple[tuple[i
     }
 
 
-def _lines(text: str) -> Iterator[str]:
+def _unprefixed_lines(text: str) -> Iterator[str]:
     for line in text.splitlines():
         yield _PREFIX.sub("", line.strip())
 
 
-def _kind(kind: str, name: str) -> str:
+def _required_kind(kind: str, name: str) -> str:
     if not kind:
         known = ", ".join(f"{k}_perf" for k in KINDS)
         raise DataError(
@@ -179,7 +183,7 @@ def _kind(kind: str, name: str) -> str:
     return KINDS[kind]
 
 
-def _header(words: list[str], above: str) -> _Header:
+def _parse_header(words: list[str], above: str) -> _Header:
     """The places of a header's columns; `above` is the line that says which half is in place."""
     times, algorithm, bus = (
         [place for place, word in enumerate(words) if word == name]
@@ -199,7 +203,7 @@ def _header(words: list[str], above: str) -> _Header:
     )
 
 
-def _row(
+def _parse_row(
     words: list[str], header: _Header, *, kind: str, num_devices: int, name: str
 ) -> list[NcclPoint]:
     """The points of a row.
@@ -213,12 +217,15 @@ def _row(
     shift = max(header.words - len(texts), 0)
     points = []
     for time, algorithm, bus, in_place in header.times:
-        seconds = _number(words, time - shift)
+        seconds = _positive_number(words, time - shift)
         if seconds is None or not 0 < len(words[header.size].lstrip("0")) < 19:
             continue
-        implied = _implied(
+        implied = _implied_devices(
             kind,
-            *(_number(words, place - shift) if place >= 0 else None for place in (algorithm, bus)),
+            *(
+                _positive_number(words, place - shift) if place >= 0 else None
+                for place in (algorithm, bus)
+            ),
         )
         devices = num_devices if num_devices > 1 else implied
         if not 1 < devices <= MAX_DEVICES:
@@ -239,7 +246,7 @@ def _row(
     return points
 
 
-def _number(words: list[str], place: int) -> float | None:
+def _positive_number(words: list[str], place: int) -> float | None:
     """A finite number above 0 at `place`; None for N/A, a zero or nothing."""
     try:
         value = float(words[place]) if 0 <= place < len(words) else 0.0
@@ -248,7 +255,7 @@ def _number(words: list[str], place: int) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-def _implied(kind: str, algorithm: float | None, bus: float | None) -> int:
+def _implied_devices(kind: str, algorithm: float | None, bus: float | None) -> int:
     """Devices n from bus / algorithm bandwidth: 2 (n-1)/n of all_reduce, (n-1)/n of the others; 0
     where they do not tell.
     """

@@ -11,7 +11,7 @@ from queue import Empty
 from time import monotonic
 from typing import Any, TypeVar
 
-from shardwright.calibrate.measuring_processes import context
+from shardwright.calibrate.measuring_processes import process_context
 from shardwright.errors import DataError
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ READY_S = 120.0
 POLL_S = 0.1
 
 
-def on_all_devices(
+def measure_simultaneously(
     work: Callable[[], T], *, here: Callable[[], T], others: int, threads: int
 ) -> list[T]:
     """Results of one measurement in this process and in `others` processes at the same time.
@@ -34,10 +34,12 @@ def on_all_devices(
     """
     if not others:
         return [here()]
-    multiprocessing = context()
+    multiprocessing = process_context()
     ready, results = multiprocessing.Semaphore(0), multiprocessing.Queue()
     processes: list[BaseProcess] = [
-        multiprocessing.Process(target=_beside, args=(work, threads, ready, results), daemon=True)
+        multiprocessing.Process(
+            target=_measure_in_process, args=(work, threads, ready, results), daemon=True
+        )
         for _ in range(others)
     ]
     try:
@@ -46,7 +48,7 @@ def on_all_devices(
         for _ in processes:
             if not ready.acquire(timeout=READY_S):
                 raise DataError("a process beside did not start", hint="fewer --ranks")
-        return [here(), *(_next(results, processes) for _ in processes)]
+        return [here(), *(_next_result(results, processes) for _ in processes)]
     finally:
         for process in processes:
             process.terminate()
@@ -55,7 +57,7 @@ def on_all_devices(
         results.join_thread()
 
 
-def _next(results: Queue[Any], processes: list[BaseProcess]) -> Any:
+def _next_result(results: Queue[Any], processes: list[BaseProcess]) -> Any:
     deadline = monotonic() + READY_S
     while True:
         dead = [process for process in processes if process.exitcode not in (None, 0)]
@@ -70,7 +72,7 @@ def _next(results: Queue[Any], processes: list[BaseProcess]) -> Any:
                 ) from None
 
 
-def _beside(work: Callable[[], object], threads: int, ready: Any, results: Any) -> None:
+def _measure_in_process(work: Callable[[], object], threads: int, ready: Any, results: Any) -> None:
     import torch
 
     torch.set_num_threads(threads)

@@ -56,12 +56,12 @@ class _Attention(nn.Module):  # type: ignore[misc]
         )
         q, k, v = heads.split([self.heads, self.groups, self.groups], dim=1)
         mixed = functional.scaled_dot_product_attention(
-            _rotate(q, rotary), _rotate(k, rotary), v, is_causal=True, enable_gqa=True
+            _apply_rotary(q, rotary), _apply_rotary(k, rotary), v, is_causal=True, enable_gqa=True
         )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
 
 
-def _rotate(x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def _apply_rotary(x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     left, right = x.chunk(2, dim=-1)
     return x * rotary[0] + torch.cat((-right, left), dim=-1) * rotary[1]
 
@@ -167,9 +167,9 @@ def measure_step(
     else:
         held = 0
     model = _Decoder(config).to(device=device, dtype=TORCH_DTYPES[dtype])
-    update = _optimizer(model, dtype)
+    update = _optimizer_step(model, dtype)
     tokens = torch.randint(config["vocab_size"], (batch, length + 1), device=device)
-    rotary = _rotary(config, length, device, TORCH_DTYPES[dtype])
+    rotary = _rotary_tables(config, length, device, TORCH_DTYPES[dtype])
 
     def forward() -> torch.Tensor:
         logits = model(tokens[:, :-1], rotary)
@@ -177,15 +177,19 @@ def measure_step(
 
     times: list[tuple[float, float, float]] = []
     for _ in range(warm_up + repetitions):
-        start = _now(device)
+        start = _synchronised_time(device)
         loss = forward()
-        after_forward = _now(device)
+        after_forward = _synchronised_time(device)
         loss.backward()
-        after_backward = _now(device)
+        after_backward = _synchronised_time(device)
         del loss
         update()
         times.append(
-            (after_forward - start, after_backward - after_forward, _now(device) - after_backward)
+            (
+                after_forward - start,
+                after_backward - after_forward,
+                _synchronised_time(device) - after_backward,
+            )
         )
     kept = times[warm_up:]
     return MeasuredStep(
@@ -196,13 +200,13 @@ def measure_step(
     )
 
 
-def _now(device: str) -> float:
+def _synchronised_time(device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _optimizer(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
+def _optimizer_step(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
     """A function that runs one fused AdamW step and frees the gradients.
 
     It updates fp32 master copies where parameters are 16-bit.
@@ -233,7 +237,7 @@ def _optimizer(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
     return step_masters
 
 
-def _rotary(
+def _rotary_tables(
     config: Mapping[str, Any], length: int, device: str, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     width = config["hidden_size"] // config["num_attention_heads"]

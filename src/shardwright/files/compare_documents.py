@@ -7,7 +7,7 @@ from math import isclose
 from typing import Any, Final
 
 from shardwright.errors import DataError
-from shardwright.files.document_text import kept
+from shardwright.files.document_text import canonical_value
 from shardwright.lazy_dataclass import dataclass
 
 DRIFT: Final = 1e-8
@@ -27,10 +27,10 @@ class Difference:
 
     def __str__(self) -> str:
         """``prediction.step_time_s says 0.2, found 2.0``."""
-        return f"{self.path} says {_word(self.said)}, found {_word(self.found)}"
+        return f"{self.path} says {_value_text(self.said)}, found {_value_text(self.found)}"
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "nothing" if value is _ABSENT else repr(value)[:40]
 
 
@@ -53,13 +53,13 @@ def differences(said: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Diff
     """Leaves that differ, in the order of their paths: numbers by more than `DRIFT` of themselves,
     all else at all.
     """
-    one, other = dict(leaves(kept(said))), dict(leaves(kept(found)))
+    one, other = dict(leaves(canonical_value(said))), dict(leaves(canonical_value(found)))
     paths = sorted(one.keys() | other.keys())
     pairs = ((path, one.get(path, _ABSENT), other.get(path, _ABSENT)) for path in paths)
-    return tuple(Difference(path, a, b) for path, a, b in pairs if not _same(a, b))
+    return tuple(Difference(path, a, b) for path, a, b in pairs if not _is_same_leaf(a, b))
 
 
-def _same(said: Any, found: Any) -> bool:
+def _is_same_leaf(said: Any, found: Any) -> bool:
     if isinstance(said, float) or isinstance(found, float):
         numbers = all(
             isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,15 +13,15 @@ from shardwright.errors import DataError, ShardwrightError, nearest
 
 
 class ExpectedError(ValueError):
-    """A value is not what a validator of `must` asks for."""
+    """A value is not what a validator of `require_value` asks for."""
 
 
-def shown(value: object) -> str:
+def quoted_value(value: object) -> str:
     """A value as a message quotes it."""
     return repr(value)[:40]
 
 
-def must(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
+def require_value(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
     """A validator of what a type cannot say; `expected` is what a message asks for."""
 
     def validate(value: Any) -> Any:
@@ -32,7 +32,7 @@ def must(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def refusal(
+def document_error(
     error: ValidationError, document: object, schema: Mapping[str, Any], *, name: str, hint: str
 ) -> ShardwrightError:
     """The first thing that pydantic says, in the project's words."""
@@ -55,22 +55,28 @@ def refusal(
             path.append(part)
             value = inner[part]
     last = first["loc"][-1] if first["loc"] else ""
-    where = [name, *_words(path)]
+    where = [name, *_path_words(path)]
     if first["type"] == "missing" and isinstance(last, str):
         return DataError(
             f"{': '.join([*where, last])} is missing", hint=nearest(last, value) or hint
         )
     if first["type"] == "extra_forbidden":
-        known = _at(schema, document, path[:-1]).get("properties", {})
+        known = _schema_at(schema, document, path[:-1]).get("properties", {})
         return DataError(
-            f"{': '.join(_words([name, *path[:-1]]))}: unknown field {shown(last)}",
+            f"{': '.join(_path_words([name, *path[:-1]]))}: unknown field {quoted_value(last)}",
             hint=nearest(str(last), known),
         )
     if first["type"].startswith("recursion"):
-        return DataError(f"{': '.join(_words([name, *path[:4]]))} is nested too deep", hint=hint)
+        return DataError(
+            f"{': '.join(_path_words([name, *path[:4]]))} is nested too deep", hint=hint
+        )
     if cause is not None and not isinstance(cause, ExpectedError):
         return DataError(f"{': '.join(where)}: {cause}", hint=hint)
-    expected = str(cause) if cause is not None else expectation(schema, _at(schema, document, path))
+    expected = (
+        str(cause)
+        if cause is not None
+        else expected_value_text(schema, _schema_at(schema, document, path))
+    )
     while (
         path
         and isinstance(path[-1], int)
@@ -78,13 +84,17 @@ def refusal(
         and " or " not in expected
     ):
         path = path[:-1]
-        expected, value = expectation(schema, _at(schema, document, path)), _inside(document, path)
+        expected, value = (
+            expected_value_text(schema, _schema_at(schema, document, path)),
+            _value_at(document, path),
+        )
     return DataError(
-        f"{': '.join(_words([name, *path]))} is {shown(value)}, not {expected}", hint=hint
+        f"{': '.join(_path_words([name, *path]))} is {quoted_value(value)}, not {expected}",
+        hint=hint,
     )
 
 
-def _words(path: Sequence[str | int]) -> list[str]:
+def _path_words(path: Sequence[str | int]) -> list[str]:
     """A path for a message: the number of an item stands behind its list's name."""
     found: list[str] = []
     for part in path:
@@ -95,7 +105,7 @@ def _words(path: Sequence[str | int]) -> list[str]:
     return found
 
 
-def _inside(document: Any, path: Sequence[str | int]) -> Any:
+def _value_at(document: Any, path: Sequence[str | int]) -> Any:
     for part in path:
         document = document[part]
     return document
@@ -119,10 +129,10 @@ def _resolved(
     if "$ref" in schema:
         return _resolved(root, root["$defs"][schema["$ref"].rpartition("/")[2]], value)
     some = _branches(root, schema)
-    return next((one for one in some if len(some) == 1 or _has_the_form(one, value)), schema)
+    return next((one for one in some if len(some) == 1 or _has_form(one, value)), schema)
 
 
-def _has_the_form(schema: Mapping[str, Any], value: Any) -> bool:
+def _has_form(schema: Mapping[str, Any], value: Any) -> bool:
     """A value is of the JSON type of a schema; an object has its constants or, where there are
     none, the fields that must be there.
     """
@@ -142,7 +152,9 @@ def _has_the_form(schema: Mapping[str, Any], value: Any) -> bool:
     )
 
 
-def _at(root: Mapping[str, Any], document: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
+def _schema_at(
+    root: Mapping[str, Any], document: Any, path: Sequence[str | int]
+) -> Mapping[str, Any]:
     """The schema of what stands at a path of a document."""
     schema = _resolved(root, root)
     for part in path:
@@ -156,12 +168,12 @@ def _at(root: Mapping[str, Any], document: Any, path: Sequence[str | int]) -> Ma
     return schema
 
 
-def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def expected_value_text(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     """What a schema asks for, in words."""
     schema = _resolved(root, schema)
     if some := _branches(root, schema):
         return " or ".join(
-            f"{expectation(root, one)}{' of ' * ('required' in one)}"
+            f"{expected_value_text(root, one)}{' of ' * ('required' in one)}"
             f"{' and '.join(one.get('required', ()))}"
             for one in some
         )
@@ -181,15 +193,15 @@ def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
             count = len(schema["prefixItems"])
             return (
                 f"a list of {'two' if count == 2 else count}"
-                f" {_kind(root, schema['prefixItems'][-1])}s"
+                f" {_item_word(root, schema['prefixItems'][-1])}s"
             )
         case "array":
-            return f"a list of {_kind(root, schema.get('items', {}))}s"
+            return f"a list of {_item_word(root, schema.get('items', {}))}s"
         case "object":
             return "an object"
     return "another value"
 
 
-def _kind(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def _item_word(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     kind: str = _resolved(root, schema).get("type", "value")
     return {"array": "row", "integer": "number"}.get(kind, kind)

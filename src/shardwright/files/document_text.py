@@ -22,25 +22,27 @@ def to_text(document: Mapping[str, Any]) -> str:
     sorted keys, floats to `DIGITS` digits, a line break at the end.
     """
     return (
-        json.dumps(kept(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+        json.dumps(
+            canonical_value(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False
+        )
         + "\n"
     )
 
 
-def kept(value: Any) -> Any:
+def canonical_value(value: Any) -> Any:
     """`value` in JSON's own types, as a file keeps it; an infinite or undefined number is null, for
     JSON has none.
     """
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): kept(item) for key, item in value.items()}
+        return {str(key): canonical_value(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [kept(item) for item in value]
+        return [canonical_value(item) for item in value]
     return value
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
+def document_digest(document: Mapping[str, Any]) -> str:
     """SHA-256, in hexadecimal, of a document's one text."""
     return sha256(to_text(document).encode()).hexdigest()
 
@@ -66,7 +68,7 @@ def read_text(path: Path, *, what: str, hint: str, most: int = MAX_FILE_BYTES) -
     return text
 
 
-def decoded(text: str, *, name: str, hint: str) -> object:
+def parse_json(text: str, *, name: str, hint: str) -> object:
     """The value of a JSON text; DataError if it is none."""
     try:
         value: object = json.loads(text)

@@ -14,7 +14,7 @@ from shardwright.search.scenario_certificate import ScenariosPart
 
 
 @dataclass(frozen=True, slots=True)
-class Tied:
+class ListLength:
     """A list of `found` items that must have `needed`: one for each of what is named."""
 
     path: str
@@ -32,7 +32,7 @@ def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
     Raises:
         DataError: one has more or fewer; or the stages are not numbered from 0.
     """
-    for one in _tied(saved):
+    for one in _list_lengths(saved):
         if one.found != one.needed:
             raise DataError(
                 f"{name}: {one.path} has {one.found} items, not {one.needed}: one for each of"
@@ -47,38 +47,38 @@ def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
         )
 
 
-def _tied(saved: StoredSimulation) -> Iterator[Tied]:
+def _list_lengths(saved: StoredSimulation) -> Iterator[ListLength]:
     stages, classes, spending = saved.prediction.stages, saved.classes, saved.prediction.spending
-    yield Tied(
+    yield ListLength(
         "prediction.stages",
         min(len(stages), 1),
         1,
         "the pipeline's ranks or classes of devices, at least one",
     )
     if classes:
-        yield Tied("classes", len(classes), len(stages), "prediction.stages")
+        yield ListLength("classes", len(classes), len(stages), "prediction.stages")
     if spending is not None:
-        yield Tied(
+        yield ListLength(
             "prediction.spending.working_devices",
             len(spending.working_devices),
             len(spending.paid_devices),
             "prediction.spending.paid_devices",
         )
     if isinstance(saved, StoredPlan) and saved.certificate.mixed is not None:
-        yield from _of_pools(saved.certificate.mixed)
+        yield from _pool_list_lengths(saved.certificate.mixed)
     if isinstance(saved, StoredPlan) and saved.certificate.scenarios is not None:
-        yield from _of_states(saved.certificate.scenarios)
+        yield from _scenario_list_lengths(saved.certificate.scenarios)
 
 
-def _of_pools(part: MixedPart) -> Iterator[Tied]:
+def _pool_list_lengths(part: MixedPart) -> Iterator[ListLength]:
     pools, each, path = len(part.alone), "certificate.mixed.alone", "certificate.mixed"
     for i, closed in enumerate(part.closed):
         for j, dual in enumerate(closed.duals):
-            yield Tied(f"{path}.closed.{i}.duals.{j}.devices", len(dual.devices), pools, each)
+            yield ListLength(f"{path}.closed.{i}.duals.{j}.devices", len(dual.devices), pools, each)
     for i, cell in enumerate(part.valued.cells if part.valued is not None else ()):
         for j, shown in enumerate(cell.shown):
             for k, floor in enumerate(shown.floors):
-                yield Tied(
+                yield ListLength(
                     f"{path}.valued.cells.{i}.shown.{j}.floors.{k}.devices",
                     len(floor.devices),
                     pools,
@@ -86,9 +86,9 @@ def _of_pools(part: MixedPart) -> Iterator[Tied]:
                 )
 
 
-def _of_states(part: ScenariosPart) -> Iterator[Tied]:
+def _scenario_list_lengths(part: ScenariosPart) -> Iterator[ListLength]:
     for i, tried in enumerate(part.next_best):
-        yield Tied(
+        yield ListLength(
             f"certificate.scenarios.next_best.{i}.steps_s",
             len(tried.steps_s),
             len(part.outcomes),

@@ -57,13 +57,13 @@ SPARSE: Final = frozenset(
 """Classes whose fields at their default are left out, as plans have very many of them."""
 
 
-def document_of(plan: Plan) -> PlanDocument:
+def plan_to_document(plan: Plan) -> PlanDocument:
     """`plan` with placements by number, the first stage's first."""
     numbers: dict[Any, int] = {}
     for lane in plan.lanes:
         for stage in lane.stages:
             numbers.setdefault(stage.placements, len(numbers))
-    lanes = tuple(map(partial(_relabelled, placements=numbers), plan.lanes))
+    lanes = tuple(map(partial(_with_placements, placements=numbers), plan.lanes))
     listed = tuple(numbers)
     return PlanDocument(
         version=VERSION,
@@ -76,7 +76,7 @@ def document_of(plan: Plan) -> PlanDocument:
     )
 
 
-def plan_of(document: PlanDocument) -> Plan:
+def document_to_plan(document: PlanDocument) -> Plan:
     """The plan of a document; equal placements are one object.
 
     Raises:
@@ -94,7 +94,7 @@ def plan_of(document: PlanDocument) -> Plan:
                     f"plan: {where} has placements of number {stage.placements}",
                     hint=f"there are {len(numbered)}, from 0",
                 )
-    lanes = tuple(map(partial(_relabelled, placements=numbered), document.lanes))
+    lanes = tuple(map(partial(_with_placements, placements=numbered), document.lanes))
     return Plan(
         devices=document.devices,
         lanes=lanes,
@@ -104,7 +104,7 @@ def plan_of(document: PlanDocument) -> Plan:
     )
 
 
-def _relabelled(lane: Lane, placements: Mapping[Any, Any]) -> Lane:
+def _with_placements(lane: Lane, placements: Mapping[Any, Any]) -> Lane:
     """`lane` with what stands for the placements of each stage."""
     return replace(
         lane,

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from shardwright.errors import DataError
-from shardwright.files.document_text import decoded, read_text
+from shardwright.files.document_text import parse_json, read_text
 from shardwright.files.list_lengths import require_lengths
-from shardwright.files.relative_paths import found_from
+from shardwright.files.relative_paths import request_resolved_from
 from shardwright.files.stored_documents import (
     NAMES,
     PLAN_SCHEMA,
@@ -22,7 +22,14 @@ from shardwright.files.stored_documents import (
     question_digest,
     with_sources,
 )
-from shardwright.files.strict_documents import FromOne, Limits, Members, Mirror, Signed, body_of
+from shardwright.files.strict_documents import (
+    DocumentModel,
+    FromOne,
+    Limits,
+    Members,
+    Signed,
+    document_body,
+)
 from shardwright.search.certificate import Certificate
 from shardwright.search.mixed_certificate import GIVEN_UP, Dual, Floor, PoolAlone
 from shardwright.search.search_answer import Answer
@@ -51,8 +58,8 @@ _LIMITS: Final[Limits] = {
     Floor: {"replicas": Signed},
     PoolAlone: {"stopped_at": Annotated[int, Field(ge=GIVEN_UP)]},
 }
-PLAN: Final = Mirror(kind=StoredPlan, names=NAMES, limits=_LIMITS)
-SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
+PLAN: Final = DocumentModel(kind=StoredPlan, names=NAMES, limits=_LIMITS)
+SIMULATION: Final = DocumentModel(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
 
 
 def read_saved(path: Path) -> StoredSimulation:
@@ -73,21 +80,25 @@ def parse_saved(
     """The same of a text; `name` is for messages. folder: that it lies in, from where the files
     that it names are found.
     """
-    document = decoded(text, name=name, hint=_HINT)
+    document = parse_json(text, name=name, hint=_HINT)
     simulated = isinstance(document, dict) and document.get("schema") == SIMULATION_SCHEMA
     schema, hint = (SIMULATION_SCHEMA, _SIMULATION_HINT) if simulated else (PLAN_SCHEMA, _HINT)
-    body = body_of(document, schema=schema, version=VERSION, name=name, what="plan file", hint=hint)
+    body = document_body(
+        document, schema=schema, version=VERSION, name=name, what="plan file", hint=hint
+    )
     digest = body.pop("digest", None)
     for field in BESIDE:
         body.pop(field, None)
-    mirror: Mirror[StoredSimulation] | Mirror[StoredPlan] = SIMULATION if simulated else PLAN
+    mirror: DocumentModel[StoredSimulation] | DocumentModel[StoredPlan] = (
+        SIMULATION if simulated else PLAN
+    )
     found = with_sources(mirror.read(body, name=name, hint=hint))
     if found.grid is None and found.plan is None:
         raise DataError(f"{name}: it has neither a strategy nor a plan", hint=hint)
     require_lengths(found, name=name, hint=hint)
     if digest != question_digest(body):
         raise DataError(f"{name}: what was asked is not what its digest is of", hint=hint)
-    request = found.request if folder is None else found_from(found.request, folder)
+    request = found.request if folder is None else request_resolved_from(found.request, folder)
     return found if request is found.request else replace(found, request=request)
 
 
@@ -107,7 +118,7 @@ def read_plan_file(path: Path) -> tuple[Request, Answer]:
     return found.request, answer
 
 
-def require_whole(saved: StoredSimulation, *, name: str = "plan file") -> None:
+def require_breakdown_sum(saved: StoredSimulation, *, name: str = "plan file") -> None:
     """What is drawn of a step adds up to it. `check` makes every number again and says which
     differs; this is for who only looks.
 

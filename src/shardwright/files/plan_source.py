@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.errors import StrategyError, UsageError
 from shardwright.files.document_text import read_text
 from shardwright.files.plan_file import parse_saved
-from shardwright.files.relative_paths import is_same
+from shardwright.files.relative_paths import is_same_model
 from shardwright.files.stored_documents import StoredPlan, StoredSimulation
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.models_by_name import load_model
@@ -62,14 +62,14 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
         for another model (``plan.model``).
     """
     text, name = source, ""
-    if not _is_text(source) and _is_path(source):
+    if not _is_notation(source) and _is_path(source):
         text, name = read_text(Path(source), what="plan", hint=_HINT), source
     if text.lstrip().startswith("{"):
         saved = parse_saved(
             text, name=name or "the plan", folder=Path(name).parent if name else None
         )
         return _saved_strategy(saved, name=name or "the plan", model_name=model_name)
-    if not name and not _is_text(source):
+    if not name and not _is_notation(source):
         reading = read_words(source, of=None)
         return NamedStrategy(
             name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as
@@ -79,10 +79,10 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
 
 def is_grid_text(source: str) -> bool:
     """A grid's words, not a path, a notation or a file's JSON."""
-    return not _is_text(source) and not _is_path(source)
+    return not _is_notation(source) and not _is_path(source)
 
 
-def _is_text(source: str) -> bool:
+def _is_notation(source: str) -> bool:
     """The notation itself, or a file's JSON, not a path or a grid."""
     return "\n" in source.strip() or source.lstrip().startswith(("plan ", "{"))
 
@@ -92,7 +92,7 @@ def _saved_strategy(saved: StoredSimulation, *, name: str, model_name: str) -> N
     if saved.grid is not None:
         return NamedStrategy(name=name, strategy=saved.grid)
     assert saved.plan is not None
-    if not is_same(saved.request.model, model_name):
+    if not is_same_model(saved.request.model, model_name):
         raise StrategyError(
             f"the plan is for {saved.request.model[:60]}, not {model_name[:60]}",
             hint="a plan names blocks of its model; a grid suits any",
@@ -127,13 +127,13 @@ def read_plan(
     if _is_path(source):
         text = read_text(path, what="plan", hint=_HINT)
         if text.lstrip().startswith("{"):
-            return _from_file(text, path=path, model=model)
+            return _plan_from_document(text, path=path, model=model)
         if devices or global_batch:
             raise UsageError(
                 "--devices and --global-batch are for grids; a plan says its own",
                 hint="leave them out",
             )
-        chosen = _model(model)
+        chosen = _required_model(model)
         return NamedPlan(
             name=_notation_name(text) or path.stem,
             plan=parse_plan(text, model=chosen),
@@ -146,7 +146,7 @@ def read_plan(
             hint="leave out dp: it takes the rest",
             rule="grid.devices",
         )
-    chosen = _model(model)
+    chosen = _required_model(model)
     batch = global_batch or grid.dp * grid.microbatch * grid.pp
     return NamedPlan(
         name=source, plan=plan_of(grid, model=chosen, global_batch=batch), model=chosen
@@ -161,20 +161,20 @@ def _is_path(source: str) -> bool:
         return False
 
 
-def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
+def _plan_from_document(text: str, *, path: Path, model: str) -> NamedPlan:
     saved = parse_saved(text, name=str(path), folder=path.parent)
     asked, plan = saved.request, saved.plan
     chosen = asked_model(model or asked.model, train=asked.train, teacher=asked.teacher)
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)
-    same = not model or is_same(model, saved.request.model)
+    same = not model or is_same_model(model, saved.request.model)
     return NamedPlan(
         name=path.stem, plan=plan, model=chosen, request=saved.request if same else None
     )
 
 
-def _model(name: str) -> Model:
+def _required_model(name: str) -> Model:
     if not name:
         raise UsageError(
             "a plan in notation needs the model it is for", hint="shardwright draw PLAN MODEL"

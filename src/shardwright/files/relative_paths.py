@@ -18,7 +18,7 @@ _NAMED: Final = ("model", "teacher")
 _PATHS: Final = (*_NAMED, "cluster", "profile", "scenarios")
 
 
-def relative_to(request: Request, folder: Path) -> Request:
+def request_relative_to(request: Request, folder: Path) -> Request:
     """The question with its files as they are found from a folder; names, expressions and absolute
     paths stay as they are.
     """
@@ -26,26 +26,26 @@ def relative_to(request: Request, folder: Path) -> Request:
     def moved(text: str) -> str:
         return (
             os.path.relpath(text, folder)
-            if not os.path.isabs(text) and _is_there(Path(text))
+            if not os.path.isabs(text) and _exists(Path(text))
             else text
         )
 
-    return _mapped(request, moved)
+    return _with_changed_paths(request, moved)
 
 
-def found_from(request: Request, folder: Path) -> Request:
+def request_resolved_from(request: Request, folder: Path) -> Request:
     """The question of a file in a folder with its files as they are found from here; what is not
     there stays as it is written.
     """
 
     def found(text: str) -> str:
         path = folder / text
-        return os.path.normpath(path) if _is_there(path) else text
+        return os.path.normpath(path) if _exists(path) else text
 
-    return _mapped(request, found)
+    return _with_changed_paths(request, found)
 
 
-def is_same(one: str, other: str) -> bool:
+def is_same_model(one: str, other: str) -> bool:
     """Two names of a model: one text, or one file."""
     if one == other:
         return True
@@ -55,7 +55,7 @@ def is_same(one: str, other: str) -> bool:
         return False
 
 
-def _mapped(request: Request, change: Callable[[str], str]) -> Request:
+def _with_changed_paths(request: Request, change: Callable[[str], str]) -> Request:
     written = {name: getattr(request, name) for name in _PATHS}
     paths = {
         name: text
@@ -66,7 +66,7 @@ def _mapped(request: Request, change: Callable[[str], str]) -> Request:
     return replace(request, **changed) if changed != paths else request
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         return path.exists()
     except (OSError, ValueError):

@@ -12,7 +12,9 @@ from shardwright.files.plan_file import PLAN, SIMULATION
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def _headed(schema: Mapping[str, Any], *, name: str, version: int, **more: Any) -> dict[str, Any]:
+def _with_heading(
+    schema: Mapping[str, Any], *, name: str, version: int, **more: Any
+) -> dict[str, Any]:
     """A body's schema with the fields that say what the file is."""
     heading = {"schema": {"const": name}, "version": {"const": version}, **more}
     return {
@@ -22,15 +24,15 @@ def _headed(schema: Mapping[str, Any], *, name: str, version: int, **more: Any) 
     }
 
 
-def _stored(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _stored_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
     digest = {"type": "string", "description": f"SHA-256 of {', '.join(stored_documents.QUESTION)}"}
-    return _headed(schema, name=name, version=stored_documents.VERSION, digest=digest)
+    return _with_heading(schema, name=name, version=stored_documents.VERSION, digest=digest)
 
 
-def _trace() -> dict[str, Any]:
+def _trace_schema() -> dict[str, Any]:
     body = trace_file.TRACE.json_schema()
     events = body["properties"].pop("traceEvents")
-    other = _headed(
+    other = _with_heading(
         {**body, "required": ["traces"]}, name=trace_file.SCHEMA, version=trace_file.VERSION
     )
     definitions = other.pop("$defs")
@@ -45,12 +47,12 @@ def _trace() -> dict[str, Any]:
 
 
 SCHEMAS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
-    "plan": lambda: _stored(PLAN.schema, stored_documents.PLAN_SCHEMA),
-    "simulation": lambda: _stored(SIMULATION.schema, stored_documents.SIMULATION_SCHEMA),
-    "profile": lambda: _headed(
+    "plan": lambda: _stored_schema(PLAN.schema, stored_documents.PLAN_SCHEMA),
+    "simulation": lambda: _stored_schema(SIMULATION.schema, stored_documents.SIMULATION_SCHEMA),
+    "profile": lambda: _with_heading(
         profile_file.PROFILE.schema, name=profile_file.SCHEMA, version=profile_file.VERSION
     ),
-    "trace": _trace,
+    "trace": _trace_schema,
 }
 
 

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.files.dataclass_schemas import Names, filed
-from shardwright.files.document_text import digest_of, to_text
-from shardwright.files.relative_paths import relative_to
+from shardwright.files.dataclass_schemas import Names, to_json_value
+from shardwright.files.document_text import document_digest, to_text
+from shardwright.files.relative_paths import request_relative_to
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.certificate import Certificate
@@ -174,7 +174,7 @@ def stored_plan(
 
 def document_of(stored: StoredSimulation) -> dict[str, Any]:
     """The document of a file; `files.text.to_text` makes its text. No clock value is in it."""
-    body = filed(stored, names=NAMES)
+    body = to_json_value(stored, names=NAMES)
     schema = PLAN_SCHEMA if isinstance(stored, StoredPlan) else SIMULATION_SCHEMA
     return {"schema": schema, "version": VERSION, "digest": question_digest(body), **body}
 
@@ -183,7 +183,9 @@ def file_text(stored: StoredSimulation, path: Path) -> str:
     """What is written at `path`: the document, with the files that its question names as they are
     found from there.
     """
-    return to_text(document_of(replace(stored, request=relative_to(stored.request, path.parent))))
+    return to_text(
+        document_of(replace(stored, request=request_relative_to(stored.request, path.parent)))
+    )
 
 
 def plan_document(answer: Answer) -> dict[str, Any]:
@@ -198,7 +200,7 @@ def simulation_document(simulation: Simulation) -> dict[str, Any]:
 
 def prediction_document(prediction: Prediction) -> dict[str, Any]:
     """What stands under ``prediction`` in a file: ``simulate --json``."""
-    found = filed(prediction, names=NAMES)
+    found = to_json_value(prediction, names=NAMES)
     assert isinstance(found, dict)
     return found
 
@@ -206,7 +208,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
 def question_digest(body: dict[str, Any]) -> str:
     """The digest of a file's question, and of what repeats its search: where it was stopped, and
     whether it looked further, at another network and at other batches and numbers of devices
-    (`looked_further`).
+    (`has_further_answers`).
     """
     certificate = body.get("certificate") or {}
     joint, mixed = (certificate.get(part) or {} for part in ("joint", "mixed"))
@@ -214,11 +216,11 @@ def question_digest(body: dict[str, Any]) -> str:
     if mixed:
         alone = [one.get("stopped_at") for one in mixed.get("alone", ())]
         search += [mixed.get("composed_stopped_at"), mixed.get("tolerance"), alone]
-    search.append(looked_further(body))
-    return digest_of({"search": search, **{field: body.get(field) for field in QUESTION}})
+    search.append(has_further_answers(body))
+    return document_digest({"search": search, **{field: body.get(field) for field in QUESTION}})
 
 
-def looked_further(body: dict[str, Any]) -> bool:
+def has_further_answers(body: dict[str, Any]) -> bool:
     """Whether a file holds what searches beside its own found:
     its sensitivity, or what is nearby.
     """

@@ -26,9 +26,9 @@ from pydantic import (
 )
 
 from shardwright.errors import DataError
-from shardwright.files.dataclass_schemas import Names, default_of, fields_of, mapped
-from shardwright.files.document_errors import must, refusal, shown
-from shardwright.files.plan_document import SPARSE, VERSION, PlanDocument, plan_of
+from shardwright.files.dataclass_schemas import Names, default_of, mapping_value_type, typed_fields
+from shardwright.files.document_errors import document_error, quoted_value, require_value
+from shardwright.files.plan_document import SPARSE, VERSION, PlanDocument, document_to_plan
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Stage
@@ -56,7 +56,10 @@ _LEAVES: Final[Mapping[Any, Any]] = {
 _OF_PLANS: Final[Mapping[Any, Mapping[str, Any]]] = {
     PlanDocument: {
         "version": Annotated[
-            Count, must(lambda version: version == VERSION, f"{VERSION}, which this release reads")
+            Count,
+            require_value(
+                lambda version: version == VERSION, f"{VERSION}, which this release reads"
+            ),
         ]
     },
     Stage: {"placements": Count},
@@ -73,7 +76,7 @@ class Record(BaseModel):
 
 
 @dataclasses.dataclass(frozen=True)
-class Mirror(Generic[T]):
+class DocumentModel(Generic[T]):
     """The model of a dataclass.
 
     Args:
@@ -110,7 +113,7 @@ class Mirror(Generic[T]):
         try:
             return self.adapter.validate_python(document)
         except ValidationError as error:
-            raise refusal(error, document, self.schema, name=name, hint=hint) from None
+            raise document_error(error, document, self.schema, name=name, hint=hint) from None
 
     def _model(self, kind: type) -> Any:
         """`kind` as a type that pydantic reads; inside itself it is known by its name."""
@@ -122,7 +125,7 @@ class Mirror(Generic[T]):
         names, limits = self.names.get(kind, {}), self.limits.get(kind, _OF_PLANS.get(kind, {}))
         outer: dict[str, dict[str, Any]] = {"": {}}
         places: list[tuple[str, str, str]] = []
-        for field, hint in fields_of(kind):
+        for field, hint in typed_fields(kind):
             group, _, last = names.get(field, field).rpartition(".")
             if last:
                 annotation = limits[field] if field in limits else self._annotation(hint)
@@ -139,7 +142,7 @@ class Mirror(Generic[T]):
                     create_model(f"{kind.__name__}.{group}", __base__=Record, **inner),
                     ...,
                 )
-        described = _filled(kind.__doc__ or "")
+        described = _unwrapped_paragraphs(kind.__doc__ or "")
         model = create_model(kind.__name__, __base__=Record, __doc__=described, **outer[""])
 
         def build(found: BaseModel) -> Any:
@@ -149,7 +152,7 @@ class Mirror(Generic[T]):
             }
             return kind(
                 **{
-                    field: _pairs(value) if isinstance(value, dict) else value
+                    field: _mapping_pairs(value) if isinstance(value, dict) else value
                     for field, value in given.items()
                 }
             )
@@ -167,12 +170,18 @@ class Mirror(Generic[T]):
             if len(some) == 1:
                 return typing.Union.__getitem__((self._annotation(some[0]), None))
             tagged = tuple(annotated[self._annotation(one), Tag(str(one))] for one in inner)
-            return annotated[typing.Union.__getitem__(tagged), _form_of(inner)]
+            return annotated[typing.Union.__getitem__(tagged), _form_discriminator(inner)]
         if hint is Plan:
-            return annotated[self._model(PlanDocument), AfterValidator(plan_of)]
-        if mapped(hint) is not None:
+            return annotated[self._model(PlanDocument), AfterValidator(document_to_plan)]
+        if mapping_value_type(hint) is not None:
             return types.GenericAlias(
-                dict, (str, Signed if mapped(hint) is float else self._annotation(mapped(hint)))
+                dict,
+                (
+                    str,
+                    Signed
+                    if mapping_value_type(hint) is float
+                    else self._annotation(mapping_value_type(hint)),
+                ),
             )
         if origin is tuple:
             return annotated[
@@ -188,7 +197,7 @@ class Mirror(Generic[T]):
         )
 
 
-def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
+def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
     """Which of several types a value must be, by its JSON form: of classes, the first whose fields
     without a default are all there.
     """
@@ -196,7 +205,7 @@ def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
     def has_form(kind: Any, value: object) -> bool:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return isinstance(value, dict) and all(
-                name in value or default_of(kind, name) is not ... for name, _ in fields_of(kind)
+                name in value or default_of(kind, name) is not ... for name, _ in typed_fields(kind)
             )
         return type(value) is (list if typing.get_origin(kind) is tuple else kind)
 
@@ -205,7 +214,7 @@ def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
     )
 
 
-def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Numbers with a fraction largest first, whichever way, all else in the file's order."""
     largest = (
         sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
@@ -215,7 +224,7 @@ def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(largest or values.items())
 
 
-def body_of(
+def document_body(
     document: object, *, schema: str, version: int, name: str, what: str, hint: str
 ) -> dict[str, Any]:
     """The fields of a file's document but ``schema`` and ``version``, which say what it is.
@@ -229,13 +238,13 @@ def body_of(
     if isinstance(found, bool) or found != version:
         older = isinstance(found, int) and found < version
         raise DataError(
-            f"{name}: version {shown(found)} is not {version}",
+            f"{name}: version {quoted_value(found)} is not {version}",
             hint=hint if older else "use the release that wrote it",
         )
     return {field: value for field, value in document.items() if field not in ("schema", "version")}
 
 
-def _filled(docstring: str) -> str:
+def _unwrapped_paragraphs(docstring: str) -> str:
     """Each paragraph of a docstring on one line: how the source breaks lines is not in a schema."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -25,9 +25,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from shardwright.errors import DataError
-from shardwright.files.document_errors import must, refusal
-from shardwright.files.document_text import decoded, read_text
-from shardwright.files.strict_documents import Count, FromOne, Number, Record, Signed, body_of
+from shardwright.files.document_errors import document_error, require_value
+from shardwright.files.document_text import parse_json, read_text
+from shardwright.files.strict_documents import Count, FromOne, Number, Record, Signed, document_body
 from shardwright.program.step_trace import (
     Origin,
     Sample,
@@ -92,13 +92,13 @@ def trace_text(*traces: StepTrace) -> str:
     events = [
         event
         for device, number, traced in places
-        for event in _events(traces[number], traced, pid=processes[number, device])
+        for event in _device_events(traces[number], traced, pid=processes[number, device])
     ]
     arrows = [(number, ends) for number, trace in enumerate(traces) for ends in messages(trace)]
     events += [
         event
         for one, (number, ends) in enumerate(arrows, start=1)
-        for event in _flow(ends, number, processes, identity=one)
+        for event in _flow_events(ends, number, processes, identity=one)
     ]
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
     other = json.dumps(
@@ -109,47 +109,49 @@ def trace_text(*traces: StepTrace) -> str:
     return f'{{"displayTimeUnit": "ms",\n"otherData": {other},\n"traceEvents": [\n{lines}\n]}}\n'
 
 
-def _events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
+def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
     spans = [span for span in trace.spans if span.device == device.device]
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
-    yield _named(
+    yield _metadata_event(
         pid, 0, "process_name", name=f"{trace.origin.value} · device {device.device}{more}"
     )
-    yield _named(pid, 0, "process_sort_index", sort_index=pid)
+    yield _metadata_event(pid, 0, "process_sort_index", sort_index=pid)
     if device.runs:
-        yield _named(pid, 0, "process_labels", labels=device.runs)
+        yield _metadata_event(pid, 0, "process_labels", labels=device.runs)
     for track in sorted({span.track for span in spans}, key=_TRACKS.index):
-        yield _named(pid, _thread(pid, track), "thread_name", name=track.value)
-        yield _named(pid, _thread(pid, track), "thread_sort_index", sort_index=_TRACKS.index(track))
+        yield _metadata_event(pid, _thread_number(pid, track), "thread_name", name=track.value)
+        yield _metadata_event(
+            pid, _thread_number(pid, track), "thread_sort_index", sort_index=_TRACKS.index(track)
+        )
     for span in spans:
         start, end = _picoseconds(span.start_s), _picoseconds(span.end_s)
         yield {
             "ph": "X",
             "pid": pid,
-            "tid": _thread(pid, span.track),
-            "name": _name(span),
+            "tid": _thread_number(pid, span.track),
+            "name": _span_name(span),
             "cat": _CATEGORIES[span.track],
-            "ts": _micro(start),
-            "dur": _micro(max(end - start, 0)),
-            "args": dict(_arguments(span)),
+            "ts": _microseconds(start),
+            "dur": _microseconds(max(end - start, 0)),
+            "args": dict(_span_arguments(span)),
         }
     for sample in trace.memory:
         if sample.device == device.device:
             yield {
                 "ph": "C",
                 "pid": pid,
-                "tid": _thread(pid, Track.COMPUTE),
+                "tid": _thread_number(pid, Track.COMPUTE),
                 "name": _HELD,
-                "ts": _micro(_picoseconds(sample.time_s)),
+                "ts": _microseconds(_picoseconds(sample.time_s)),
                 "args": {"bytes": sample.held},
             }
 
 
-def _thread(pid: int, track: Track) -> int:
+def _thread_number(pid: int, track: Track) -> int:
     return pid * _THREADS + _TRACKS.index(track)
 
 
-def _flow(
+def _flow_events(
     ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int
 ) -> Iterator[dict[str, Any]]:
     """An arrow from the middle of a span to that of another, or as early in it as the other is
@@ -170,19 +172,19 @@ def _flow(
         begin = end
     for phase, span, time, more in (("s", sent, begin, {}), ("f", met, end, {"bp": "e"})):
         pid = processes[trace, span.device]
-        place = {"pid": pid, "tid": _thread(pid, span.track)}
+        place = {"pid": pid, "tid": _thread_number(pid, span.track)}
         yield {
             "ph": phase,
             **place,
             "name": "message",
             "cat": "message",
             "id": identity,
-            "ts": _micro(time),
+            "ts": _microseconds(time),
             **more,
         }
 
 
-def _named(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, Any]:
+def _metadata_event(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, Any]:
     return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": arguments}
 
 
@@ -190,7 +192,7 @@ def _picoseconds(seconds: float) -> int:
     return round(seconds * TERA)
 
 
-def _micro(picoseconds: int) -> float:
+def _microseconds(picoseconds: int) -> float:
     """Microseconds that have all of their whole nanoseconds when Perfetto multiplies them by 1000
     and cuts off: 1.005 has 1004.
     """
@@ -200,7 +202,7 @@ def _micro(picoseconds: int) -> float:
     return value
 
 
-def _name(span: Span) -> str:
+def _span_name(span: Span) -> str:
     """``F 3 chunk 1``: Perfetto gives names that differ only in numbers one colour."""
     if span.microbatch < 0:
         return span.kind if span.chunk < 0 else f"{span.kind} chunk {span.chunk}"
@@ -209,7 +211,7 @@ def _name(span: Span) -> str:
     return f"{span.kind} {span.microbatch} chunk {span.chunk}{lane}{part}"
 
 
-def _arguments(span: Span) -> Iterator[tuple[str, Any]]:
+def _span_arguments(span: Span) -> Iterator[tuple[str, Any]]:
     """What is not as it is for most."""
     yield "kind", span.kind
     for name, usual in _WORDS.items():
@@ -221,7 +223,7 @@ def _arguments(span: Span) -> Iterator[tuple[str, Any]]:
     if span.size:
         yield "bytes", span.size
     if span.exposed_s:
-        yield "exposed_us", _micro(_picoseconds(span.exposed_s))
+        yield "exposed_us", _microseconds(_picoseconds(span.exposed_s))
 
 
 class DeviceRecord(Record):
@@ -266,7 +268,7 @@ class SpanEvent(Record):
     tid: Annotated[
         int,
         Field(ge=0),
-        must(
+        require_value(
             lambda tid: tid % _THREADS < len(_TRACKS),
             f"{_THREADS} x pid + a number below {len(_TRACKS)}",
         ),
@@ -303,7 +305,7 @@ class OtherEvent(Record):
     ph: str
 
 
-def _kind_of(event: Any) -> str:
+def _event_tag(event: Any) -> str:
     kind = event.get("ph") if isinstance(event, dict) else None
     return kind if kind in ("X", "C") else "other"
 
@@ -312,7 +314,7 @@ Event = Annotated[
     Annotated[SpanEvent, Tag("X")]
     | Annotated[HeldEvent, Tag("C")]
     | Annotated[OtherEvent, Tag("other")],
-    Discriminator(_kind_of),
+    Discriminator(_event_tag),
 ]
 
 
@@ -356,9 +358,9 @@ def read_measured(path: Path) -> StepTrace:
 
 def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
     """The same of a text; `name` is for messages."""
-    document = decoded(text, name=name, hint=_HINT)
+    document = parse_json(text, name=name, hint=_HINT)
     other = document.get("otherData") if isinstance(document, dict) else None
-    body = body_of(
+    body = document_body(
         other, schema=SCHEMA, version=VERSION, name=name, what="trace of a plan", hint=_HINT
     )
     assert isinstance(document, dict)
@@ -366,8 +368,8 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
     try:
         found = TRACE.validate_python(body)
     except ValidationError as error:
-        raise refusal(error, body, TRACE.json_schema(), name=name, hint=_HINT) from None
-    places = _places(found.traces, name=name)
+        raise document_error(error, body, TRACE.json_schema(), name=name, hint=_HINT) from None
+    places = _process_devices(found.traces, name=name)
     spans: list[list[Span]] = [[] for _ in found.traces]
     memory: list[list[Sample]] = [[] for _ in found.traces]
     for number, event in enumerate(found.events):
@@ -380,7 +382,7 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
             )
         trace, device = places[event.pid]
         if isinstance(event, SpanEvent):
-            spans[trace].append(_span(event, device=device))
+            spans[trace].append(_span_of_event(event, device=device))
         else:
             memory[trace].append(
                 Sample(device=device, time_s=event.ts / MEGA, held=event.args.bytes)
@@ -401,7 +403,7 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
     )
 
 
-def _places(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, int]]:
+def _process_devices(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, int]]:
     """(number of the trace, device) of each process."""
     places: dict[int, tuple[int, int]] = {}
     for number, header in enumerate(headers):
@@ -416,7 +418,7 @@ def _places(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, i
     return places
 
 
-def _span(event: SpanEvent, *, device: int) -> Span:
+def _span_of_event(event: SpanEvent, *, device: int) -> Span:
     said = event.args
     return Span(
         device=device,

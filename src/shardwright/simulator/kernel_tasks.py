@@ -16,7 +16,7 @@ from shardwright.cost.network.stage_transfers import Crossing, around_seconds, c
 from shardwright.cost.step.overlapped_pairs import pair_share
 from shardwright.cost.step.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.device_topology import Units, repeats_after
+from shardwright.hardware.device_topology import Units, repetition_devices
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_keys import Same
 from shardwright.program.plan_program import DeviceClass, Program, class_numbers
@@ -48,7 +48,7 @@ def _sends(problem: Problem, program: Program) -> _Sends:
     """The sends of a Program; edges between stages of one class each that lie alike in the network
     share theirs.
     """
-    class_of, unit = class_numbers(program.classes), repeats_after(plan_units(problem))
+    class_of, unit = class_numbers(program.classes), repetition_devices(plan_units(problem))
     alike: dict[tuple[int, int], Crossing] = {}
     number_of_send: dict[tuple[int, ...], int] = {}
     each: list[tuple[int, Crossing]] = []

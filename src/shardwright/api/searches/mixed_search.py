@@ -16,7 +16,7 @@ from shardwright.api.request_to_problem import (
 )
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import DataError, UsageError
-from shardwright.hardware.changed_cluster import keep_free
+from shardwright.hardware.changed_cluster import reserve_memory_share
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime_registry import options_in_text
@@ -143,7 +143,7 @@ def goal_of(request: Request) -> Goal:
 def with_headroom(request: Request, problem: Problem) -> Problem:
     """The problem with the memory that plans may fill."""
     require_headroom(request)
-    return replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
+    return replace(problem, cluster=reserve_memory_share(problem.cluster, share=request.headroom))
 
 
 def check_prices(

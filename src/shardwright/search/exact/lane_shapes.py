@@ -14,7 +14,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.device_topology import at_work
+from shardwright.hardware.device_topology import with_working_devices
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import parameter_places, shares_of
@@ -147,7 +147,7 @@ class LanePrices:
 
         # What other lanes leave of cards and links tells trees apart, too.
         every = range(alone.cluster.num_devices)
-        lonely = at_work(alone.cluster, working) is not alone.cluster
+        lonely = with_working_devices(alone.cluster, working) is not alone.cluster
 
         def beside(tree: Node | int) -> object:
             return isinstance(crowded := priced(tree, every), StageOption) and crowded.alike

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.step.grid_bytes import again_bytes
 from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts, step_costs
 from shardwright.cost.step.scalar_terms import temporary_bytes
@@ -342,7 +342,7 @@ def with_made_again(
     )
     ends = step.blocks_bytes - blocks_of_logits
     transient = [
-        int(plain(temporary_bytes)(float(a), float(e), float(x)))
+        int(python_form(temporary_bytes)(float(a), float(e), float(x)))
         for a, e, x in zip(again, ends, step.logits_bytes, strict=True)
     ]
     return replace(

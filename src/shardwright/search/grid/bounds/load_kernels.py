@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.compiled import compiling, helped, load
+from shardwright.compiled import compile_in_other_process, compiling, load_numba_runtime
 from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds.closed_form_bounds import bound_members
 from shardwright.cost.bounds.longest_path import load_walk
@@ -23,10 +23,10 @@ def load_kernels() -> None:
     """Load each kernel by calling it once on minimal input: no strategies, one price, a pipeline
     of one action, one task.
     """
-    load()
+    load_numba_runtime()
     with compiling():
         # Halves that take equally long to compile.
-        with helped(__name__, load_clocks.__name__):
+        with compile_in_other_process(__name__, load_clocks.__name__):
             _load_bounds()
             _load_prices()
         load_walk()
@@ -35,7 +35,7 @@ def load_kernels() -> None:
 
 def load_clocks() -> None:
     """Load the kernels that put tasks on a clock."""
-    load()
+    load_numba_runtime()
     with compiling():
         load_walk()
         _load_events()
