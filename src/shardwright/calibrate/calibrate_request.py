@@ -1,4 +1,4 @@
-"""`calibrate`: a profile of this machine, of imported measurements, or of both."""
+"""The command `calibrate`: a profile of this machine, of imported measurements, or of both."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EXTRA_HINT = "pip install 'shardwright[run]'"
 
 
 def calibrate(request: Calibration, *, progress: Progress | None = None) -> Profile:
-    """A profile of this machine, of imported measurements, or of both.
+    """Measure this machine, import measurements, or both, as one profile.
 
     Raises:
-        UsageError: torch is missing, or the device is; an import without the name of its
-        accelerator. DataError: a file is not what it should be, or a rank of a collective died.
+        UsageError: torch or the device is missing; an import without the name of its accelerator.
+            DataError: a file is wrong, or a rank of a collective died.
     """
     profiles = []
     if request.measure:
@@ -40,6 +40,7 @@ def calibrate(request: Calibration, *, progress: Progress | None = None) -> Prof
 
 
 def _measure_profile(request: Calibration, progress: Progress | None) -> Profile:
+    """Measure this machine; UsageError where torch is missing."""
     try:
         from shardwright.calibrate.measure_machine import measure_machine
     except ModuleNotFoundError as error:
@@ -48,6 +49,7 @@ def _measure_profile(request: Calibration, progress: Progress | None) -> Profile
 
 
 def _import_profiles(request: Calibration, *, name: str) -> list[Profile]:
+    """Profiles from the files of nccl-tests and Kineto that the settings name."""
     if not name:
         raise UsageError("an import needs the name of its accelerator", hint="--name h100-sxm")
     profiles = []
@@ -63,8 +65,9 @@ def _import_profiles(request: Calibration, *, name: str) -> list[Profile]:
 def check_calibration(
     profile: Profile, request: Calibration, *, progress: Progress | None = None
 ) -> tuple[CheckRow, ...]:
-    """Training steps of a dense and a mixture-of-experts decoder on one device of this machine,
-    predicted with `profile` and measured.
+    """Predict and measure training steps of two small decoders on one device of this machine.
+
+    One is dense, one a mixture of experts; the predictions use `profile`.
 
     Raises:
         UsageError: torch is missing.
@@ -83,4 +86,5 @@ def check_calibration(
 
 
 def _missing_module_error(error: ModuleNotFoundError) -> UsageError:
+    """Make the error for a missing optional module, with the install command."""
     return UsageError(f"measuring needs {error.name}, which is not installed", hint=EXTRA_HINT)

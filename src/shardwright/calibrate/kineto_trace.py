@@ -1,5 +1,4 @@
-"""Reads a Kineto (torch profiler) trace in Chrome's JSON form: kernel seconds by class, and every
-collective with its message size.
+"""Reader of Kineto (torch profiler) traces: kernel seconds by class, and sized collectives.
 
 Events are told apart by their category (``kernel``, ``gpu_memcpy``, ``gpu_memset``) and kernels by
 name. A collective's kind, elements, dtype and group come from the kernel's own arguments, or from
@@ -70,12 +69,12 @@ _NOISE: Final = re.compile(r"_|base|coalesced|intotensor|tensor|single|outofplac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCollective:
-    """A collective kernel of a trace.
+    """A collective kernel of a trace: bytes of the full buffer, ranks and seconds.
 
     Args:
         volume: bytes of the full buffer.
         num_devices: number of ranks.
-        seconds: with the time that it waited for other ranks.
+        seconds: including the time that it waited for other ranks.
     """
 
     collective: str
@@ -86,14 +85,14 @@ class TracedCollective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KinetoTrace:
-    """Kernels and collectives of a trace.
+    """Kernel seconds and collectives of a Kineto trace.
 
     Args:
         kernels: seconds and calls by class, longest first.
         collectives: those whose size is known.
-        unsized: collective kernels of which kind, size or group is not known.
-        device_name: of the first device; empty = not said.
-        memory_bytes: of it; 0 = not said.
+        unsized: number of collective kernels whose kind, size or group is not known.
+        device_name: of the first device; empty = not known.
+        memory_bytes: of the first device; 0 = not known.
     """
 
     kernels: tuple[KernelShare, ...]
@@ -104,10 +103,10 @@ class KinetoTrace:
 
 
 def read_kineto(path: Path) -> KinetoTrace:
-    """The trace at `path`: JSON, or JSON packed by gzip.
+    """Read a Kineto trace from a JSON file, plain or gzipped.
 
     Raises:
-        DataError: it cannot be read, is too large, or is no trace.
+        DataError: the file cannot be read, is too large, or is no trace.
     """
     try:
         with path.open("rb") as file:
@@ -126,11 +125,12 @@ def read_kineto(path: Path) -> KinetoTrace:
 
 
 def parse_kineto(text: str, *, name: str = "trace") -> KinetoTrace:
-    """The trace with this text: an object with ``traceEvents``, or their list alone. Events that
-    are not understood are left out.
+    """Parse the JSON text of a Kineto trace; unknown events are left out.
+
+    The text is an object with ``traceEvents``, or their list alone.
 
     Raises:
-        DataError: it is no such JSON, or holds no kernel.
+        DataError: the text is no such JSON, or holds no kernel.
     """
     try:
         document = json.loads(text)
@@ -185,8 +185,9 @@ def parse_kineto(text: str, *, name: str = "trace") -> KinetoTrace:
 
 
 def kernel_class(event: Mapping[str, Any]) -> str:
-    """``gemm``, ``attention``, ``nccl``, ``elementwise``, ``memcpy`` or ``other`` of a device's
-    event; empty for any other event.
+    """Class of a device event: gemm, attention, nccl, elementwise, memcpy or other.
+
+    Empty for any other event.
     """
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     if event.get("ph") != "X":
@@ -210,17 +211,22 @@ def shortest_calls(
 
 
 def _event_arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments of an event; empty where it has none."""
     arguments = event.get("args")
     return arguments if isinstance(arguments, dict) else {}
 
 
 def _external_id(event: Mapping[str, Any]) -> str:
+    """External id of an event, which links a kernel to its CPU call."""
     arguments = _event_arguments(event)
     return str(arguments.get("External id", arguments.get("external id", "")))
 
 
 def _event_seconds(event: Mapping[str, Any]) -> float | None:
-    """`dur` is in microseconds whatever displayTimeUnit says."""
+    """Duration of an event in seconds; None where it is missing or impossible.
+
+    ``dur`` is in microseconds whatever displayTimeUnit says.
+    """
     value = event.get("dur")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -229,6 +235,7 @@ def _event_seconds(event: Mapping[str, Any]) -> float | None:
 
 
 def _positive_count(arguments: Mapping[str, Any], name: str) -> int:
+    """Positive whole number of an argument; 0 where it is none."""
     value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**53:
         return 0
@@ -236,8 +243,9 @@ def _positive_count(arguments: Mapping[str, Any], name: str) -> int:
 
 
 def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollective | None:
-    """A call from its arguments; None where kind, size or group is missing. The full buffer is the
-    larger of input and output.
+    """Collective call from an event's arguments; None where kind, size or group is missing.
+
+    The full buffer is the larger of input and output.
     """
     name = _NOISE.sub("", str(arguments.get("Collective name", "")).lower())
     kind = _COLLECTIVES.get(name, "")
@@ -254,6 +262,7 @@ def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollectiv
 
 
 def _device_properties(document: Any) -> tuple[str, int]:
+    """(name, memory bytes) of the trace's first device."""
     devices = document.get("deviceProperties") if isinstance(document, dict) else None
     properties = (
         devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}

@@ -1,4 +1,4 @@
-"""Measured seconds of a device's kernels: GEMMs, attention, element-wise kernels and copies."""
+"""Measurement of all kernels of one device: GEMMs, attention, element-wise kernels and copies."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class KernelMeasurements:
 def measure_kernels(
     timer: Timer, settings: Calibration, progress: Progress | None = None
 ) -> KernelMeasurements:
-    """Measure every kernel of this device.
+    """Measure GEMMs, attention, element-wise kernels and copies on this device.
 
     Raises:
         UsageError: a dtype that cannot be measured.
@@ -87,7 +87,9 @@ def measure_kernels(
 
 
 def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasurements:
-    """Kernels with the seconds of the slowest device at each point, as a step waits for it.
+    """Merge measurements of several devices: the slowest device at each point.
+
+    A training step waits for the slowest device.
 
     Args:
         devices: measurements of the same points at the same time.
@@ -129,7 +131,7 @@ def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasureme
 
 
 def progress_step(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
-    """A function that reports progress, to be called after each of `total` points of a phase."""
+    """Make a function that reports progress, to call after each of a phase's `total` points."""
     done = 0
 
     def step() -> None:
@@ -142,10 +144,12 @@ def progress_step(phase: str, total: int, progress: Progress | None) -> Callable
 
 
 def _largest_sustained(devices: Sequence[KernelMeasurements], index: int) -> float:
+    """Largest long-run factor of the devices' GEMM number `index`."""
     return max(device.gemm[index][2] for device in devices)
 
 
 def _slowest_attention(same: Sequence[AttentionPoint]) -> AttentionPoint:
+    """Attention point with the slowest forward and backward seconds of several devices."""
     return same[0]._replace(
         forward_s=max(p.forward_s for p in same), backward_s=max(p.backward_s for p in same)
     )
@@ -154,7 +158,10 @@ def _slowest_attention(same: Sequence[AttentionPoint]) -> AttentionPoint:
 def _measure_attention_kernels(
     timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, progress: Progress | None
 ) -> tuple[tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...], tuple[str, ...]]:
-    """(attention in the first 16-bit dtype of `dtypes`, else in the first; notes)."""
+    """Measure all attention kernels in the first 16-bit dtype; returns (points, notes).
+
+    In the first dtype where none has 16 bits.
+    """
     dtype = next((d for d in (Dtype.BF16, Dtype.FP16) if d in dtypes), dtypes[0])
     shapes = attention_shapes(timer.device, tiny=settings.tiny)
     found, notes = [], []

@@ -1,6 +1,4 @@
-"""Measures the machine at hand: GEMM, attention, memory-bound kernels, copies and collectives, and
-fits a profile.
-"""
+"""Measurement of this whole machine, kernels and collectives, and the fit of its profile."""
 
 from __future__ import annotations
 
@@ -44,10 +42,10 @@ from shardwright.progress import Progress
 
 
 def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:
-    """A profile of the machine at hand.
+    """Measure this machine and fit its profile.
 
     A device of a processor is 1/ranks of its cores and memory: all measure the same kernels at the
-    same time, with that many threads each, and the slowest counts, which a step waits for.
+    same time, with that many threads each, and the slowest counts, because a step waits for it.
 
     Raises:
         UsageError: no such device, too many ranks, or a dtype that cannot be measured.
@@ -110,6 +108,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
 
 
 def _choose_device(wanted: str) -> str:
+    """Device to measure: the wanted one, or CUDA where there is one; UsageError if missing."""
     if wanted not in ("", "cpu", "cuda"):
         raise UsageError(f"--device {wanted[:40]!r} is not a device", hint="cpu or cuda")
     available = torch.cuda.is_available()
@@ -121,6 +120,7 @@ def _choose_device(wanted: str) -> str:
 
 
 def _choose_ranks(settings: Calibration, device: str) -> int:
+    """Number of ranks to measure; UsageError if there are fewer devices."""
     most = torch.cuda.device_count() if device == "cuda" else available_cores()
     ranks = settings.ranks or (most if device == "cuda" else min(2, most))
     if device == "cuda" and ranks > most:
@@ -138,6 +138,7 @@ def _measure_collective_fits(
     notes: list[str],
     progress: Progress | None,
 ) -> tuple[CollectiveFit, ...]:
+    """Measure and fit the collectives of every group size; notes get the failures."""
     sizes = collective_sizes(device, tiny=settings.tiny)
     library = "NCCL" if device == "cuda" else "gloo"
     fits: list[CollectiveFit] = []

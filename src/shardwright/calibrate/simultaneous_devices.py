@@ -1,5 +1,6 @@
-"""One measurement on all devices of a processor at once: its cores share memory, caches and power,
-and are not always equally fast.
+"""One measurement in several processes at once, for devices that are parts of a processor.
+
+Cores share memory, caches and power, and are not always equally fast.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from shardwright.errors import DataError
 
 T = TypeVar("T")
 READY_S = 120.0
-"""Longest wait for the others to load PyTorch, and for what they measured once this process has."""
+"""Longest wait, in seconds, for other processes to load PyTorch, and for their results once this
+process has its own.
+"""
 POLL_S = 0.1
 
 
 def measure_simultaneously(
     work: Callable[[], T], *, here: Callable[[], T], others: int, threads: int
 ) -> list[T]:
-    """Results of one measurement in this process and in `others` processes at the same time.
+    """Run one measurement in this process and in `others` processes at the same time.
 
     Args:
-        work, here: the same measurement; `work` and what it returns can be pickled.
+        work, here: the same measurement; `work` and its result can be pickled.
         threads: PyTorch threads of each other process.
 
     Raises:
@@ -58,6 +61,7 @@ def measure_simultaneously(
 
 
 def _next_result(results: Queue[Any], processes: list[BaseProcess]) -> Any:
+    """Wait for a result; DataError if a process died or hung."""
     deadline = monotonic() + READY_S
     while True:
         dead = [process for process in processes if process.exitcode not in (None, 0)]
@@ -73,6 +77,7 @@ def _next_result(results: Queue[Any], processes: list[BaseProcess]) -> Any:
 
 
 def _measure_in_process(work: Callable[[], object], threads: int, ready: Any, results: Any) -> None:
+    """Body of another process: load PyTorch, report ready, measure, and send the result."""
     import torch
 
     torch.set_num_threads(threads)

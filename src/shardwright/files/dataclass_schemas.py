@@ -1,8 +1,8 @@
-"""How the project's dataclasses stand in a file: their types are the schema, in both directions.
+"""Conversion of dataclasses to JSON values, by the types of their fields.
 
 A dataclass is an object of its fields, pairs of a name and numbers are an object, an enumeration is
 its value, a tuple a list, a grid its notation, a general plan its
-`files.plan_document.PlanDocument`. `Names` says where a field has another name in the file.
+`files.plan_document.PlanDocument`. `Names` holds the fields that have another name in the file.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 Names = Mapping[type, Mapping[str, str]]
 """Names of a class's fields in a file: ``outer.inner`` stands in an object of its own, an empty
-name is left out."""
+name is left out.
+"""
 
 
 @cache
 def typed_fields(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """(field, type) of a dataclass."""
+    """(name, resolved type) of each field of a dataclass; cached."""
     hints = typing.get_type_hints(kind)
     return tuple((field.name, hints[field.name]) for field in dataclasses.fields(kind))
 
 
 def default_of(kind: Any, field: str) -> Any:
-    """The value that a dataclass gives a field, or `...`."""
+    """Default value of a dataclass's field, or `...` where it has none."""
     default = kind.__dataclass_fields__[field].default
     return ... if default is dataclasses.MISSING else default
 
 
 def mapping_value_type(hint: Any) -> Any:
-    """The type of the values where a type is pairs that stand as an object, else None."""
+    """Type of the values where a type is (name, value) pairs that a file stores as an object.
+
+    None for any other type.
+    """
     inner = typing.get_args(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else ()
     several = (types.UnionType, typing.Union)
     return (
@@ -53,7 +57,7 @@ def mapping_value_type(hint: Any) -> Any:
 
 
 def to_json_value(value: Any, *, names: Names, hint: Any = None) -> Any:
-    """`value` in JSON's own types."""
+    """Convert a value of the project's types to JSON's own types."""
     if mapping_value_type(hint) is not None:
         return {key: to_json_value(item, names=names) for key, item in value}
     if isinstance(value, tuple):

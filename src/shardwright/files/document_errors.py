@@ -1,6 +1,4 @@
-"""What a document is refused for, in the project's words: the first thing that pydantic says, and
-what the schema asks for.
-"""
+"""Conversion of pydantic's validation errors to the project's one-line errors."""
 
 from __future__ import annotations
 
@@ -13,16 +11,16 @@ from shardwright.errors import DataError, ShardwrightError, nearest
 
 
 class ExpectedError(ValueError):
-    """A value is not what a validator of `require_value` asks for."""
+    """Raised by a validator of `require_value` where a value does not meet its condition."""
 
 
 def quoted_value(value: object) -> str:
-    """A value as a message quotes it."""
+    """A value as an error message quotes it, in at most 40 characters."""
     return repr(value)[:40]
 
 
 def require_value(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
-    """A validator of what a type cannot say; `expected` is what a message asks for."""
+    """Validator for a condition that a type cannot express; `expected` is the error's text."""
 
     def validate(value: Any) -> Any:
         if not holds(value):
@@ -35,7 +33,7 @@ def require_value(holds: Callable[[Any], bool], expected: str) -> AfterValidator
 def document_error(
     error: ValidationError, document: object, schema: Mapping[str, Any], *, name: str, hint: str
 ) -> ShardwrightError:
-    """The first thing that pydantic says, in the project's words."""
+    """Convert the first error of a validation to the project's error, with path and hint."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ShardwrightError):
@@ -95,7 +93,7 @@ def document_error(
 
 
 def _path_words(path: Sequence[str | int]) -> list[str]:
-    """A path for a message: the number of an item stands behind its list's name."""
+    """Path of a document as words of a message: an item's number follows its list's name."""
     found: list[str] = []
     for part in path:
         if isinstance(part, int):
@@ -106,13 +104,14 @@ def _path_words(path: Sequence[str | int]) -> list[str]:
 
 
 def _value_at(document: Any, path: Sequence[str | int]) -> Any:
+    """Value of a document at a path."""
     for part in path:
         document = document[part]
     return document
 
 
 def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a value of a schema may be, but for null."""
+    """Alternatives of a JSON schema (``anyOf``, ``oneOf``) except null."""
     return [
         _resolved(root, one)
         for one in schema.get("anyOf", schema.get("oneOf", ()))
@@ -123,9 +122,7 @@ def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mappin
 def _resolved(
     root: Mapping[str, Any], schema: Mapping[str, Any], value: Any = None
 ) -> Mapping[str, Any]:
-    """The schema that a reference, one of a value that may be null, or the one of several that a
-    value has the form of, is.
-    """
+    """JSON schema behind a reference, or the alternative whose form the value has."""
     if "$ref" in schema:
         return _resolved(root, root["$defs"][schema["$ref"].rpartition("/")[2]], value)
     some = _branches(root, schema)
@@ -133,8 +130,9 @@ def _resolved(
 
 
 def _has_form(schema: Mapping[str, Any], value: Any) -> bool:
-    """A value is of the JSON type of a schema; an object has its constants or, where there are
-    none, the fields that must be there.
+    """True if a value has the JSON type of a schema.
+
+    An object must have the schema's constants or, where there are none, its required fields.
     """
     if not isinstance(value, dict) or schema.get("type") != "object":
         return isinstance(
@@ -155,7 +153,7 @@ def _has_form(schema: Mapping[str, Any], value: Any) -> bool:
 def _schema_at(
     root: Mapping[str, Any], document: Any, path: Sequence[str | int]
 ) -> Mapping[str, Any]:
-    """The schema of what stands at a path of a document."""
+    """JSON schema of the value at a path of a document."""
     schema = _resolved(root, root)
     for part in path:
         document = document[part]
@@ -169,7 +167,7 @@ def _schema_at(
 
 
 def expected_value_text(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What a schema asks for, in words."""
+    """Text for the values that a JSON schema allows, such as ``a number above 0``."""
     schema = _resolved(root, schema)
     if some := _branches(root, schema):
         return " or ".join(
@@ -203,5 +201,6 @@ def expected_value_text(root: Mapping[str, Any], schema: Mapping[str, Any]) -> s
 
 
 def _item_word(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Word for the items of a list: row, number, or the JSON type."""
     kind: str = _resolved(root, schema).get("type", "value")
     return {"array": "row", "integer": "number"}.get(kind, kind)

@@ -1,5 +1,6 @@
-"""Lists of a plan file that have as many items as another one: what a schema cannot say of a
-document, each checked once at the border.
+"""Checks of a plan file's lists that must be as long as other lists.
+
+A schema cannot express these conditions; each is checked once when a file is read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from shardwright.search.scenario_certificate import ScenariosPart
 
 @dataclass(frozen=True, slots=True)
 class ListLength:
-    """A list of `found` items that must have `needed`: one for each of what is named."""
+    """Length of a list: its `found` items, and the `needed` number, one for each of `each`."""
 
     path: str
     found: int
@@ -24,13 +25,13 @@ class ListLength:
 
 
 def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
-    """Every list of a file has as many items as what it is about.
+    """Raise DataError unless every list of a stored plan has as many items as it must have.
 
     Args:
         name, hint: of the file, for messages.
 
     Raises:
-        DataError: one has more or fewer; or the stages are not numbered from 0.
+        DataError: a list has more or fewer items; or the stages are not numbered from 0.
     """
     for one in _list_lengths(saved):
         if one.found != one.needed:
@@ -48,6 +49,7 @@ def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
 
 
 def _list_lengths(saved: StoredSimulation) -> Iterator[ListLength]:
+    """Yield the lengths of all lists of a file that depend on other lists."""
     stages, classes, spending = saved.prediction.stages, saved.classes, saved.prediction.spending
     yield ListLength(
         "prediction.stages",
@@ -71,6 +73,7 @@ def _list_lengths(saved: StoredSimulation) -> Iterator[ListLength]:
 
 
 def _pool_list_lengths(part: MixedPart) -> Iterator[ListLength]:
+    """Yield the lengths of lists with one item for each device pool."""
     pools, each, path = len(part.alone), "certificate.mixed.alone", "certificate.mixed"
     for i, closed in enumerate(part.closed):
         for j, dual in enumerate(closed.duals):
@@ -87,6 +90,7 @@ def _pool_list_lengths(part: MixedPart) -> Iterator[ListLength]:
 
 
 def _scenario_list_lengths(part: ScenariosPart) -> Iterator[ListLength]:
+    """Yield the lengths of lists with one item for each scenario."""
     for i, tried in enumerate(part.next_best):
         yield ListLength(
             f"certificate.scenarios.next_best.{i}.steps_s",

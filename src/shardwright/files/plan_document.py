@@ -1,8 +1,7 @@
-"""General plans as they stand in a file: the plan's own fields, and each stage's placements by
-their number in a list.
+"""File form of general plans, in which equal placements are stored once and referred to by number.
 
-A plan of 128 stages with one tree is small so, and stages with equal placements hold one object
-when it is read again.
+A plan of 128 stages with one tree is small so, and stages with equal placements share one object
+when the file is read.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
-    """A plan as a file holds it: `placements` are the different ones, and a stage's are the number
-    of one of them.
-    """
+    """A plan in a file: `placements` lists the different ones, and a stage refers by number."""
 
     version: int
     placements: tuple[tuple[Placement, ...], ...]
@@ -58,7 +55,7 @@ SPARSE: Final = frozenset(
 
 
 def plan_to_document(plan: Plan) -> PlanDocument:
-    """`plan` with placements by number, the first stage's first."""
+    """Convert a plan to its file form, with placements numbered from the first stage's on."""
     numbers: dict[Any, int] = {}
     for lane in plan.lanes:
         for stage in lane.stages:
@@ -77,11 +74,7 @@ def plan_to_document(plan: Plan) -> PlanDocument:
 
 
 def document_to_plan(document: PlanDocument) -> Plan:
-    """The plan of a document; equal placements are one object.
-
-    Raises:
-        DataError: a stage has placements that are not listed.
-    """
+    """Convert a plan's file form to the plan; equal placements are one object."""
     interned = {placements: placements for placements in document.placements}
     numbered: dict[Any, Any] = {
         number: interned[placements] for number, placements in enumerate(document.placements)
@@ -105,7 +98,7 @@ def document_to_plan(document: PlanDocument) -> Plan:
 
 
 def _with_placements(lane: Lane, placements: Mapping[Any, Any]) -> Lane:
-    """`lane` with what stands for the placements of each stage."""
+    """Copy of a lane with the placements of each stage mapped by `placements`."""
     return replace(
         lane,
         stages=tuple(

@@ -1,4 +1,4 @@
-"""Plan and simulation files: what `plan -o` and `simulate -o` write, read again, strictly."""
+"""Strict reader of plan and simulation files, which `plan -o` and `simulate -o` write."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
 
 BESIDE: Final = ("search_time_s", "unsearched", "batches", "frameworks", "training")
-"""What `plan --json` prints beside the file: how long it took and what else was asked, which is no
-part of the answer."""
+"""Fields that `plan --json` prints and the file does not hold: search time and answers to other
+options.
+"""
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
 _FATES: Final = (
@@ -63,12 +64,11 @@ SIMULATION: Final = DocumentModel(kind=StoredSimulation, names=NAMES, limits=_LI
 
 
 def read_saved(path: Path) -> StoredSimulation:
-    """What `shardwright plan -o` or `shardwright simulate -o` wrote at `path`; files that its
-    question names are found from there.
+    """Read a stored plan or simulation; paths in its request are resolved from its folder.
 
     Raises:
-        DataError: it cannot be read, is neither, is of another version, or its question was edited
-        (the digest). StrategyError: its strategy cannot be read.
+        DataError: the file cannot be read, is neither, is of another version, or its request was
+            edited (the digest). StrategyError: its strategy cannot be read.
     """
     text = read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one")
     return parse_saved(text, name=str(path), folder=path.parent)
@@ -77,8 +77,11 @@ def read_saved(path: Path) -> StoredSimulation:
 def parse_saved(
     text: str, *, name: str = "plan file", folder: Path | None = None
 ) -> StoredSimulation:
-    """The same of a text; `name` is for messages. folder: that it lies in, from where the files
-    that it names are found.
+    """Parse the text of a plan or simulation file; see `read_saved`.
+
+    Args:
+        name: of the file, for messages.
+        folder: folder of the file, from which paths in its request are resolved.
     """
     document = parse_json(text, name=name, hint=_HINT)
     simulated = isinstance(document, dict) and document.get("schema") == SIMULATION_SCHEMA
@@ -103,7 +106,7 @@ def parse_saved(
 
 
 def read_plan_file(path: Path) -> tuple[Request, Answer]:
-    """The question and the answer of a grid search that `shardwright plan -o` wrote at `path`.
+    """Read the request and the answer of a grid search from a plan file.
 
     Raises:
         DataError: as `read_saved`; or the file holds no answer of a grid search.
@@ -119,11 +122,9 @@ def read_plan_file(path: Path) -> tuple[Request, Answer]:
 
 
 def require_breakdown_sum(saved: StoredSimulation, *, name: str = "plan file") -> None:
-    """What is drawn of a step adds up to it. `check` makes every number again and says which
-    differs; this is for who only looks.
+    """Raise DataError unless the parts of a stored step's breakdown add up to the step time.
 
-    Raises:
-        DataError: the parts are not the step.
+    `check` recomputes every number; this function is for commands that only show the file.
     """
     parts, step = (
         sum(seconds for _, seconds in saved.prediction.breakdown_s),

@@ -1,4 +1,4 @@
-"""Plans from the command line: a plan file, the general notation, or a grid's text."""
+"""Reader of a command line's plan argument: a plan file, the general notation, or a grid's text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """A plan, its name and the model it is for; what it was asked for, where a file says so."""
+    """A general plan, its name, its model, and the request of its file where there is one."""
 
     name: str
     plan: Plan
@@ -39,8 +39,9 @@ class NamedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStrategy:
-    """A strategy as it was given, a grid or a plan, and its name; how words that are not of the
-    notation were read.
+    """A strategy of the command line, a grid or a plan, and its name.
+
+    `read_as` is the notation that was read from other words.
     """
 
     name: str
@@ -49,17 +50,17 @@ class NamedStrategy:
 
 
 def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 0) -> NamedStrategy:
-    """The strategy that `source` is or names.
+    """Read the strategy of a command-line argument: grid text, notation, or the path of a file.
 
     Args:
-        source: a grid's text; a text in the general notation; or the path of one, or of what `plan
-            -o` or `simulate -o` wrote.
-        model, model_name: the model that it is to be for.
-        devices: what a grid that does not say dp is to use; 0 = not known.
+        source: a grid's text; a text in the general notation; or the path of one, or of a file of
+            `plan -o` or `simulate -o`.
+        model, model_name: the model of the strategy.
+        devices: devices of a grid that has no dp; 0 = not known.
 
     Raises:
-        DataError: the file cannot be read. StrategyError: it says no strategy, or a stored plan is
-        for another model (``plan.model``).
+        DataError: the file cannot be read. StrategyError: it has no strategy, or a stored plan is
+            for another model (``plan.model``).
     """
     text, name = source, ""
     if not _is_notation(source) and _is_path(source):
@@ -78,16 +79,17 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
 
 
 def is_grid_text(source: str) -> bool:
-    """A grid's words, not a path, a notation or a file's JSON."""
+    """True if a text is a grid's words: no path, no notation and no JSON."""
     return not _is_notation(source) and not _is_path(source)
 
 
 def _is_notation(source: str) -> bool:
-    """The notation itself, or a file's JSON, not a path or a grid."""
+    """True if a text is in the general notation or JSON: no path and no grid."""
     return "\n" in source.strip() or source.lstrip().startswith(("plan ", "{"))
 
 
 def _saved_strategy(saved: StoredSimulation, *, name: str, model_name: str) -> NamedStrategy:
+    """Strategy of a stored file; StrategyError if its plan is for another model."""
     name = name if isinstance(saved, StoredPlan) and saved.grid is not None else saved.name
     if saved.grid is not None:
         return NamedStrategy(name=name, strategy=saved.grid)
@@ -102,7 +104,7 @@ def _saved_strategy(saved: StoredSimulation, *, name: str, model_name: str) -> N
 
 
 def _notation_name(text: str) -> str:
-    """The name in the first line of a notation, empty if it has none."""
+    """Name in the first line of a notation; empty if it has none."""
     lines = (line.partition("#")[0].split() for line in text.split("\n"))
     words = next((words for words in lines if words), [])
     return words[1] if len(words) > 1 and words[0] == "plan" else ""
@@ -111,17 +113,18 @@ def _notation_name(text: str) -> str:
 def read_plan(
     source: str, *, model: str = "", devices: int = 0, global_batch: int = 0
 ) -> NamedPlan:
-    """The plan at the path `source`, or the one that the grid `source` says.
+    """Read the general plan of a path, or lower the grid of a text to a plan.
 
     Args:
-        model: catalog name or path; a plan file names its own, which is used when this is empty.
-        devices: of a grid; dp, unless it says one, is what its other degrees leave over. 0 = the
-            product of its degrees.
+        model: catalog name or path; a plan file has its own, which is used when this is empty.
+        devices: of a grid; dp, unless the grid has one, is the quotient of the devices by its other
+            degrees. 0 = the product of its degrees.
         global_batch: of a grid, in samples. 0 = one microbatch for each pipeline rank.
 
     Raises:
-        DataError: the file cannot be read. StrategyError: it says no plan, or not one for these
-        devices. ModelError: the model is unknown. UsageError: a notation or a grid without a model.
+        DataError: the file cannot be read. StrategyError: it has no plan, or none for these
+            devices. ModelError: the model is unknown. UsageError: a notation or a grid without a
+            model.
     """
     path = Path(source)
     if _is_path(source):
@@ -154,7 +157,7 @@ def read_plan(
 
 
 def _is_path(source: str) -> bool:
-    """A grid's words hold no separators and no such endings."""
+    """True if the text ends as a plan file does, has a path separator, or names a file."""
     try:
         return source.endswith(_SUFFIXES) or os.sep in source or Path(source).exists()
     except (OSError, ValueError):
@@ -162,6 +165,7 @@ def _is_path(source: str) -> bool:
 
 
 def _plan_from_document(text: str, *, path: Path, model: str) -> NamedPlan:
+    """Plan of a stored file's JSON text, for the given model or the file's own."""
     saved = parse_saved(text, name=str(path), folder=path.parent)
     asked, plan = saved.request, saved.plan
     chosen = asked_model(model or asked.model, train=asked.train, teacher=asked.teacher)
@@ -175,6 +179,7 @@ def _plan_from_document(text: str, *, path: Path, model: str) -> NamedPlan:
 
 
 def _required_model(name: str) -> Model:
+    """Load the model; UsageError where its name is empty."""
     if not name:
         raise UsageError(
             "a plan in notation needs the model it is for", hint="shardwright draw PLAN MODEL"

@@ -1,4 +1,4 @@
-"""Profile files: what `calibrate -o` writes, read again, strictly.
+"""Strict reader and writer of profile files, which `calibrate -o` writes.
 
 Seconds, bytes, bytes/s and FLOP/s, no clock value but the day that the caller gave: the same
 profile is the same bytes.
@@ -45,7 +45,7 @@ _MAX_NAME: Final = 64
 
 
 def _rows_type(counts: int, numbers: int) -> Any:
-    """Rows of whole numbers from 1 and then numbers above 0."""
+    """Type of rows with `counts` whole numbers from 1 and then `numbers` numbers above 0."""
     row = annotated[
         types.GenericAlias(tuple, (FromOne,) * counts + (Positive,) * numbers), Field(strict=False)
     ]
@@ -53,22 +53,24 @@ def _rows_type(counts: int, numbers: int) -> Any:
 
 
 def _points_type(kind: Callable[..., Any], counts: int, numbers: int) -> Any:
-    """Rows that are the fields of a named tuple."""
+    """Type of rows that are read as the named tuple `kind`."""
     return annotated[
         _rows_type(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))
     ]
 
 
 def _has_unique(*keys: str) -> Callable[[Any], bool]:
-    """Whether no two rows have the same keys."""
+    """Condition that no two rows have the same values of `keys`."""
     return lambda rows: len({tuple(getattr(row, key) for key in keys) for row in rows}) == len(rows)
 
 
 def _is_name(text: str) -> bool:
+    """True if a text is a printable name of 1 to 64 characters."""
     return 0 < len(text) <= _MAX_NAME and text.isprintable() and text == text.strip()
 
 
 def _has_rising_lengths(curve: Any) -> bool:
+    """True if a curve has points and their lengths increase."""
     lengths = [length for length, _ in curve]
     return bool(lengths) and lengths == sorted(set(lengths))
 
@@ -128,16 +130,12 @@ PROFILE: Final = DocumentModel(kind=Profile, names=_NAMES, limits=_LIMITS, check
 
 
 def profile_document(profile: Profile) -> dict[str, Any]:
-    """A profile file; `files.text.to_text` makes its text."""
+    """JSON document of a profile file; `document_text.to_text` makes its text."""
     return {"schema": SCHEMA, "version": VERSION, **to_json_value(profile, names=_NAMES)}
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile file at `path`.
-
-    Raises:
-        DataError: it cannot be read, is no profile, or is of another version.
-    """
+    """Read a profile file; DataError if it is unreadable, no profile, or of another version."""
     return parse_profile(
         read_text(path, what="profile", hint="`shardwright calibrate -o FILE` writes one"),
         name=str(path),
@@ -145,10 +143,10 @@ def read_profile(path: Path) -> Profile:
 
 
 def parse_profile(text: str, *, name: str = "profile") -> Profile:
-    """The profile with this text; `name` is for messages.
+    """Parse the text of a profile file; `name` is for messages.
 
     Raises:
-        DataError: it is no profile, or is of another version.
+        DataError: the text is no profile, or is of another version.
     """
     document = parse_json(text, name=name, hint=_HINT)
     body = document_body(

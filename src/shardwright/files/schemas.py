@@ -1,4 +1,4 @@
-"""JSON schemas of the files, made of the models that read them."""
+"""JSON schemas of the project's files, generated from their readers' models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def _with_heading(
     schema: Mapping[str, Any], *, name: str, version: int, **more: Any
 ) -> dict[str, Any]:
-    """A body's schema with the fields that say what the file is."""
+    """JSON schema of a file: its body with the fields for kind and version."""
     heading = {"schema": {"const": name}, "version": {"const": version}, **more}
     return {
         **schema,
@@ -25,11 +25,13 @@ def _with_heading(
 
 
 def _stored_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """JSON schema of a plan or simulation file, with its digest."""
     digest = {"type": "string", "description": f"SHA-256 of {', '.join(stored_documents.QUESTION)}"}
     return _with_heading(schema, name=name, version=stored_documents.VERSION, digest=digest)
 
 
 def _trace_schema() -> dict[str, Any]:
+    """JSON schema of a trace file."""
     body = trace_file.TRACE.json_schema()
     events = body["properties"].pop("traceEvents")
     other = _with_heading(
@@ -57,7 +59,7 @@ SCHEMAS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """The JSON schema of a kind of file.
+    """JSON schema of a kind of file: plan, simulation, profile or trace.
 
     Raises:
         UsageError: there is no such kind.

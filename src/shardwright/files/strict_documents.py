@@ -1,5 +1,6 @@
-"""The border: a JSON document becomes a dataclass by a strict pydantic model of it, or one clear
-error.
+"""Strict conversion of JSON documents to dataclasses, by pydantic models made from the fields.
+
+A wrong document gives one clear error.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ LARGEST: Final = 1e30
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Members = Annotated[int, Field(ge=0)]
-"""Of a space: joint ones have more than any machine word counts."""
+"""Number of members of a space; joint spaces have more than any machine word counts."""
 FromOne = Annotated[int, Field(ge=1, lt=2**63)]
 Number = Annotated[float, Field(ge=0, le=LARGEST)]
 Signed = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -47,7 +48,7 @@ Factor = Annotated[float, Field(ge=1, le=LARGEST)]
 _LAX = Field(strict=False)
 """JSON has lists for tuples and strings for enumerations."""
 annotated: Final[Any] = Annotated
-"""For types that are made while the program runs."""
+"""For types that are made at run time."""
 _LEAVES: Final[Mapping[Any, Any]] = {
     int: Count,
     float: Number,
@@ -66,23 +67,23 @@ _OF_PLANS: Final[Mapping[Any, Mapping[str, Any]]] = {
 }
 T = TypeVar("T")
 Limits = Mapping[Any, Mapping[str, Any]]
-"""Types of a class's fields in a file that say more than the class's own."""
+"""Types of a class's fields in a file that are stricter than the class's own."""
 
 
 class Record(BaseModel):
-    """An object of a file: unknown fields, strings for numbers and infinities are errors."""
+    """Base of objects in a file: unknown fields, numbers as text and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class DocumentModel(Generic[T]):
-    """The model of a dataclass.
+    """Strict pydantic model of a dataclass, made when the first file is read.
 
     Args:
-        names: see `faces.Names`.
+        names: see `dataclass_schemas.Names`.
         limits: see `Limits`.
-        checks: of a class's field, behind its type.
+        checks: validators of a class's field, after its type.
     """
 
     kind: type[T]
@@ -95,20 +96,23 @@ class DocumentModel(Generic[T]):
 
     @cached_property
     def adapter(self) -> TypeAdapter[T]:
-        """The model, made when the first file is read."""
+        """pydantic adapter of the model, made on first use."""
         return TypeAdapter(self._annotation(self.kind))
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """Its JSON schema."""
+        """JSON schema of the model."""
         return self.adapter.json_schema()
 
     def read(self, document: object, *, name: str, hint: str) -> T:
-        """The dataclass that a document says; `name` and `hint` are for messages.
+        """Convert a document to the dataclass.
+
+        Args:
+            name, hint: of the file, for messages.
 
         Raises:
-            DataError: it says none; the path of the first wrong field is named. Another error of
-            the project: by what a text of it says.
+            DataError: the document does not match; the path of the first wrong field is named.
+                Another error of the project: from the text of a field.
         """
         try:
             return self.adapter.validate_python(document)
@@ -116,7 +120,7 @@ class DocumentModel(Generic[T]):
             raise document_error(error, document, self.schema, name=name, hint=hint) from None
 
     def _model(self, kind: type) -> Any:
-        """`kind` as a type that pydantic reads; inside itself it is known by its name."""
+        """pydantic type of a dataclass; inside itself a reference by name."""
         if kind in self._models:
             return self._models[kind]
         # A model's own name is the model without what builds the class of it.
@@ -162,6 +166,7 @@ class DocumentModel(Generic[T]):
         return self._models[kind]
 
     def _annotation(self, hint: Any) -> Any:
+        """pydantic type of a field's type."""
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if hint in _LEAVES:
             return _LEAVES[hint]
@@ -198,8 +203,9 @@ class DocumentModel(Generic[T]):
 
 
 def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
-    """Which of several types a value must be, by its JSON form: of classes, the first whose fields
-    without a default are all there.
+    """Discriminator that chooses a union's type by the JSON form of a value.
+
+    Of classes, the first whose fields without a default are all present.
     """
 
     def has_form(kind: Any, value: object) -> bool:
@@ -215,7 +221,7 @@ def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
 
 
 def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Numbers with a fraction largest first, whichever way, all else in the file's order."""
+    """Pairs of an object; the largest number first if any has a fraction, else in file order."""
     largest = (
         sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
         if any(isinstance(v, float) for v in values.values())
@@ -227,10 +233,10 @@ def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
 def document_body(
     document: object, *, schema: str, version: int, name: str, what: str, hint: str
 ) -> dict[str, Any]:
-    """The fields of a file's document but ``schema`` and ``version``, which say what it is.
+    """Fields of a file's document without ``schema`` and ``version``, which must match.
 
     Raises:
-        DataError: they say another thing.
+        DataError: they name another kind of file or version.
     """
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise DataError(f"{name} is not a {what}: its schema is not {schema}", hint=hint)
@@ -245,6 +251,6 @@ def document_body(
 
 
 def _unwrapped_paragraphs(docstring: str) -> str:
-    """Each paragraph of a docstring on one line: how the source breaks lines is not in a schema."""
+    """Docstring with each paragraph on one line, so that line breaks do not change a schema."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

@@ -1,4 +1,4 @@
-"""Traces as files in Chrome's trace event format, which Perfetto opens; and read again, strictly.
+"""Writer and strict reader of traces in Chrome's trace event format, which Perfetto opens.
 
 A device of a trace is a process, a track a thread, a span a complete event (``X``), memory a
 counter (``C``), a message an arrow of two flow events (``s``, ``f``). Times are microseconds to six
@@ -50,7 +50,7 @@ _HELD: Final = "held"
 _HINT: Final = "`shardwright trace PLAN -o FILE` writes one"
 _WORDS: Final = {"lane": -1, "chunk": -1, "microbatch": -1, "slice": 0, "peer": -1, "target": -1}
 _THREADS: Final = 16
-"""Numbers of threads that a process may take: its own number times these, and a track's."""
+"""Thread numbers of each process: its own number times these, and a track's number."""
 _CATEGORIES: Final = {
     Track.COMPUTE: "compute",
     Track.SEND_F: "message",
@@ -63,8 +63,9 @@ _Place = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
 def trace_text(*traces: StepTrace) -> str:
-    """The file of these traces: what the same device does in each stands together. One event a
-    line.
+    """Text of a trace file with these traces; tracks of the same device are neighbours.
+
+    One event a line.
     """
     places = sorted(
         ((d.device, number, d) for number, trace in enumerate(traces) for d in trace.devices),
@@ -110,6 +111,7 @@ def trace_text(*traces: StepTrace) -> str:
 
 
 def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of one device: names, spans and memory."""
     spans = [span for span in trace.spans if span.device == device.device]
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
     yield _metadata_event(
@@ -148,14 +150,16 @@ def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Itera
 
 
 def _thread_number(pid: int, track: Track) -> int:
+    """Thread number of a track of a process."""
     return pid * _THREADS + _TRACKS.index(track)
 
 
 def _flow_events(
     ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int
 ) -> Iterator[dict[str, Any]]:
-    """An arrow from the middle of a span to that of another, or as early in it as the other is
-    sent.
+    """Yield the two flow events of an arrow between the middles of two spans.
+
+    The arrow ends earlier where the message arrives later than the receiving span begins.
     """
     sent, met = ends
     (first, until), (start, stop) = (
@@ -185,16 +189,19 @@ def _flow_events(
 
 
 def _metadata_event(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, Any]:
+    """Metadata event that names or sorts a process or thread."""
     return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": arguments}
 
 
 def _picoseconds(seconds: float) -> int:
+    """Seconds as whole picoseconds."""
     return round(seconds * TERA)
 
 
 def _microseconds(picoseconds: int) -> float:
-    """Microseconds that have all of their whole nanoseconds when Perfetto multiplies them by 1000
-    and cuts off: 1.005 has 1004.
+    """Microseconds of whole picoseconds, rounded so that Perfetto shows the right nanosecond.
+
+    Perfetto multiplies by 1000 and cuts off: 1.005 would have 1004.
     """
     value = picoseconds / MEGA
     while int(value * 1000) < picoseconds // NANO:
@@ -203,7 +210,10 @@ def _microseconds(picoseconds: int) -> float:
 
 
 def _span_name(span: Span) -> str:
-    """``F 3 chunk 1``: Perfetto gives names that differ only in numbers one colour."""
+    """Name of a span's event, such as ``F 3 chunk 1``.
+
+    Perfetto gives names that differ only in numbers one colour.
+    """
     if span.microbatch < 0:
         return span.kind if span.chunk < 0 else f"{span.kind} chunk {span.chunk}"
     lane = f" lane {span.lane}" if span.lane > 0 else ""
@@ -212,7 +222,7 @@ def _span_name(span: Span) -> str:
 
 
 def _span_arguments(span: Span) -> Iterator[tuple[str, Any]]:
-    """What is not as it is for most."""
+    """Yield the arguments of a span that differ from their defaults."""
     yield "kind", span.kind
     for name, usual in _WORDS.items():
         value = getattr(span, name)
@@ -236,7 +246,7 @@ class DeviceRecord(Record):
 
 
 class HeaderRecord(Record):
-    """One of the file's traces."""
+    """Header of one of the file's traces."""
 
     plan: str
     origin: Annotated[Origin, Field(strict=False)]
@@ -246,7 +256,7 @@ class HeaderRecord(Record):
 
 
 class ArgumentsRecord(Record):
-    """What is not as it is for most spans."""
+    """Arguments of a span that differ from their defaults."""
 
     kind: str
     lane: _Place = -1
@@ -281,7 +291,7 @@ class SpanEvent(Record):
 
 
 class HeldRecord(Record):
-    """What a device holds."""
+    """Bytes that a device holds."""
 
     bytes: Count
 
@@ -298,7 +308,7 @@ class HeldEvent(Record):
 
 
 class OtherEvent(Record):
-    """A name of a process or a track."""
+    """Metadata event: the name of a process or a track."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -306,6 +316,7 @@ class OtherEvent(Record):
 
 
 def _event_tag(event: Any) -> str:
+    """Kind of an event: X (span), C (memory) or other."""
     kind = event.get("ph") if isinstance(event, dict) else None
     return kind if kind in ("X", "C") else "other"
 
@@ -329,10 +340,10 @@ TRACE: Final = TypeAdapter(TraceRecord)
 
 
 def read_traces(path: Path) -> tuple[StepTrace, ...]:
-    """The traces that are in a file.
+    """Read all traces of a file.
 
     Raises:
-        DataError: it cannot be read, or is not what `trace_text` writes.
+        DataError: the file cannot be read, or is not of the form of `trace_text`.
     """
     return parse_traces(
         read_text(path, what="trace", hint=_HINT, most=MAX_FILE_BYTES), name=str(path)
@@ -340,10 +351,10 @@ def read_traces(path: Path) -> tuple[StepTrace, ...]:
 
 
 def read_measured(path: Path) -> StepTrace:
-    """The measured trace of a file.
+    """Read the one measured trace of a file.
 
     Raises:
-        DataError: as `read_traces`; or it has none, or several.
+        DataError: as `read_traces`; or the file has none, or several.
     """
     found = [trace for trace in read_traces(path) if trace.origin is Origin.MEASURED]
     if len(found) != 1:
@@ -357,7 +368,7 @@ def read_measured(path: Path) -> StepTrace:
 
 
 def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
-    """The same of a text; `name` is for messages."""
+    """Parse the traces of a file's text; `name` is for messages."""
     document = parse_json(text, name=name, hint=_HINT)
     other = document.get("otherData") if isinstance(document, dict) else None
     body = document_body(
@@ -404,7 +415,7 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
 
 
 def _process_devices(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, int]]:
-    """(number of the trace, device) of each process."""
+    """(number of the trace, device) of each process; DataError where one occurs twice."""
     places: dict[int, tuple[int, int]] = {}
     for number, header in enumerate(headers):
         for device in header.devices:
@@ -419,6 +430,7 @@ def _process_devices(headers: list[HeaderRecord], *, name: str) -> dict[int, tup
 
 
 def _span_of_event(event: SpanEvent, *, device: int) -> Span:
+    """Span of an event of the file."""
     said = event.args
     return Span(
         device=device,
