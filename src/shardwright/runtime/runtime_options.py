@@ -75,23 +75,23 @@ collectives that MSCCL runs.
 OPTIONS: Final = (
     Option(
         name="transformer",
-        about="whose transformer layers run",
-        values={"te": "Transformer Engine's", "local": "the framework's own"},
+        about="implementation of the transformer layers",
+        values={"te": "Transformer Engine", "local": "the framework's own"},
     ),
     Option(
         name="kernels",
         about="element-wise kernels",
         values={
             "fused": "one kernel for a chain of operators",
-            "eager": "one kernel an operator",
-            "compiled": "a compiler's fusion",
+            "eager": "one kernel for each operator",
+            "compiled": "kernels fused by a compiler",
         },
     ),
     Option(
         name="attention",
         about="kernel of the attention core",
         values={
-            "unfused": "scores are written to memory",
+            "unfused": "GEMMs and softmax; scores are written to memory",
             "flash-1": "FlashAttention",
             "flash-2": "FlashAttention-2",
             "flash-3": "FlashAttention-3",
@@ -101,16 +101,16 @@ OPTIONS: Final = (
     ),
     _switch(
         "fp8_attention",
-        "the attention core multiplies in 8 bits where the job computes in 8 or 4",
+        "the attention core multiplies in 8 bits if the job computes in 8 or 4 bits",
         numerics=True,
         vendors=NVIDIA,
     ),
     Option(
         name="loss",
-        about="cross-entropy",
+        about="implementation of the cross-entropy loss",
         values={
             "plain": "a kernel for each step of the formula, on an fp32 copy",
-            "native": "compiled in parts",
+            "native": "kernels compiled by torch.compile",
             "te": "Transformer Engine's kernel, in place",
         },
         vendors={"te": CUDA_AND_ROCM},
@@ -118,33 +118,33 @@ OPTIONS: Final = (
     Option(
         name="logits_parts",
         about=(
-            "parts of a microbatch whose logits are made, and made again in backward, one after"
-            " another"
+            "parts of a microbatch's tokens whose logits are computed, and recomputed in backward,"
+            " one after another"
         ),
         values={"1": "all at once", **{str(n): f"{n} parts" for n in (2, 4, 8, 16, 32)}},
     ),
     Option(
         name="linear_loss",
-        about="the head's product and the loss as one operator over parts of a microbatch's tokens",
+        about="the head's GEMM and the loss as one operator over parts of a microbatch's tokens",
         values={
             "off": "logits of all tokens at once",
             "liger": "Liger's fused linear cross-entropy: a part's gradient replaces its logits",
-            "cut": "Cut Cross-Entropy: logits stay in registers, and are made again in backward",
+            "cut": "Cut Cross-Entropy: logits stay in registers, and are recomputed in backward",
             "chunked": "torchtune's LinearCrossEntropyLoss: eight parts under autograd",
             "parts": "torchtitan's ChunkedLossWrapper: eight parts, each with its backward at once",
         },
         numerics=True,
         vendors={"liger": CUDA_AND_ROCM, "cut": CUDA_AND_ROCM},
     ),
-    _switch("wgrad_fusion", "weight gradients are added up in the epilogue of their GEMM"),
+    _switch("wgrad_fusion", "weight gradients are accumulated in the epilogue of their GEMM"),
     Option(
         name="tp_overlap",
-        about="collectives of tensor parallelism beside GEMMs",
+        about="overlap of tensor-parallel collectives with GEMMs",
         values={
-            "none": "never",
-            "dgrad": "that of the input gradient beside the weight gradient",
-            "userbuffers": "pieces beside pieces of the GEMM (Transformer Engine)",
-            "async": "pieces beside pieces of the GEMM (PyTorch's symmetric memory)",
+            "none": "no overlap",
+            "dgrad": "the input gradient's collective overlaps the weight gradient's GEMM",
+            "userbuffers": "chunks of both overlap (Transformer Engine's userbuffers)",
+            "async": "chunks of both overlap (PyTorch's symmetric memory)",
         },
         searched=("dgrad", "userbuffers", "async"),
         along=("tp",),
@@ -152,40 +152,40 @@ OPTIONS: Final = (
     ),
     Option(
         name="collectives",
-        about="whose algorithms run a sum",
+        about="algorithms of the all-reduces",
         values={
-            "library": "those of the library itself",
-            "synthesised": "schedules made for the group too: trees, forests, late members (MSCCL)",
+            "library": "those of the communication library (NCCL, RCCL)",
+            "synthesised": "also trees and forests synthesised for the group, run by MSCCL",
         },
         vendors={"synthesised": CUDA_AND_ROCM},
     ),
     _switch(
         "launch_blocking",
-        "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)",
+        "the host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1)",
         vendors=NVIDIA,
     ),
-    _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
-    _switch("grad_overlap", "gradients are reduced beside backward"),
-    _switch("param_overlap", "parameters are gathered beside compute"),
+    _switch("tp_timers", "timers around tensor-parallel collectives wait for the device"),
+    _switch("grad_overlap", "gradient reduction overlaps the backward pass"),
+    _switch("param_overlap", "parameter all-gathers overlap compute"),
     Option(
         name="p2p_overlap",
-        about="a pipeline sends and receives beside compute",
-        values={"interleaved": "where ranks have several chunks", "off": "never"},
+        about="overlap of pipeline sends and receives with compute",
+        values={"interleaved": "only if ranks have several chunks", "off": "never"},
     ),
     Option(
         name="grad_dtype",
-        about="dtype in which gradients add up and travel",
+        about="dtype in which gradients are accumulated and reduced",
         values={"fp32": "32 bits", "bf16": "16 bits"},
         numerics=True,
     ),
     _switch(
         "bf16_optimizer",
-        "DeepSpeed's BF16_Optimizer: fp32 gradients whole, beside the parameters' own",
+        "DeepSpeed's BF16_Optimizer: unsharded fp32 gradients beside the bf16 ones",
         numerics=True,
     ),
     _switch(
         "grad_check",
-        "the norm of every gradient bucket is taken before its collective, to find NaN",
+        "the norm of every gradient bucket is computed before its collective, to find NaN",
     ),
     Option(
         name="grad_average",
@@ -194,61 +194,61 @@ OPTIONS: Final = (
     ),
     Option(
         name="fp8",
-        about="scales of 8-bit operands",
+        about="scaling factors of 8-bit GEMM operands",
         values={
-            "delayed": "one a tensor, from the magnitudes of earlier steps",
-            "current": "one a tensor, of the tensor at hand",
-            "rowwise": "one a row, in each product's own direction",
+            "delayed": "one for each tensor, from the magnitudes of earlier steps",
+            "current": "one for each tensor, from its current magnitude",
+            "rowwise": "one for each row, in the direction of each GEMM",
             "mx": "one for 32 elements (MXFP8)",
-            "blockwise": "one for 128 elements, of weights 128 x 128",
+            "blockwise": "one for 128 elements; one for 128 x 128 elements of weights",
         },
         numerics=True,
     ),
     _switch(
         "fp8_gather",
-        "parameters of 8-bit products are kept, and gathered, in 8 bits",
+        "parameters of 8-bit GEMMs are stored and all-gathered in 8 bits",
         numerics=True,
     ),
     Option(
         name="dispatcher",
-        about="how tokens reach their experts",
+        about="transport of tokens to their experts",
         values={
-            "allgather": "all of a group's tokens to all its devices",
-            "alltoall": "a copy for each chosen expert",
+            "allgather": "an all-gather of all tokens of the expert-parallel group",
+            "alltoall": "an all-to-all with one copy for each chosen expert",
             "flex": (
-                "a copy for each device and node that holds any (DeepEP; HybridEP in larger"
-                " islands)"
+                "one copy for each device and node with a chosen expert (DeepEP; HybridEP in"
+                " larger islands)"
             ),
-            "hybridep": "the same by HybridEP",
+            "hybridep": "as flex, always by HybridEP",
         },
         searched=("alltoall", "flex"),
         vendors={"flex": NVIDIA, "hybridep": NVIDIA},
     ),
     Option(
         name="dispatch_dtype",
-        about="dtype of tokens on their way to experts, and of gradients of what these made",
+        about="dtype of tokens sent to experts, and of the gradients of the experts' outputs",
         values={
             "bf16": "16 bits",
-            "fp8": "8 bits and a scale for each 128 elements, where the job computes in 8 or 4",
+            "fp8": "8 bits and a scale for each 128 elements, if the job computes in 8 or 4 bits",
         },
         numerics=True,
     ),
     Option(
         name="dispatch_sms",
-        about="multiprocessors that kernels of an overlapped pair leave to its communication",
+        about="multiprocessors reserved for communication that overlaps compute (DualPipe)",
         values={"20": "20", "24": "24", "6": "6"},
     ),
     Option(
         name="gate_dtype",
-        about="dtype in which backward keeps what the activation of a feed-forward reads",
-        values={"activation": "as all activations", "fp8": "8 bits"},
+        about="dtype of the saved inputs of the feed-forward's activation function",
+        values={"activation": "that of all activations", "fp8": "8 bits"},
         numerics=True,
     ),
     Option(
         name="moments",
         about="dtype of the optimizer's states",
         values={
-            "fp32": "32 bits, or what the job says",
+            "fp32": "32 bits, or the dtype of the job",
             "bf16": "16 bits; the master copy stays",
             "8bit": "8 bits, quantised in blocks (bitsandbytes, torchao); the master copy stays",
         },
@@ -256,34 +256,36 @@ OPTIONS: Final = (
     ),
     Option(
         name="capacity",
-        about="tokens that an expert takes",
+        about="number of tokens that an expert processes",
         values={
-            "dropless": "all that chose it: the host may have to read how many",
-            "fixed": "a fixed number; others are dropped",
+            "dropless": "all tokens routed to it; the host may have to read their number",
+            "fixed": "a fixed number; further tokens are dropped",
         },
         numerics=True,
     ),
     replace(
         _switch(
             "expert_overlap",
-            "tokens travel to and from experts beside the kernels of another microbatch",
+            "token dispatch and combine overlap the kernels of another microbatch",
         ),
         searched=("off", "on"),
         along=("ep",),
     ),
     Option(
         name="grouped_experts",
-        about="products of a device's experts",
+        about="GEMMs of the experts on a device",
         values={
-            "each": "a kernel, and its operands' quantisation, for each expert",
-            "fused": "one kernel for all",
+            "each": "one GEMM, and quantisation of its operands, for each expert",
+            "fused": "one grouped GEMM for all experts",
         },
     ),
-    _switch("router_fusion", "scores, choice of experts and auxiliary losses are fused kernels"),
+    _switch(
+        "router_fusion", "router scores, expert selection and auxiliary losses are fused kernels"
+    ),
     _switch("permute_fusion", "tokens are permuted by one kernel", vendors=CUDA_AND_ROCM),
     Option(
         name="graphs",
-        about="what captured graphs replay without the host",
+        about="part of an iteration that CUDA graphs replay",
         values={
             "none": "nothing",
             "router": "routers",
@@ -295,34 +297,36 @@ OPTIONS: Final = (
     ),
     Option(
         name="remat",
-        about="what a layer keeps by name, all else runs again in backward",
+        about="activations that a layer saves (remat_policy); all others are recomputed",
         values={
-            "full": "its input (and the products, where selective recompute is asked for)",
-            "minimal_with_context": "the products and the core's output",
-            "minimal": "the products",
+            "full": "its input (and the GEMM outputs with selective recompute)",
+            "minimal_with_context": "the GEMM outputs and the attention core's output",
+            "minimal": "the GEMM outputs",
             "save_dot_with_context_except_mlp": (
-                "queries, keys, values, the core's output and the projection behind it"
+                "queries, keys, values, the attention core's output and the output projection"
             ),
-            "save_dot_except_mlpwi": "the products but those before an activation",
-            "save_dot_except_mlp": "queries, keys, values and the projection behind the core",
+            "save_dot_except_mlpwi": "the GEMM outputs except those before the activation function",
+            "save_dot_except_mlp": "queries, keys, values and the attention output projection",
             "save_qkv_proj": "queries, keys and values",
-            "save_out_proj": "the projection behind the core",
+            "save_out_proj": "the attention output projection",
             "qkv_proj_offloaded": "queries, keys and values, in host memory",
-            "minimal_offloaded": "the products, in host memory",
+            "minimal_offloaded": "the GEMM outputs, in host memory",
             "attention_offloaded": (
-                "its input, queries, keys, values and the projection behind the core, in host"
+                "its input, queries, keys, values and the attention output projection, in host"
                 " memory"
             ),
         },
     ),
-    _switch("cpu_checkpoints", "inputs of layers that run again in backward wait in host memory"),
-    _switch("param_offload", "ZeRO-3's shards of parameters wait in host memory"),
-    _switch("recompute_norms", "norms run again in backward"),
-    _switch("recompute_mla", "up projections of latent attention run again in backward"),
-    _switch("recompute_moe_act", "the activation between experts' products runs again in backward"),
-    _switch("recompute_mlp", "a dense feed-forward runs again in backward"),
-    _switch("recompute_shared", "the feed-forward of shared experts runs again in backward"),
-    _switch("recompute_moe", "routed experts, with their dispatch, run again in backward"),
+    _switch("cpu_checkpoints", "inputs of recomputed layers are kept in host memory"),
+    _switch("param_offload", "ZeRO-3 parameter shards are kept in host memory"),
+    _switch("recompute_norms", "norms are recomputed in backward"),
+    _switch(
+        "recompute_mla", "up projections of multi-head latent attention are recomputed in backward"
+    ),
+    _switch("recompute_moe_act", "the experts' activation function is recomputed in backward"),
+    _switch("recompute_mlp", "the dense feed-forward is recomputed in backward"),
+    _switch("recompute_shared", "the shared experts' feed-forward is recomputed in backward"),
+    _switch("recompute_moe", "routed experts, with their dispatch, are recomputed in backward"),
 )
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
 OF_EXPERTS: Final = frozenset(

@@ -81,32 +81,32 @@ def _word(name: str, about: str, *, field: str = "") -> EngineOption:
 
 OPTIONS: Final = (
     _number(
-        "token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"
+        "token_budget", "most tokens of an iteration (of a prefill chunk, if prefill runs alone)"
     ),
     _number("sequences", "most requests that run at once", field="max_sequences"),
     _switch(
         "tuned",
-        "budget and requests are what the engine's own benchmark chooses by memory and lengths",
+        "token budget and requests as the engine's own benchmark tool chooses them",
         field="tuned_sizes",
     ),
-    _number("prompt_tokens", "most tokens of prompts in an iteration, beyond a first one"),
-    _number("context", "longest prompt and answer together", field="context_tokens"),
+    _number("prompt_tokens", "most prompt tokens of an iteration after its first prompt"),
+    _number("context", "most tokens of a prompt and its answer together", field="context_tokens"),
     EngineOption(
         name="memory",
         field="memory_fraction",
         form=Form.SHARE,
-        about="share of the device's memory, as the engine's own rule takes it",
+        about="share of the device's memory, as the engine defines it",
     ),
-    _number("block", "tokens of a block of the cache", field="block_tokens"),
+    _number("block", "tokens of a KV cache block", field="block_tokens"),
     _word("kv", "number format of keys and values"),
-    _switch("prefix_cache", "blocks of equal prefixes are kept and shared"),
-    _switch("chunked_prefill", "a prompt may be cut over iterations"),
-    _switch("mixed_chunk", "decode runs beside a chunk of prompts", field="mixes_decode"),
-    _word("admission", "when a waiting request is let in"),
+    _switch("prefix_cache", "KV cache blocks of equal prefixes are kept and shared"),
+    _switch("chunked_prefill", "a prompt may be split over iterations"),
+    _switch("mixed_chunk", "decode runs in one batch with a prefill chunk", field="mixes_decode"),
+    _word("admission", "condition for the admission of a waiting request"),
     EngineOption(
         name="conservative",
         form=Form.FACTOR,
-        about="factor on what running requests are expected to need",
+        about="factor on the tokens that running requests are expected to need",
     ),
     _number(
         "wait_iterations",
@@ -118,44 +118,53 @@ OPTIONS: Final = (
     ),
     _number(
         "balance_iterations",
-        "most iterations that prompts wait until every rank with attention of its own has one",
+        "most iterations that prompts wait until every attention data-parallel rank has one",
         least=0,
     ),
-    _switch("graphs", "captured graphs replay decode"),
-    _switch("full_graphs", "graphs of decode hold its attention cores too"),
+    _switch("graphs", "CUDA graphs replay decode"),
+    _switch("full_graphs", "CUDA graphs of decode include the attention cores"),
     EngineOption(
         name="graph_sizes",
         field="captured",
         form=Form.SIZES,
-        about="batch sizes that graphs are captured for",
+        about="batch sizes for which CUDA graphs are captured",
     ),
-    _number("graph_max", "largest batch that graphs are captured for", field="largest_captured"),
+    _number(
+        "graph_max", "largest batch for which a CUDA graph is captured", field="largest_captured"
+    ),
     _switch("graph_padding", "a batch is padded to the next captured size", field="pads"),
-    _switch("piecewise", "graphs between attention cores replay iterations with prompts too"),
+    _switch(
+        "piecewise",
+        "piecewise CUDA graphs between attention cores replay iterations with prompts too",
+    ),
     EngineOption(
         name="piece_sizes",
         field="piecewise_captured",
         form=Form.SIZES,
-        about="token counts that piecewise graphs are captured for",
+        about="token counts for which piecewise CUDA graphs are captured",
     ),
     _number(
-        "piece_max", "most tokens that piecewise graphs are captured for", field="piecewise_tokens"
+        "piece_max",
+        "most tokens for which a piecewise CUDA graph is captured",
+        field="piecewise_tokens",
     ),
     _switch(
         "async", "the host prepares the next iteration while the device runs", field="asynchronous"
     ),
-    _number("polling", "iterations of decode between two looks at new requests"),
-    _number("stream_interval", "tokens between two answers to the client"),
-    _switch("fused_sums", "sum, residual and norm are one kernel", field="fused_all_reduce"),
-    _switch("own_sums", "the engine's own one- and two-shot sums"),
-    _switch("multimem", "sums inside the switch"),
-    _switch("symmetric", "the library's sums run on symmetric buffers"),
-    _switch("attention_dp", "ranks have attention of their own"),
-    _switch("expert_parallel", "experts are spread over the ranks"),
-    _word("exchange", "how tokens of ranks with attention of their own reach their experts"),
-    _word("attention", "kernels of the attention core", field="attention_kernel"),
-    _word("experts", "kernels of the experts", field="expert_kernel"),
-    _number("guesses", "tokens guessed ahead by the model's own further-token modules", least=0),
+    _number("polling", "decode iterations between two checks for new requests"),
+    _number("stream_interval", "tokens between two responses streamed to the client"),
+    _switch("fused_sums", "all-reduce, residual and norm are one kernel", field="fused_all_reduce"),
+    _switch("own_sums", "the engine's own one- and two-shot all-reduces"),
+    _switch("multimem", "all-reduces inside the NVLink switch (multimem)"),
+    _switch("symmetric", "NCCL all-reduces run on symmetric buffers"),
+    _switch("attention_dp", "attention is data parallel"),
+    _switch("expert_parallel", "experts are distributed over the ranks (expert parallelism)"),
+    _word("exchange", "transport of tokens to their experts under data parallel attention"),
+    _word("attention", "backend of the attention core's kernels", field="attention_kernel"),
+    _word("experts", "backend of the experts' kernels", field="expert_kernel"),
+    _number(
+        "guesses", "draft tokens of the model's own multi-token prediction (MTP) modules", least=0
+    ),
 )
 BY_NAME: Final[Mapping[str, EngineOption]] = {option.name: option for option in OPTIONS}
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
