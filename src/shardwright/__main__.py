@@ -21,18 +21,18 @@ def main() -> None:
         code: int = import_module("shardwright.cli.main").run(sys.argv[1:], when_loaded=_collect)
     except KeyboardInterrupt:
         code = import_module("shardwright.cli.terminal.keyboard_interrupt").say()
-    # What was asked for is done: a Ctrl-C from here on would only spoil the exit code.
+    # The command is done: a Ctrl-C from here on would only spoil the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are
     # made, even if it was caught.
     interrupted = code == import_module("shardwright.cli.terminal.keyboard_interrupt").INTERRUPTED
-    # Behind the end of the interpreter libraries of a rank end threads of theirs, and have been
+    # After the interpreter's end, libraries of a rank end their threads, and have been
     # seen to abort in it: its work was done.
     if interrupted or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    # Nor need what there is be looked through again.
+    # The garbage collector need not look through the existing objects again.
     gc.freeze()
     sys.exit(code)
 

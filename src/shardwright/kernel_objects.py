@@ -42,7 +42,7 @@ def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, pa
     Object files that `folder` already has are reused. The table at `path` is name -> (digest of the
     source, [(object file, entry point, calling convention)]).
     """
-    # What numba makes lives as long as the process.
+    # Objects of numba live as long as the process: no garbage is worth collecting.
     gc.disable()
     ll.initialize_native_target()
     ll.initialize_native_asmprinter()

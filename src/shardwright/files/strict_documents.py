@@ -123,7 +123,7 @@ class DocumentModel(Generic[T]):
         """pydantic type of a dataclass; inside itself a reference by name."""
         if kind in self._models:
             return self._models[kind]
-        # A model's own name is the model without what builds the class of it.
+        # By its own name pydantic finds the model without the validator that builds the dataclass.
         inside = f"Built{kind.__name__}"
         self._models[kind] = typing.ForwardRef(inside)
         names, limits = self.names.get(kind, {}), self.limits.get(kind, _OF_PLANS.get(kind, {}))

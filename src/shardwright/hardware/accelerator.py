@@ -85,7 +85,7 @@ class Accelerator:
 
     Args:
         name: catalog name, such as ``h100-sxm``.
-        memory_bytes: what a program may allocate.
+        memory_bytes: memory that a program may allocate.
         memory_bandwidth: peak bytes/s.
         peak_flops: (dtype, dense FLOP/s) pairs.
         element_efficiency: achieved share of memory_bandwidth by streaming (element-wise) kernels.

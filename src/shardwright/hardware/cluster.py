@@ -191,11 +191,11 @@ class FabricTier:
     Args:
         name: ``leaf``, ``spine``, ``core``.
         num_devices: devices below one unit of this tier; 0 = the whole cluster.
-        oversubscription: what all devices below a unit of the tier below can send together over
-            what that unit's links into this tier carry, >= 1: 3 on ``spine`` is a leaf whose
-            uplinks are a third of its downlinks. What stays below a leaf is not slowed, nor are
-            rings, of which few members' messages leave it. The first tier joins nodes at their
-            cards' rate: it has none.
+        oversubscription: ratio, >= 1, of the rate at which all devices below a unit of the tier
+            below send together to the rate of that unit's links into this tier: 3 on ``spine`` is
+            a leaf whose uplinks are a third of its downlinks. Traffic inside a leaf is not slowed,
+            nor are rings, of which few messages leave a leaf. The first tier joins nodes at their
+            cards' rate: it has no oversubscription.
         latency_s: added to a message that crosses this tier.
         rails: devices of equal place in their nodes share a switch (rail-optimised).
     """

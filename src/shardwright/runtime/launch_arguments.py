@@ -26,7 +26,7 @@ def parse_arguments(text: str, *, keep_off: bool = False) -> Arguments:
     The text is written as ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2``, ``tp: 2, bf16: true`` or
     ``tp=2 bf16=true``.
 
-    An argument that is off, or empty, is left out; of one that stands twice, the last counts.
+    An argument that is off, or empty, is left out; of a duplicate argument, the last counts.
 
     Args:
         keep_off: arguments that are off stay, with their value.

@@ -21,7 +21,7 @@ MAX_BYTES: Final = 262_144
 _MERGE: Final = "tag:yaml.org,2002:merge"
 CLUSTER_FILE: Final = "cluster file"
 
-# What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd
+# Errors that PyYAML's scanner and constructors raise on hostile text: bad dates, huge integers, odd
 # tags.
 _REFUSED: Final = (
     yaml.YAMLError,

@@ -69,7 +69,7 @@ class NvLink(NamedTuple):
 
 # By the beginning of the name, longest first where one begins another. Source: NVIDIA's data sheets
 # (total over both directions, halved, over the number of links), from memory; NCCL's own figures
-# (src/graph/topo.h) are what is achieved: 20 of 25, 12 of 14 and 40 of 50 GB/s.
+# (src/graph/topo.h) are achieved rates: 20 of 25, 12 of 14 and 40 of 50 GB/s.
 _NVLINKS: Final = (
     ("gb200", NvLink(50 * GIGA, 18)),
     ("gb300", NvLink(50 * GIGA, 18)),

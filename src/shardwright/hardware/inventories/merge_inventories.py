@@ -228,7 +228,7 @@ def _with_samples(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tupl
         merged: dict[int, dict[FactKind, FoundFact]] = {}
         error: ClusterError | None = None
         for number, kind in enumerate(found):
-            # What a rack is, a list of nodes knows better than a job's dump.
+            # A list of nodes describes racks better than a job's dump.
             facts = [
                 fact
                 for fact in sample.facts

@@ -542,7 +542,7 @@ HYBRID: Final = (
     ),
 )
 
-# Megatron-Core 0.16: what of it is used here is as in 0.12.
+# Megatron-Core 0.16: the features described here are as in 0.12.
 V0_16: Final = derive(
     V0_12,
     identity_fields("megatron-core-0.16", version="0.16", released="2026-01"),

@@ -3,7 +3,7 @@
 Lines are ``SwitchName=s1 Nodes=..``, ``Switches=..`` or ``BlockName=b1 Nodes=..``.
 
 Source: slurm.schedmd.com/topology.conf.html. ``LinkSpeed`` is a note that Slurm does not use, and
-``BlockSizes`` are how it plans jobs: neither says what links carry.
+``BlockSizes`` are how it plans jobs: neither states the rate of links.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _require_tree(switches: list[Switch]) -> None:
     for child, one in above.items():
         if child not in known:
             raise ClusterError(f"{one.where}: switch {child[:60]!r} has no line", hint=_HINT)
-    # Every switch is below one other at most: what never ends at one that is below none goes round.
+    # Every switch is below at most one other: a switch not reached from a root is in a cycle.
     ends = {one.name for one in switches if one.name not in above}
     waiting = list(ends)
     while waiting:
