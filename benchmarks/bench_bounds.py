@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.search.grid.bounds.bounded_space import bound_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.member_arrays import member_grid
@@ -39,7 +39,7 @@ class _Bounds:
         problem = problem_of(self.request)
         facts = facts_of(problem)
         space = space_of(self.request, problem, facts)
-        capacity = effective_memory(problem.cluster)
+        capacity = smallest_memory_bytes(problem.cluster)
         bounded = bound_space(problem, space, facts, capacity=capacity)
         loose_b0, loose_b1 = [], []
         for place in random.Random(0).sample(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.search.joint.find_joint import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
 from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.search_request import Request
@@ -30,7 +30,7 @@ class EightyLayers:
         self.answer = self._search()
 
     def _search(self) -> GeneralAnswer[JointDetail]:
-        capacity = effective_memory(self.problem.cluster)
+        capacity = smallest_memory_bytes(self.problem.cluster)
         return find_joint(
             self.problem,
             self.space,

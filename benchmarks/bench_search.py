@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.search.grid.find_best_grid import bound_space, find
 from shardwright.search.search_request import Request
 
@@ -30,7 +30,7 @@ class _Search:
         self.problem = problem_of(self.request)
         self.facts = facts_of(self.problem)
         self.space = space_of(self.request, self.problem, self.facts)
-        self.capacity = effective_memory(self.problem.cluster)
+        self.capacity = smallest_memory_bytes(self.problem.cluster)
         self.time_search()
 
     def time_search(self) -> None:

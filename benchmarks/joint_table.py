@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.program.problem import Problem
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import Space
@@ -77,7 +77,7 @@ def _grid(problem: Problem, request: Request) -> Answer | None:
             problem,
             _space(problem, request),
             facts,
-            capacity=effective_memory(problem.cluster),
+            capacity=smallest_memory_bytes(problem.cluster),
             top=1,
         )
     except (InfeasibleError, StrategyError, UsageError):
@@ -114,7 +114,7 @@ def best_with_ends(problem: Problem, request: Request) -> Answer | None:
 def _rows(case: Case) -> Iterator[str]:
     """A row with named orders and one with found ones."""
     problem = problem_of(case.request)
-    facts, capacity = facts_of(problem), effective_memory(problem.cluster)
+    facts, capacity = facts_of(problem), smallest_memory_bytes(problem.cluster)
     space = _space(problem, case.request)
     find_joint(problem, space, facts, capacity=capacity, tolerance=0.5)  # loads compiled kernels
     ends = best_with_ends(problem, case.request)

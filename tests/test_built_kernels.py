@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from shardwright import build_kernels, built_kernels, compiled
-from shardwright.built_kernels import Kernel, digest, name_of
+from shardwright.built_kernels import BuiltKernel, kernel_name, source_digest
 from shardwright.simulator.kernel import longest_path
 from tests.cli.test_first_run import KERNELS
 from tests.sources import SOURCE
@@ -178,19 +178,19 @@ def bytes_of(array: Any) -> list[bytes]:
 @pytest.fixture(scope="module")
 def recorded(
     monkeypatch_module: pytest.MonkeyPatch,
-) -> dict[str, list[tuple[Kernel, tuple[Any, ...]]]]:
+) -> dict[str, list[tuple[BuiltKernel, tuple[Any, ...]]]]:
     """Arguments, as they were before, with which the commands call kernels."""
-    calls: dict[str, list[tuple[Kernel, tuple[Any, ...]]]] = defaultdict(list)
-    call = Kernel.__call__
+    calls: dict[str, list[tuple[BuiltKernel, tuple[Any, ...]]]] = defaultdict(list)
+    call = BuiltKernel.__call__
 
-    def note(self: Kernel, *values: Any, **named: Any) -> Any:
-        mine = calls[name_of(self)]
+    def note(self: BuiltKernel, *values: Any, **named: Any) -> Any:
+        mine = calls[kernel_name(self)]
         size = sum(np.asarray(one).size for one in leaves(values))
         if not named and size <= LARGEST and len(mine) < CALLS:
             mine.append((self, copy.deepcopy(values)))
         return call(self, *values, **named)
 
-    monkeypatch_module.setattr(Kernel, "__call__", note)
+    monkeypatch_module.setattr(BuiltKernel, "__call__", note)
     monkeypatch_module.chdir(SOURCE.parent)
     run = import_module("shardwright.cli.main").run
     for command in COMMANDS:
@@ -208,7 +208,7 @@ def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
 @built
 @in_both
 def test_three_forms_give_the_same_bits(
-    recorded: dict[str, list[tuple[Kernel, tuple[Any, ...]]]],
+    recorded: dict[str, list[tuple[BuiltKernel, tuple[Any, ...]]]],
 ) -> None:
     """All kernels as they are written. numba takes half a minute to compile them all, which a proof
     does; otherwise those of a plan."""
@@ -274,7 +274,7 @@ def test_commands_import_neither_numba_nor_scipy_where_kernels_are_built() -> No
 
 def written_again(kernel: Any, **changes: str) -> types.FunctionType:
     """The function of a kernel from its module's source, changed in places."""
-    function = built_kernels._written(kernel)
+    function = built_kernels._python_function(kernel)
     text = Path(inspect.getsourcefile(function) or "").read_text(encoding="utf-8")
     for new in changes.values():
         before, after = new.split(" -> ")
@@ -282,23 +282,32 @@ def written_again(kernel: Any, **changes: str) -> types.FunctionType:
         text = text.replace(before, after)
     names: dict[str, Any] = {"__name__": function.__module__}
     exec(compile(text, "<changed>", "exec"), names)
-    return built_kernels._written(names[function.__name__])
+    return built_kernels._python_function(names[function.__name__])
 
 
 def test_a_digest_sees_code_and_constants_and_no_words() -> None:
     kernel = longest_path.longest_path
-    same = digest(kernel)
-    assert digest(written_again(kernel)) == same
-    assert digest(written_again(kernel, words="Earliest start -> The earliest start")) == same
+    same = source_digest(kernel)
+    assert source_digest(written_again(kernel)) == same
     assert (
-        digest(written_again(kernel, spaces="    told = 0\n ->     # A comment.\n\n    told = 0\n"))
+        source_digest(written_again(kernel, words="Earliest start -> The earliest start")) == same
+    )
+    assert (
+        source_digest(
+            written_again(kernel, spaces="    told = 0\n ->     # A comment.\n\n    told = 0\n")
+        )
         == same
     )
     assert (
-        digest(written_again(kernel, constant="np.full(num_tasks, -1 -> np.full(num_tasks, -2"))
+        source_digest(
+            written_again(kernel, constant="np.full(num_tasks, -1 -> np.full(num_tasks, -2")
+        )
         != same
     )
-    assert digest(written_again(kernel, code="start[after] < now -> start[after] <= now")) != same
+    assert (
+        source_digest(written_again(kernel, code="start[after] < now -> start[after] <= now"))
+        != same
+    )
 
 
 @pytest.mark.parametrize(
@@ -307,14 +316,16 @@ def test_a_digest_sees_code_and_constants_and_no_words() -> None:
 def test_a_digest_sees_what_a_kernel_calls(
     monkeypatch: pytest.MonkeyPatch, name: str, value: Any
 ) -> None:
-    before = digest(longest_path.longest_path)
+    before = source_digest(longest_path.longest_path)
     other = (
         written_again(longest_path.mark_stuck, code="start[task] = -1 -> start[task] = -3")
         if value is None
         else value
     )
-    monkeypatch.setitem(built_kernels._written(longest_path.longest_path).__globals__, name, other)
-    assert digest(longest_path.longest_path) != before
+    monkeypatch.setitem(
+        built_kernels._python_function(longest_path.longest_path).__globals__, name, other
+    )
+    assert source_digest(longest_path.longest_path) != before
 
 
 def test_a_digest_sees_constants_of_other_modules_enumerations_and_fields() -> None:
@@ -323,7 +334,7 @@ def test_a_digest_sees_constants_of_other_modules_enumerations_and_fields() -> N
 
     def read(value: Any) -> str:
         exec("def one():\n    return NAME\n", names := {"NAME": value, "__name__": "somewhere"})
-        return digest(names["one"])
+        return source_digest(names["one"])
 
     values: list[Any] = [
         1,
@@ -355,9 +366,9 @@ def test_a_kernel_whose_source_has_changed_runs_in_its_new_form(
         code="now = start[task] + work[task] -> now = start[task] + 2 * work[task]",
     )
     changed.__module__, changed.__qualname__ = longest_path.__name__, "longest_path"
-    kernel = Kernel(changed, lambda function: function)
+    kernel = BuiltKernel(changed, lambda function: function)
     assert [one.tolist() for one in kernel(*WORK)] == [[0, 6, 6], [6, 8, 10]]
-    assert built_kernels.fallbacks == {name_of(kernel): "changed"}
+    assert built_kernels.fallbacks == {kernel_name(kernel): "changed"}
     assert [one.tolist() for one in longest_path.longest_path(*WORK)] == [[0, 3, 3], [3, 4, 5]]
 
 
@@ -378,9 +389,11 @@ def test_arguments_of_other_types_are_never_read_as_the_built_ones(
     monkeypatch: pytest.MonkeyPatch, values: tuple[Any, ...]
 ) -> None:
     monkeypatch.setattr(built_kernels, "fallbacks", {})
-    kernel = Kernel(built_kernels._written(longest_path.longest_path), lambda function: function)  # type: ignore[arg-type]
+    kernel = BuiltKernel(
+        built_kernels._python_function(longest_path.longest_path), lambda function: function
+    )  # type: ignore[arg-type]
     assert [one.tolist() for one in kernel(*values)] == [[0, 3, 3], [3, 4, 5]]
-    assert built_kernels.fallbacks == {name_of(kernel): "arguments"}
+    assert built_kernels.fallbacks == {kernel_name(kernel): "arguments"}
 
 
 @built
@@ -460,9 +473,9 @@ sys.modules["shardwright._kernels"] = module = module_from_spec(spec)
 import numpy as np
 from shardwright import built_kernels, compiled
 from shardwright.simulator.kernel.longest_path import longest_path
-built_kernels.use(module)
+built_kernels.use_extension(module)
 compiled.form = "built"
-kernel = built_kernels.Kernel(built_kernels._written(longest_path), None)
+kernel = built_kernels.BuiltKernel(built_kernels._python_function(longest_path), None)
 work = np.array([3, 1, 2]), np.array([0, 1, 1], np.int32),\
  np.array([0, 2, 2, 2], np.int32), np.array([1, 2], np.int32)
 print([one.tolist() for one in kernel(*work)], built_kernels.fallbacks)

@@ -27,7 +27,7 @@ def named_outside(tree: ast.AST) -> Iterator[str]:
         if decorators(child) & COMPILED or (
             isinstance(child, ast.Call)
             and isinstance(child.func, ast.Name)
-            and child.func.id == "plain"
+            and child.func.id == "python_form"
         ):
             continue
         if isinstance(child, ast.Name | ast.Attribute):
@@ -66,5 +66,5 @@ def test_a_call_from_python_is_found() -> None:
     assert doorless(tree) == {"f"}
     assert "f" in set(named_outside(tree))
     assert "f" not in set(named_outside(ast.Module(body=tree.body[:2], type_ignores=[])))
-    assert "f" not in set(named_outside(ast.parse("def h(): plain(f)(1)\n")))
+    assert "f" not in set(named_outside(ast.parse("def h(): python_form(f)(1)\n")))
     assert "f" in set(named_outside(ast.parse("def h(): plain(g)(f(1))\n")))

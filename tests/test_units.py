@@ -6,13 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.units import bare_seconds, format_seconds, noiseless
+from shardwright.units import format_bare_seconds, format_seconds, zero_below_clock
 from tests.tiers import examples
 
 
 @pytest.mark.parametrize("seconds", [0.0, 4.09e-13, -4.4e-16, 1e-30])
 def test_what_rounding_leaves_is_nothing(seconds: float) -> None:
-    assert (format_seconds(seconds), bare_seconds(seconds), noiseless(seconds)) == ("0 s", "0", 0.0)
+    assert (format_seconds(seconds), format_bare_seconds(seconds), zero_below_clock(seconds)) == (
+        "0 s",
+        "0",
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,11 +29,11 @@ def test_what_rounding_leaves_is_nothing(seconds: float) -> None:
     ],
 )
 def test_what_the_clock_tells_is_printed(seconds: float, text: str, bare: str) -> None:
-    assert (format_seconds(seconds), bare_seconds(seconds)) == (text, bare)
+    assert (format_seconds(seconds), format_bare_seconds(seconds)) == (text, bare)
 
 
 @examples(100)
 @given(st.floats(-1e6, 1e6))
 def test_nothing_else_is_lost(seconds: float) -> None:
-    assert noiseless(seconds) in (0.0, seconds)
-    assert abs(noiseless(seconds) - seconds) < 0.5e-12
+    assert zero_below_clock(seconds) in (0.0, seconds)
+    assert abs(zero_below_clock(seconds) - seconds) < 0.5e-12

@@ -23,7 +23,7 @@ from shardwright.cost.kernels.measured_kernels import TILE, roofline_seconds, ti
 from shardwright.dtype import Dtype
 from shardwright.hardware.accelerator import Accelerator, GemmRates
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.catalog.kernel_tables import STEPS_PER_OCTAVE, GemmGrid, gemm_correction
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -511,7 +511,7 @@ def curves(raw: Path, source: Raw) -> dict[str, dict[str, np.ndarray]]:
     rows = read(
         raw / source.folder / "comm" / "nccl" / source.nccl / "nccl_perf.parquet", nccl_dtype="half"
     )
-    node = node_of(accelerator(source.name))
+    node = default_node(accelerator(source.name))
     link = node.scale_up
     result: dict[str, dict[str, np.ndarray]] = {}
     for theirs, ours in KINDS.items():

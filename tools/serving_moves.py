@@ -15,7 +15,7 @@ from shardwright.collectives.registry import algorithms_for
 from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
 from shardwright.cost.network.grid_groups import Network
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 
 SIZES = (2, 4, 8)
 RINGS = 20
@@ -26,7 +26,7 @@ ONE_SIDED = (4, 8, 16, 32)
 
 def span_of_island(name: str, devices: int) -> Span:
     """So many devices of an island."""
-    node = node_of(accelerator(name))
+    node = default_node(accelerator(name))
     link = node.scale_up
     one = np.ones(1)
     return Span(
@@ -41,7 +41,7 @@ def move_entries(raw: Path, name: str) -> tuple[Arrays, list[Line]]:
     """Curves; the formula's errors on all rows of each. A curve of sums is its rows; one of
     exchanges has rows of many hidden sizes.
     """
-    node = node_of(accelerator(name))
+    node = default_node(accelerator(name))
     if node.scale_up.latency_s <= 0:
         return {}, []
     curves: dict[str, tuple[np.ndarray, np.ndarray]] = {}

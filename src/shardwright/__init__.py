@@ -1,7 +1,7 @@
-"""Shardwright plans how to spread a large language model over a cluster, proves the plan, and says
-how fast and how much memory.
+"""Shardwright plans how to spread an LLM over a cluster, and predicts step time and memory.
 
-Names are loaded when they are first used, so that importing the package costs nothing.
+It proves that the plan is optimal in a stated space. Names are loaded on first use, so that
+importing the package costs little.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m shardwright` and the installed command."""
+"""Entry point of `python -m shardwright` and of the installed command."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code; Ctrl-C ends it with one line and code 130
-    wherever it comes, also in an import.
+    """Run the command line and exit with its code; Ctrl-C gives one line and code 130.
+
+    Ctrl-C has this effect wherever it comes, also during an import.
     """
     # All that imports make lives as long as the process: to look it through again and again is a
     # tenth of a plan's time.
@@ -20,24 +21,24 @@ def main() -> None:
         code: int = import_module("shardwright.cli.main").run(sys.argv[1:], when_loaded=_collect)
     except KeyboardInterrupt:
         code = import_module("shardwright.cli.terminal.keyboard_interrupt").say()
-    # What was asked for is done: a Ctrl-C from here on would only spoil the exit code.
+    # The command is done: a Ctrl-C from here on would only spoil the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are
     # made, even if it was caught.
     interrupted = code == import_module("shardwright.cli.terminal.keyboard_interrupt").INTERRUPTED
-    # Behind the end of the interpreter libraries of a rank end threads of theirs, and have been
+    # After the interpreter's end, libraries of a rank end their threads, and have been
     # seen to abort in it: its work was done.
     if interrupted or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-    # Nor need what there is be looked through again.
+    # The garbage collector need not look through the existing objects again.
     gc.freeze()
     sys.exit(code)
 
 
 def _collect() -> None:
-    """Look for cycles from here on, seldom, and not among what there is by now."""
+    """Collect garbage seldom from now on, and skip the objects that exist already."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()

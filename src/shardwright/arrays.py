@@ -1,6 +1,4 @@
-"""Types of arrays, what every column of numbers is annotated with, and the set of the numbers or
-rows of one.
-"""
+"""Array types for annotations, and set operations on arrays of integers."""
 
 from __future__ import annotations
 
@@ -19,18 +17,19 @@ RecordArray = npt.NDArray[np.void]
 _N = TypeVar("_N", bound=np.generic)
 
 
-def numbers_of(sequence: Sequence[int]) -> IntArray:
-    """The numbers of a sequence as an array: those of a range without making each of them first."""
+def as_int_array(sequence: Sequence[int]) -> IntArray:
+    """Convert a sequence of integers to an int64 array; a range without a list between."""
     if isinstance(sequence, range):
         return np.arange(sequence.start, sequence.stop, sequence.step, dtype=np.int64)
     return np.asarray(sequence, dtype=np.int64)
 
 
 def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays
-    of thousands.
+    """Sorted array of the distinct values.
+
+    `numpy.unique`, which hashes, takes three times as long for arrays of thousands.
     """
-    if rises(values):
+    if is_increasing(values):
         return values
     ordered = np.sort(values, axis=None)
     first = np.ones(len(ordered), dtype=np.bool_)
@@ -39,15 +38,13 @@ def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
     return result
 
 
-def rises(values: npt.NDArray[_N]) -> bool:
-    """Whether each number of a row is above the one before."""
+def is_increasing(values: npt.NDArray[_N]) -> bool:
+    """True if a one-dimensional array is strictly increasing."""
     return values.ndim == 1 and bool(np.greater(values[1:], values[:-1]).all())
 
 
 def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
-    """Values with equal numbers together, in their order;
-    parts in the order of their first values.
-    """
+    """Split `values` into groups of equal `numbers`, in the order of their first values."""
     _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[place.reshape(-1)]
     order = np.argsort(place, kind="stable")
@@ -55,25 +52,25 @@ def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
 
 
 def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where
-    it is asked for no indices.
+    """Sorted array of the distinct rows.
+
+    `numpy.unique` imports masked arrays where it is asked for no indices; this function does not.
     """
     result: npt.NDArray[_N] = np.unique(rows, axis=0, return_index=True)[0]
     return result
 
 
-def among(numbers: IntArray, size: int) -> BoolArray:
-    """(size,) whether each number from 0 to size - 1 is among `numbers`: in one pass, without
-    sorting them.
-    """
+def membership_mask(numbers: IntArray, size: int) -> BoolArray:
+    """Boolean array of length `size`: true at each index that is in `numbers`."""
     found = np.zeros(size, dtype=np.bool_)
     found[numbers] = True
     return found
 
 
 def numbered_rows(rows: IntArray) -> IntArray:
-    """Equal rows as equal numbers, from 0 on in the order in which they come: `numpy.unique`, which
-    sorts rows field by field, takes ten times as long.
+    """Number of each row: equal rows have equal numbers, from 0 in order of first appearance.
+
+    `numpy.unique`, which sorts rows field by field, takes ten times as long.
     """
     count, width = rows.shape
     if not width:

@@ -1,5 +1,4 @@
-"""Build the extension `_kernels`: the machine code of all kernels, as numba makes it, in one shared
-library that needs no numba.
+"""Build the extension `_kernels`: numba's machine code of all kernels, usable without numba.
 
     python -m shardwright.build_kernels            # beside this file, for an editable checkout
     python -m shardwright.build_kernels FILE       # elsewhere
@@ -37,28 +36,31 @@ ENVIRONMENT: Final = {
     "NUMBA_CPU_FEATURES": "",
     "NUMBA_OPT": "2",
 }
-"""What the processes that compile run under: parts that are translated only, and no instruction
-that a processor may lack."""
+"""Environment of the processes that compile: parts are only translated, and no instruction is used
+that a processor may lack.
+"""
 
 
 class NotBuiltError(Exception):
-    """Why there is no extension on this machine."""
+    """Raised where this machine cannot build the extension, with the reason."""
 
 
 class NotCompiledError(Exception):
-    """A kernel that cannot be compiled with the argument types of `kernel_signatures.json`: a
-    defect of this source, on every machine.
+    """Raised for a kernel that cannot be compiled with its types in `kernel_signatures.json`.
+
+    It is a defect of this source, on every machine.
     """
 
 
 def default_path() -> Path:
-    """The file that Python imports as shardwright._kernels in this source folder."""
+    """Path of the file that Python imports as shardwright._kernels in this source folder."""
     return HERE / f"_kernels{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def build(path: Path, *, processes: int) -> None:
-    """Write the extension to `path`. Kernels that have not changed since the last build of this
-    checkout are not compiled again.
+    """Compile all kernels in several processes and write the extension to `path`.
+
+    Kernels that have not changed since the last build of this checkout are not compiled again.
 
     Raises:
         NotBuiltError: this machine lacks something.
@@ -73,7 +75,7 @@ def build(path: Path, *, processes: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         kept = HERE.parents[1] / "build" / "kernels" if HERE.parent.name == "src" else Path(folder)
         kept.mkdir(parents=True, exist_ok=True)
-        names = _balanced(sorted(_signatures()), processes)
+        names = _balanced_groups(sorted(_signatures()), processes)
         tables = [Path(folder) / f"{at}.table" for at in range(len(names))]
         path_of_python = os.pathsep.join([str(HERE.parent), *filter(None, sys.path)])
         parts = [
@@ -100,9 +102,10 @@ def build(path: Path, *, processes: int) -> None:
         _link(compiler, [marshal.loads(table.read_bytes()) for table in tables], Path(folder), path)
 
 
-def _balanced(names: list[str], processes: int) -> list[list[str]]:
-    """The kernels of each process: modules that share functions stay together,
-    the largest first.
+def _balanced_groups(names: list[str], processes: int) -> list[list[str]]:
+    """Divide kernel names among processes, about equally; packages stay together.
+
+    Modules of a package share functions.
     """
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -115,6 +118,7 @@ def _balanced(names: list[str], processes: int) -> list[list[str]]:
 
 
 def _c_compiler() -> list[str]:
+    """Command of the first C compiler that runs; NotBuiltError if there is none."""
     wanted = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     words: list[str] = wanted.split()
     for candidate in (words[:1], ["cc"], ["gcc"], ["clang"]):
@@ -132,7 +136,7 @@ def _c_compiler() -> list[str]:
 
 
 def _link(compiler: list[str], tables: list[dict[str, Any]], folder: Path, path: Path) -> None:
-    """Compile kernels.c and the table of all entry points, and link them with the machine code."""
+    """Compile kernels.c with the table of entry points, and link them with the machine code."""
     numpy = import_module("numpy")
     compiled = [one for table in tables for _, variants in table.values() for one in variants]
     symbols = [symbol for _, symbol, _ in compiled]
@@ -196,6 +200,7 @@ def _link(compiler: list[str], tables: list[dict[str, Any]], folder: Path, path:
 
 
 def _signatures() -> dict[str, Any]:
+    """Argument types of all kernels, from `kernel_signatures.json`."""
     result: dict[str, Any] = json.loads(
         (HERE / "kernel_signatures.json").read_text(encoding="utf-8")
     )
@@ -203,7 +208,7 @@ def _signatures() -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build the extension, or with --objects one process's part of it; the exit code."""
+    """Build the extension, or with --objects one process's part of it, and return the exit code."""
     if arguments[:1] == ["--objects"]:
         import_module("shardwright.kernel_objects").write_objects(
             _signatures(), arguments[3:], Path(arguments[1]), Path(arguments[2])

@@ -1,11 +1,10 @@
-"""Kernels as machine code of the extension `_kernels`, which is compiled when the package is built
-or installed.
+"""Kernels that run as machine code of the extension `_kernels`, compiled ahead of time.
 
 A process that has the extension never imports numba. A kernel runs in another form, with the same
 results, where
 
 - its source, or that of anything it calls or reads, is not what the extension was built from:
-  `digest` tells, on the first call;
+  `source_digest` shows it on the first call;
 - it is called with argument types that `kernel_signatures.json` does not list.
 """
 
@@ -29,19 +28,18 @@ results as "module:class".
 """
 
 fallbacks: dict[str, str] = {}
-"""Kernels that this process ran in another form although it has the extension, and why: "changed"
-or "arguments"."""
+"""Kernels that this process ran in another form although it has the extension -> reason: "changed"
+or "arguments".
+"""
 
 
-def name_of(function: Callable[..., Any]) -> str:
-    """The kernel's name in the extension: "module:function"."""
+def kernel_name(function: Callable[..., Any]) -> str:
+    """Name of a kernel in the extension: "module:function"."""
     return f"{function.__module__}:{function.__qualname__}"
 
 
 def load_extension() -> ModuleType | None:
-    """The extension; None where the package was installed without a C compiler, or for another
-    machine.
-    """
+    """Import the extension; None if it was not built, or for another machine."""
     if find_spec("shardwright._kernels") is None:
         return None
     try:
@@ -50,19 +48,21 @@ def load_extension() -> ModuleType | None:
         return None
 
 
-def digest(function: Callable[..., Any]) -> str:
-    """A digest of all that a kernel's machine code is made from: its byte code, that of all
-    functions that it calls, and the constants, enumerations and NamedTuples that any of them names.
-    Docstrings, comments and line numbers do not count.
+def source_digest(function: Callable[..., Any]) -> str:
+    """Digest of the byte code and constants from which a kernel's machine code is made.
+
+    It covers the kernel's byte code, that of all functions that it calls, and the constants,
+    enumerations and NamedTuples that any of them names. Docstrings, comments and line numbers do
+    not count.
     """
     seen, waiting, read = set[str](), [function], blake2b(digest_size=16)
     while waiting:
-        one = _written(waiting.pop())
-        if (name := name_of(one)) in seen:
+        one = _python_function(waiting.pop())
+        if (name := kernel_name(one)) in seen:
             continue
         seen.add(name)
         read.update(f"{name} {one.__defaults__!r}".encode())
-        for value in _parts_of(one.__code__, one.__globals__, one.__doc__):
+        for value in _fingerprints(one.__code__, one.__globals__, one.__doc__):
             if isinstance(value, str):
                 read.update(value.encode())
             elif isinstance(value, bytes):
@@ -72,36 +72,35 @@ def digest(function: Callable[..., Any]) -> str:
     return read.hexdigest()
 
 
-def _written(function: Any) -> FunctionType:
-    """The Python function of a kernel in any form."""
+def _python_function(function: Any) -> FunctionType:
+    """Python function of a kernel in any form."""
     result: FunctionType = getattr(function, "py_func", function)
     return result
 
 
-def _parts_of(
+def _fingerprints(
     code: CodeType, names: dict[str, Any], doc: str | None
 ) -> Iterator[bytes | str | FunctionType]:
-    """What a function's machine code depends on: its byte code, its constants, values that it
-    names, and functions that it calls.
-    """
+    """Yield the byte code, constants, named values and called functions of a function."""
     yield code.co_code
     yield repr((code.co_names, code.co_varnames, code.co_argcount))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _parts_of(constant, names, None)
+            yield from _fingerprints(constant, names, None)
         elif constant != doc:
             yield repr(constant)
     for name in code.co_names:
         if name in names:
-            yield from _value(name, names[name], code.co_names)
+            yield from _value_fingerprints(name, names[name], code.co_names)
 
 
-def _value(
+def _value_fingerprints(
     name: str, value: Any, attributes: tuple[str, ...]
 ) -> Iterator[bytes | str | FunctionType]:
-    if isinstance(_written(value), FunctionType):
+    """Yield the fingerprint of a global value that a kernel names, or the function itself."""
+    if isinstance(_python_function(value), FunctionType):
         yield name
-        yield _written(value)
+        yield _python_function(value)
     elif isinstance(value, np.ndarray):
         yield name
         yield value.tobytes()
@@ -115,17 +114,15 @@ def _value(
         if value.__name__.startswith("shardwright"):
             for key in attributes:
                 if key in vars(value):
-                    yield from _value(key, vars(value)[key], ())
+                    yield from _value_fingerprints(key, vars(value)[key], ())
     elif isinstance(value, (int, float, str, bytes, tuple, np.generic, np.dtype, type(None))):
         yield f"{name} {value!r}"
     else:
         yield f"{name} {type(value).__qualname__}"
 
 
-class Part:
-    """A function that other kernels call, as it was written: Python calls it so, and numba compiles
-    it where it meets it.
-    """
+class KernelPart:
+    """Function that kernels call: Python runs its source, numba compiles it within its callers."""
 
     def __init__(self, function: FunctionType, translate: Callable[[FunctionType], Any]) -> None:
         self.py_func, self._translate = function, translate
@@ -140,6 +137,7 @@ class Part:
 
     @property
     def _dispatcher(self) -> Any:
+        """The numba function, made on first use."""
         found = self.__dict__.get("dispatcher")
         if found is None:
             found = self.__dict__["dispatcher"] = self._translate(self.py_func)
@@ -147,40 +145,39 @@ class Part:
 
     @property
     def _numba_type_(self) -> Any:
-        """Asked by numba where a function that it compiles names this one."""
+        """Type that numba asks for where a function that it compiles names this one."""
         return self._dispatcher._numba_type_
 
     @property
     def targetoptions(self) -> Any:
-        """Asked by numba to know whether calls of this function are replaced by its body."""
+        """Options that numba asks for, to know if calls of this function are inlined."""
         return self._dispatcher.targetoptions
 
 
-class Kernel(Part):
-    """A function that runs as the extension's machine code."""
+class BuiltKernel(KernelPart):
+    """Function that runs as the extension's machine code."""
 
     def __init__(self, function: FunctionType, translate: Callable[[FunctionType], Any]) -> None:
         super().__init__(function, translate)
         self._built: tuple[Any, ...] | None = None
 
     def __call__(self, *values: Any, **named: Any) -> Any:
-        """Call the machine code, or where there is none for these arguments what numba or Python
-        makes of the function.
-        """
+        """Call the machine code, or numba's or Python's form where no argument types match."""
         if named:
             values = self._in_order(values, named)
         if self._built is None:
-            self._built = _variants(self)
+            self._built = _machine_code_variants(self)
         for variant in self._built:
             result = variant(*values)
             if result is not NotImplemented:
                 return result
         if len(values) != self.py_func.__code__.co_argcount:
             return self(*self._in_order(values, {}))
-        fallbacks.setdefault(name_of(self), "arguments")
+        fallbacks.setdefault(kernel_name(self), "arguments")
         return self._dispatcher(*values)
 
     def _in_order(self, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Positional arguments from positional and named ones, with defaults."""
         code = self.py_func.__code__
         names = code.co_varnames[: code.co_argcount]
         defaults = self.py_func.__defaults__ or ()
@@ -198,22 +195,20 @@ _table: dict[str, tuple[str, list[Variant]]] = {}
 _extension: list[Any] = []
 
 
-def use(extension: ModuleType) -> None:
+def use_extension(extension: ModuleType) -> None:
     """Run kernels as this extension's machine code from now on."""
     _extension[:] = [extension.Kernel]
     _table.clear()
     _table.update(marshal.loads(extension.table))
 
 
-def _variants(kernel: Kernel) -> tuple[Any, ...]:
-    """The machine code of a kernel, one for each list of argument types; none where the source has
-    changed since.
-    """
-    name = name_of(kernel)
+def _machine_code_variants(kernel: BuiltKernel) -> tuple[Any, ...]:
+    """Machine code of a kernel for each list of argument types; empty if the source has changed."""
+    name = kernel_name(kernel)
     built, variants = _table.get(name, ("", []))
     if not variants:
         return ()
-    if built != digest(kernel):
+    if built != source_digest(kernel):
         fallbacks[name] = "changed"
         return ()
     return tuple(
@@ -230,5 +225,6 @@ def _variants(kernel: Kernel) -> tuple[Any, ...]:
 
 
 def _class_of(name: str) -> Any:
+    """Import a class from "module:class"."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)

@@ -1,7 +1,7 @@
-"""Choose the form in which a kernel runs, once a process: built machine code, numba's, or Python.
-All give the same numbers, bit for bit.
+"""Decorators for kernels, and the choice of their form: built machine code, numba's, or Python.
 
-A kernel is one Python function with a decorator of this module. Its forms are
+All forms give the same numbers, bit for bit. A kernel is one Python function with a decorator of
+this module. Its forms are
 
 - "built": machine code of the extension, compiled when the package was built (`built_kernels`,
   `build_kernels`): numba is not imported;
@@ -9,7 +9,7 @@ A kernel is one Python function with a decorator of this module. Its forms are
   without a C compiler;
 - "python": the function as it is written, where numba is missing as well.
 
-SHARDWRIGHT_KERNELS names a form to use; otherwise it is the first of these that is there.
+SHARDWRIGHT_KERNELS names a form to use; otherwise it is the first of these that is present.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from threading import Thread
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from shardwright.built_kernels import Kernel, Part, load_extension, use
+from shardwright.built_kernels import BuiltKernel, KernelPart, load_extension, use_extension
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,8 +35,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", bound=type)
 
 kept = True
-"""Machine code is kept for the next process. False where no folder for it can be written, so that
-every process compiles its own."""
+"""True if numba's machine code is cached on disk. False where no folder for it can be written, so
+that every process compiles its own.
+"""
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 NUMBA_RELEASES = ("0.68",)
 """Releases of numba whose private classes `compiled_parts` and `compiled_references` use. The
@@ -49,18 +50,19 @@ _parts: Any = None
 _references: Any = None
 _passed_by_reference: list[type] = []
 COMPILES: Final = "numba:compile"
-"""Event of numba that a function is compiled."""
+"""Event of numba when it compiles a function."""
 _listening: list[Callable[..., None]] = []
 _listeners: dict[Callable[..., None], Any] = {}
 
 
 def choose_form(wanted: str) -> str:
-    """The form that is used where `wanted` is asked for: "" stands for any, "parts" for what
-    `build_kernels` compiles.
+    """Choose the kernels' form: the wanted one, or the first present where `wanted` is empty.
+
+    "parts" is the form that `build_kernels` compiles.
     """
     extension = load_extension() if wanted in ("", "built") else None
     if extension is not None:
-        use(extension)
+        use_extension(extension)
         return "built"
     return (
         "python"
@@ -72,8 +74,9 @@ def choose_form(wanted: str) -> str:
 
 
 def _import_numba() -> None:
-    """Import numba, and what changes how it puts code together. Where the form is "built", only
-    when a kernel needs another one.
+    """Import numba and this package's changes to its compiler, once per process.
+
+    Where the form is "built", only when a kernel needs another form.
     """
     global _numba, _parts, _references
     if _numba is not None or form == "python" or find_spec("numba") is None:
@@ -96,10 +99,10 @@ if form in ("numba", "parts"):
     _import_numba()
 
 
-def load() -> None:
-    """Load what numba calls kernels with, without the linear algebra that none of ours has.
+def load_numba_runtime() -> None:
+    """Load numba's runtime without importing scipy.linalg, which no kernel uses.
 
-    numba imports scipy.linalg there only to know whether it is present, which takes as long as all
+    numba imports scipy.linalg there only to know if it is present, which takes as long as all
     kernels of a search do. It asks again where a function calls BLAS, and finds it then; only its
     correlate and convolve do without.
     """
@@ -115,11 +118,11 @@ def load() -> None:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Compile what is called inside in half the time, for the kernels that a first run waits for.
+    """Context in which numba compiles in half the time, at LLVM's first level.
 
-    At LLVM's first level they run as fast as at its third, or faster: their loops are a few turns
-    long, and vectorized ones pay for many. Nothing that numba makes meanwhile is a cycle worth
-    looking for. A level that the user set (NUMBA_OPT) stands.
+    For the kernels that a first run waits for. They run as fast as at LLVM's third level, or
+    faster: their loops are a few turns long, and vectorized ones pay for many. Garbage collection
+    is off, as numba makes no cycle worth collecting. A level that the user set (NUMBA_OPT) stands.
     """
     if _numba is None:
         yield
@@ -138,18 +141,18 @@ def compiling() -> Iterator[None]:
 
 
 @contextmanager
-def helped(module: str, function: str) -> Iterator[None]:
-    """Where something inside has no machine code yet, another process calls `module.function`
-    meanwhile, and is waited for at the end.
+def compile_in_other_process(module: str, function: str) -> Iterator[None]:
+    """Context in which another process calls `module.function` too, if numba must compile.
 
-    numba compiles one function at a time in a process. The other one leaves its machine code in the
-    folder that both keep it in; where it fails, nothing is missed but time. There is none where it
-    could leave nothing, on a single core, and in a program that is its own interpreter.
+    The context waits for that process at its end. numba compiles one function at a time in a
+    process. The other process leaves its machine code in the cache folder of both; where it fails,
+    only time is lost. None is started where it could leave nothing, on a single core, and in a
+    program that is its own interpreter.
     """
     if (
         _numba is None
         or not kept
-        or cores() < 2
+        or available_cores() < 2
         or not sys.executable
         or getattr(sys, "frozen", False)
     ):
@@ -177,10 +180,10 @@ def helped(module: str, function: str) -> Iterator[None]:
 
 @contextmanager
 def when_compiling(call: Callable[[], None]) -> Iterator[None]:
-    """Call `call` once, where something inside has no machine code yet and is about to be compiled.
+    """Context in which `call` runs once, just before numba compiles a function.
 
-    Where kernels are built, numba is imported only for one that has no built form, and is listened
-    to from then on.
+    Where kernels are built, numba is imported only for a kernel without a built form, and its
+    events are heard from then on.
     """
     called: list[bool] = []
 
@@ -201,6 +204,7 @@ def when_compiling(call: Callable[[], None]) -> Iterator[None]:
 
 
 def _listen(start: Callable[..., None]) -> None:
+    """Register a listener for numba's compile events."""
     event = import_module("numba.core.event")
     listener = type(
         "Announcing",
@@ -212,6 +216,7 @@ def _listen(start: Callable[..., None]) -> None:
 
 
 def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
+    """Start a Python process that calls `module.function`."""
     processes = import_module("subprocess")
     nowhere, path = processes.DEVNULL, os.pathsep.join(filter(None, sys.path))
     code = f"from {module} import {function}; {function}()"
@@ -225,14 +230,15 @@ def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
     return started
 
 
-def cores() -> int:
-    """Cores that this process may run on."""
+def available_cores() -> int:
+    """Number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def side_by_side(calls: Iterable[Callable[[], None]]) -> None:
-    """Make calls of kernels at once, each but the first on a thread of its own: machine code holds
-    no lock of Python's.
+def call_in_threads(calls: Iterable[Callable[[], None]]) -> None:
+    """Run several calls at once, each but the first on its own thread; raise the first error.
+
+    Kernels run in parallel because machine code does not hold Python's lock.
     """
     first, *others = calls
     failed: list[BaseException] = []
@@ -256,20 +262,22 @@ def side_by_side(calls: Iterable[Callable[[], None]]) -> None:
 
 
 def compiled(function: _F) -> _F:
-    """`function` as a kernel that may make and return arrays."""
+    """Decorator: make `function` a kernel that may make and return arrays."""
     return _kernel(function)
 
 
 def allocation_free(function: _F) -> _F:
-    """`compiled`, for what makes no arrays and returns none, else it is refused: a fifth less to
-    compile without counts of references.
+    """Decorator: make `function` a kernel that makes and returns no arrays.
+
+    One that does is refused. Without reference counts it takes a fifth less time to compile.
     """
     return _kernel(function, _nrt=False)
 
 
 def by_reference(named_tuple: _C) -> _C:
-    """A NamedTuple of arrays that compiled functions pass on as one number instead of hundreds
-    (`compiled_references`).
+    """Class decorator: compiled functions pass this NamedTuple of arrays by reference.
+
+    By value it would be hundreds of numbers (`compiled_references`).
     """
     if _references is not None:
         _references.by_reference(named_tuple)
@@ -279,43 +287,50 @@ def by_reference(named_tuple: _C) -> _C:
 
 
 def inner(function: _F) -> _F:
-    """`allocation_free`, but called by compiled ones alone, else it crashes: the door from Python
-    is most of what a small one takes.
+    """Decorator: make `function` a part of kernels; only compiled functions may call it.
 
-    Its machine code is made and kept within theirs (`compiled_parts`).
+    It makes no arrays, and a call from Python crashes: the entry point for Python is most of a
+    small function's compile time. Its machine code is made and kept within its callers'
+    (`compiled_parts`).
     """
     if form == "built":
-        return cast(_F, Part(cast(FunctionType, function), partial(_translate_part, _nrt=False)))
+        return cast(
+            _F, KernelPart(cast(FunctionType, function), partial(_translate_part, _nrt=False))
+        )
     return _translate_part(function, _nrt=False)
 
 
 def inlined(function: _F) -> _F:
-    """`inner`, and written out where it is called: for what runs once an event, and for the body of
-    a kernel's outermost loop.
+    """Decorator: make `function` a part of kernels whose body replaces each call.
+
+    For functions that run once an event, and for the body of a kernel's outermost loop. Otherwise
+    as `inner`.
     """
     if form == "built":
-        return cast(_F, Part(cast(FunctionType, function), _translate_inlined))
+        return cast(_F, KernelPart(cast(FunctionType, function), _translate_inlined))
     return _translate_inlined(function)
 
 
-def plain(function: _F) -> _F:
-    """A compiled function as it was written, for a few numbers at a time: the same result, and no
-    machine code to load for it.
+def python_form(function: _F) -> _F:
+    """Uncompiled Python function of a kernel, for calls on a few numbers.
+
+    The result is the same, and no machine code is loaded.
     """
     result: _F = getattr(function, "py_func", function)
     return result
 
 
 def _kernel(function: _F, **options: Any) -> _F:
+    """Make a kernel of a function in the form of this process."""
     if form == "built":
-        return cast(_F, Kernel(cast(FunctionType, function), partial(_translate, **options)))
+        return cast(_F, BuiltKernel(cast(FunctionType, function), partial(_translate, **options)))
     return (
         _translate_part(function, **options) if form == "parts" else _translate(function, **options)
     )
 
 
 def _translate(function: _F, **options: Any) -> _F:
-    """What numba makes of a function that Python calls."""
+    """Compile a function that Python calls with numba; the function itself without numba."""
     _import_numba()
     if _numba is None:
         return function
@@ -333,20 +348,20 @@ def _translate(function: _F, **options: Any) -> _F:
 
 
 def _translate_part(function: _F, **options: Any) -> _F:
-    """What numba makes of a function that only others call."""
+    """Compile a function that only kernels call with numba; the function itself without numba."""
     _import_numba()
     if _numba is None:
         return function
     settings = {**_SETTINGS, "no_cpython_wrapper": True, **options}
     if _parts is None:
         return _numba.njit(**settings)(function)  # type: ignore[no-any-return]
-    result: _F = _parts.of_any_number(
+    result: _F = _parts.compiled_once_for_integers(
         _numba.njit(**settings, pipeline_class=_parts.PartCompiler)(function)
     )
     return result
 
 
 def _translate_inlined(function: _F) -> _F:
-    """What numba makes of a function whose body replaces its calls."""
+    """Compile a function whose body numba inlines in its callers; itself without numba."""
     _import_numba()
     return function if _numba is None else _numba.njit(**_SETTINGS, inline="always")(function)

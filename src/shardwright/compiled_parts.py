@@ -1,9 +1,8 @@
-"""How machine code is put together: functions that only compiled ones call are parts of them, and
-get none of their own.
+"""numba compiler that translates inner functions once and optimizes each kernel as a whole.
 
 numba optimizes each function with all that it calls written into it, and makes machine code of
-that; so an innermost one goes through it once for every level above it. A part is only translated.
-What Python calls links each of its parts once and is optimized as a whole.
+that; so an innermost function is optimized once for every level above it. Here a part is only
+translated. A kernel that Python calls links each of its parts once and is optimized as a whole.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from numba.core.types.misc import unliteral
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
-    """A function's code, and the libraries of all that it calls,
-    those of parts' parts among them.
-    """
+    """numba code library of a function that links the parts of its parts too."""
 
     def add_linking_library(self, library: Any) -> None:
         own = library._linking_libraries if isinstance(library, _Part) else ()
@@ -29,7 +26,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
 
 
 class _Part(_Library):
-    """As it was translated."""
+    """Code library of a function that only kernels call: translated, not optimized."""
 
     def _optimize_functions(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout
@@ -47,14 +44,12 @@ class _Part(_Library):
 
     @property
     def codegen(self) -> Any:
-        """Asked where machine code keeps the address of a function's Python objects, and there is
-        none.
-        """
+        """Object that numba asks for the address of a function's Python objects; it stores none."""
         return SimpleNamespace(set_env=lambda name, environment: None)
 
 
 class Whole(_Library):
-    """With all parts."""
+    """Code library of a kernel, optimized with all its parts."""
 
     def _optimize_final_module(self) -> None:
         for library in self._linking_libraries:
@@ -66,9 +61,7 @@ class Whole(_Library):
         super()._optimize_final_module()
 
     def linked(self) -> Any:
-        """The optimized module with all that it calls, to be compiled elsewhere: this process makes
-        no machine code of it.
-        """
+        """Link the kernel with all that it calls and optimize it, without emitting machine code."""
         for library in self._linking_libraries:
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._optimize_final_module()
@@ -77,7 +70,7 @@ class Whole(_Library):
 
 
 class PartCompiler(Compiler):  # type: ignore[misc]
-    """Of a function that only compiled ones call."""
+    """numba compiler for a function that only kernels call."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any, **options: Any) -> None:
         super().__init__(
@@ -86,7 +79,7 @@ class PartCompiler(Compiler):  # type: ignore[misc]
 
 
 class WholeCompiler(Compiler):  # type: ignore[misc]
-    """Of a function that Python calls."""
+    """numba compiler for a function that Python calls."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any, **options: Any) -> None:
         whole = library or Whole(target.codegen(), "whole")
@@ -95,10 +88,8 @@ class WholeCompiler(Compiler):  # type: ignore[misc]
         super().__init__(typing, target, whole, *rest, **options)
 
 
-def of_any_number(function: Any) -> Any:
-    """A compiled function that is compiled once for all integers, where numba compiles it anew for
-    each that a call names.
-    """
+def compiled_once_for_integers(function: Any) -> Any:
+    """Make numba compile a function once for all integers, not for each literal value."""
     template = function.get_call_template
     function.get_call_template = lambda args, named: template(
         tuple(unliteral(arg) for arg in args), {name: unliteral(arg) for name, arg in named.items()}

@@ -1,9 +1,8 @@
-"""NamedTuples of arrays that compiled functions hand on by reference.
+"""numba type that passes a NamedTuple of arrays to compiled functions by reference.
 
 numba passes a tuple by value: an array of two dimensions is nine numbers, a tuple of thirteen some
-hundred, which every call of a function copies and every function names. A reference is one; what is
-read of it is loaded where it is read. It holds while the call from Python lasts, and nothing of it
-can be set.
+hundred, which every call of a function copies. A reference is one number; a field is loaded where
+it is read. A reference is valid while the call from Python lasts, and its fields cannot be set.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from numba.extending import (
 
 
 class Reference(types.Type):  # numba has no types
-    """To a NamedTuple."""
+    """numba type of a reference to a NamedTuple."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -34,14 +33,17 @@ class Reference(types.Type):  # numba has no types
 
     @property
     def mangling_args(self) -> tuple[str, tuple[()]]:
-        """In the names of functions, which numba tells apart by numbers as well: its class alone,
-        not the types of all arrays.
+        """Words of the type in mangled function names: the class alone, not its arrays' types.
+
+        numba distinguishes functions by numbers as well.
         """
         return self.held.instance_class.__name__, ()
 
 
 @register_model(Reference)
 class _Model(models.PrimitiveModel):  # type: ignore[misc]
+    """Data model: a pointer to the tuple's values."""
+
     def __init__(self, manager: Any, reference: Any) -> None:
         super().__init__(
             manager, reference, manager.lookup(reference.held).get_value_type().as_pointer()
@@ -50,6 +52,8 @@ class _Model(models.PrimitiveModel):  # type: ignore[misc]
 
 @infer_getattr
 class _Fields(AttributeTemplate):  # type: ignore[misc]
+    """Types of the tuple's fields, as attributes of the reference."""
+
     key = Reference
 
     def generic_resolve(self, reference: Any, name: str) -> Any:
@@ -59,6 +63,7 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
 
 @lower_getattr_generic(Reference)  # type: ignore[untyped-decorator]
 def _load(context: Any, builder: Any, reference: Any, pointer: Any, name: str) -> Any:
+    """Load one field of the referenced tuple."""
     place = reference.held.fields.index(name)
     value = builder.load(cgutils.gep_inbounds(builder, pointer, 0, place))
     return impl_ret_borrowed(context, builder, reference.held[place], value)
@@ -66,6 +71,7 @@ def _load(context: Any, builder: Any, reference: Any, pointer: Any, name: str) -
 
 @unbox(Reference)  # type: ignore[untyped-decorator]
 def _unbox(reference: Any, value: Any, c: Any) -> Any:
+    """Convert a Python tuple to a reference on the stack."""
     native = c.unbox(reference.held, value)
     return NativeValue(
         cgutils.alloca_once_value(c.builder, native.value),
@@ -75,6 +81,7 @@ def _unbox(reference: Any, value: Any, c: Any) -> Any:
 
 
 def _refer(value: Any, c: Any) -> Any:
+    """numba type of a registered NamedTuple's value: a reference."""
     held = _typeof_tuple(value, c)
     return None if held is None else Reference(held)
 
@@ -84,6 +91,6 @@ passed: set[type] = set()
 
 
 def by_reference(named_tuple: type) -> None:
-    """Compiled functions take values of the class by reference from now on."""
+    """Register a NamedTuple class, so that compiled functions take its values by reference."""
     typeof_impl.register(named_tuple)(_refer)
     passed.add(named_tuple)

@@ -1,4 +1,4 @@
-"""Number formats of compute and storage, used by every layer."""
+"""Number formats of compute and storage (fp32, bf16, fp8 ..)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from enum import StrEnum
 
 
 class Dtype(StrEnum):
-    """Number formats of compute and storage. `bits` are an element's: what the name says behind its
-    two letters.
-    """
+    """A number format of compute and storage; `bits` is the size of one element."""
 
     bits: int
 
@@ -20,9 +18,7 @@ class Dtype(StrEnum):
     FP4 = "fp4"
 
     def __new__(cls, name: str) -> Dtype:
-        """A member with its bits as a plain attribute: they are asked for thousands of times in a
-        search.
-        """
+        """Make a member with its bits as a plain attribute, for speed in searches."""
         member = str.__new__(cls, name)
         member._value_ = name
         member.bits = int(name[2:])

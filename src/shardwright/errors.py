@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from typing import Final
 
 MAX_WORD: Final = 60
-"""Letters of a name in a hint."""
+"""Most letters of a name in a hint."""
 
 
 class ShardwrightError(Exception):
@@ -47,9 +47,7 @@ class ShardwrightError(Exception):
 
 
 def _one_line(text: str) -> str:
-    """`text` without line breaks; what a terminal would not show, or would obey, as its escape:
-    words of files are quoted as they are.
-    """
+    """Text on one line, with characters that a terminal does not show written as escapes."""
     line = " ".join(text.split())
     return (
         line
@@ -59,7 +57,7 @@ def _one_line(text: str) -> str:
 
 
 class UsageError(ShardwrightError, ValueError):
-    """A flag or an argument is wrong."""
+    """A command-line flag or an argument is wrong."""
 
     exit_code = 2
 
@@ -95,7 +93,7 @@ class StrategyError(ShardwrightError, ValueError):
 
 
 class InfeasibleError(ShardwrightError):
-    """No member of the space can run: the tightest constraint, by how much, and what would fit."""
+    """No member of the space can run; states the tightest constraint and a plan that would fit."""
 
     exit_code = 6
 
@@ -113,25 +111,25 @@ class RuntimeModelError(ShardwrightError, ValueError):
 
 
 class OutputError(ShardwrightError):
-    """What was found cannot be written to standard output: it is closed, or its disk is full."""
+    """The answer cannot be written to standard output: it is closed, or its disk is full."""
 
     exit_code = 9
 
 
 class ResourceError(ShardwrightError):
-    """This machine has not the memory that the work needs."""
+    """This machine has too little memory for the work."""
 
     exit_code = 10
 
 
 class OutOfTimeError(ShardwrightError):
-    """A search was stopped before it had found any plan; there may be one."""
+    """A search stopped before it found any plan; there may be one."""
 
     exit_code = 11
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """A hint that names the candidates most like `word`, or the first few when none is near."""
+    """Hint with the candidates most like `word`, or the first few where none is near."""
     # Candidates may be the fields of a file, of any length.
     names = sorted(
         name if len(name) <= MAX_WORD else f"{name[:MAX_WORD]}..." for name in candidates

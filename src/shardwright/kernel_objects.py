@@ -1,8 +1,8 @@
-"""Object files of kernels, as numba and LLVM make them, each with an entry point that takes and
-returns plain numbers (kernels.c).
+"""Object files of kernels, compiled by numba and LLVM, each with an entry point for C.
 
-It runs with SHARDWRIGHT_KERNELS=parts, so that what a kernel calls is translated once and optimized
-within it.
+An entry point takes and returns plain numbers (kernels.c). The module runs with
+SHARDWRIGHT_KERNELS=parts, so that each function is translated once and optimized within its
+kernels.
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ from numba.core.codegen import ll
 from numba.np import numpy_support
 from numba.np.arrayobj import populate_array
 
-from shardwright.built_kernels import digest
+from shardwright.built_kernels import source_digest
 from shardwright.compiled_parts import Whole
 from shardwright.compiled_references import Reference, passed
 
 types: Any = numba_types
 RECIPE = 1
-"""Raise it when this module or how kernels are put together changes, so that object files of
-earlier builds are not taken."""
+"""Number to raise when this module or the assembly of kernels changes, so that object files of
+earlier builds are not reused.
+"""
 _SCALARS = {"int64": types.int64, "float64": types.float64, "bool": types.boolean}
 
 
 def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, path: Path) -> None:
-    """Write the object file of each kernel and list of argument types that `folder` does not have
-    yet, and to `path` a table of them: name -> (digest of the source, [(object file, entry point,
-    how it is called)]).
+    """Compile each kernel for its argument types to an object file, and write their table.
+
+    Object files that `folder` already has are reused. The table at `path` is name -> (digest of the
+    source, [(object file, entry point, calling convention)]).
     """
-    # What numba makes lives as long as the process.
+    # Objects of numba live as long as the process: no garbage is worth collecting.
     gc.disable()
     ll.initialize_native_target()
     ll.initialize_native_asmprinter()
@@ -51,7 +53,7 @@ def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, pa
     for name in names:
         module, _, attribute = name.partition(":")
         kernel = getattr(import_module(module), attribute)
-        source = digest(kernel)
+        source = source_digest(kernel)
         variants = []
         for at, described in enumerate(signatures[name]):
             symbol = f"kernel_{module.replace('.', '_')}_{attribute}_{at}"
@@ -81,14 +83,14 @@ def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, pa
 def _compile(
     kernel: Any, described: list[Any], symbol: str, machine: Any
 ) -> tuple[bytes, tuple[Any, ...]]:
-    """Machine code of a kernel for one list of argument types, and how `built_kernels` calls it."""
+    """(machine code, calling convention) of a kernel for one list of argument types."""
     arguments = tuple(type_of(one) for one in described)
     kernel.compile(arguments)
     compiled = kernel.overloads[arguments]
     context = kernel.targetctx
     library = Whole(context.codegen(), symbol)
     library.add_linking_library(compiled.library)
-    library.add_ir_module(_entry(library, context, compiled, symbol))
+    library.add_ir_module(_entry_point(library, context, compiled, symbol))
     module = library.linked()
     for function in module.functions:
         if not function.is_declaration and function.name != symbol:
@@ -102,15 +104,17 @@ def _compile(
             value.linkage = "internal"
     dtypes: list[np.dtype[Any]] = []
     classes: list[str] = []
-    codes = b"".join(_code(one, dtypes, classes) for one in arguments)
-    results = _code(compiled.signature.return_type, dtypes, classes, result=True)
+    codes = b"".join(_value_code(one, dtypes, classes) for one in arguments)
+    results = _value_code(compiled.signature.return_type, dtypes, classes, result=True)
     formats = tuple(np.lib.format.dtype_to_descr(one) for one in dtypes)
     return machine.emit_object(module), (len(arguments), codes, results, formats, tuple(classes))
 
 
-def _entry(library: Any, context: Any, compiled: Any, symbol: str) -> Any:
-    """The entry point: reads the arguments from one block of 64-bit numbers, calls the kernel,
-    writes its result to another.
+def _entry_point(library: Any, context: Any, compiled: Any, symbol: str) -> Any:
+    """LLVM module with the entry point of a kernel.
+
+    It reads the arguments from one block of 64-bit numbers, calls the kernel, and writes its result
+    to another block.
     """
     module = library.create_ir_module(symbol)
     word = ir.IntType(64)
@@ -138,15 +142,17 @@ class _Block:
         self._context, self._builder, self._pointer, self._at = context, builder, pointer, 0
 
     def _slot(self) -> Any:
+        """Pointer to the next number of the block."""
         slot = self._builder.gep(self._pointer, [ir.Constant(ir.IntType(64), self._at)])
         self._at += 1
         return slot
 
     def _number(self) -> Any:
+        """Load the next number of the block."""
         return self._builder.load(self._slot())
 
     def read(self, kind: Any) -> Any:
-        """A value of a numba type."""
+        """Read a value of a numba type from the block."""
         context, builder = self._context, self._builder
         if isinstance(kind, Reference):
             return cgutils.alloca_once_value(builder, self.read(kind.held))
@@ -177,7 +183,7 @@ class _Block:
         )
 
     def write(self, kind: Any, value: Any) -> None:
-        """Write a value of a numba type."""
+        """Write a value of a numba type to the block."""
         context, builder = self._context, self._builder
         if kind == types.none:
             return
@@ -204,19 +210,20 @@ class _Block:
             self._put(value)
 
     def _put(self, number: Any) -> None:
+        """Store a number in the next slot of the block."""
         self._builder.store(number, self._slot())
 
 
-def _code(
+def _value_code(
     kind: Any, dtypes: list[np.dtype[Any]], classes: list[str], *, result: bool = False
 ) -> bytes:
-    """How kernels.c reads or makes a value of a numba type."""
+    """Bytes that tell kernels.c how to read or make a value of a numba type."""
     if isinstance(kind, Reference):
         kind = kind.held
     if kind == types.none:
         return b"n"
     if isinstance(kind, types.BaseTuple):
-        items = b"".join(_code(one, dtypes, classes, result=result) for one in kind)
+        items = b"".join(_value_code(one, dtypes, classes, result=result) for one in kind)
         if not result or not isinstance(kind, types.BaseNamedTuple):
             return b"(" + bytes([len(kind)]) + items
         of = kind.instance_class
@@ -235,8 +242,10 @@ def _code(
 
 
 def type_of(described: Any) -> Any:
-    """The numba type that kernel_signatures.json describes: "int64", "float64" or "bool"; {"array":
-    dtype, "dimensions": n, ..}; {"tuple": items}, with its class if it is a NamedTuple.
+    """Convert a type of kernel_signatures.json to the numba type.
+
+    The types are "int64", "float64" or "bool"; {"array": dtype, "dimensions": n, ..}; {"tuple":
+    items}, with its class if it is a NamedTuple.
     """
     if isinstance(described, str):
         return _SCALARS[described]
@@ -269,4 +278,5 @@ def type_of(described: Any) -> Any:
 
 
 def _listed(value: Any) -> Any:
+    """A list as a tuple; any other value unchanged."""
     return tuple(value) if isinstance(value, list) else value

@@ -1,5 +1,4 @@
-"""`dataclasses.dataclass`, which compiles the methods of frozen classes with slots when they are
-first called.
+"""Dataclass decorator that compiles the methods of frozen slot classes on their first call.
 
 The standard decorator writes and compiles six methods of each class as its module is imported: for
 all classes of a plan that is two thirds of the time that importing this package takes. Here
@@ -18,9 +17,10 @@ from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any
 
 
-def _frozen(self: Any, name: str, *value: Any) -> None:
-    """Refuse to set or delete an attribute; one that a subclass, which is no dataclass, adds is its
-    own business.
+def _refuse_change(self: Any, name: str, *value: Any) -> None:
+    """Raise FrozenInstanceError on setting or deleting a field.
+
+    Attributes that a subclass without fields of its own adds may change.
     """
     cls = type(self)
     if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
@@ -34,28 +34,33 @@ def _frozen(self: Any, name: str, *value: Any) -> None:
 
 
 def _set(self: Any, name: str, value: Any) -> None:
-    _frozen(self, name, value)
+    """`__setattr__` of all classes: refuse to set a field."""
+    _refuse_change(self, name, value)
 
 
 def _delete(self: Any, name: str) -> None:
-    _frozen(self, name)
+    """`__delattr__` of all classes: refuse to delete a field."""
+    _refuse_change(self, name)
 
 
-def _state(self: Any) -> list[Any]:
-    """Values of all fields, for pickle and copy, which cannot use a dictionary."""
+def _field_values(self: Any) -> list[Any]:
+    """Values of all fields, for pickle and copy, because slots have no dictionary."""
     return [getattr(self, field.name) for field in dataclasses.fields(self)]
 
 
-def _set_state(self: Any, state: Iterable[Any]) -> None:
+def _set_field_values(self: Any, state: Iterable[Any]) -> None:
+    """Set all fields from their values, for pickle and copy."""
     for field, value in zip(dataclasses.fields(self), state, strict=True):
         object.__setattr__(self, field.name, value)
 
 
-def _tuple_of(fields: Iterable[dataclasses.Field[Any]], owner: str) -> str:
+def _tuple_text(fields: Iterable[dataclasses.Field[Any]], owner: str) -> str:
+    """Source text of the tuple of an object's fields."""
     return "(" + "".join(f"{owner}.{field.name}, " for field in fields) + ")"
 
 
 def _init_text(cls: Any, names: dict[str, Any]) -> str:
+    """Source text of `__init__`; its default values go to `names`."""
     by_place, by_name, lines = list[str](), list[str](), list[str]()
     for field in dataclasses.fields(cls):
         name, default, value = field.name, "", field.name
@@ -81,8 +86,9 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
 
 
 def _eq_text(cls: Any, _: dict[str, Any]) -> str:
+    """Source text of `__eq__`."""
     fields = [field for field in dataclasses.fields(cls) if field.compare]
-    same = f"{_tuple_of(fields, 'self')} == {_tuple_of(fields, 'other')}"
+    same = f"{_tuple_text(fields, 'self')} == {_tuple_text(fields, 'other')}"
     return (
         f"def __eq__(self, other):\n    return {same} if other.__class__ is self.__class__ else"
         " NotImplemented"
@@ -90,15 +96,17 @@ def _eq_text(cls: Any, _: dict[str, Any]) -> str:
 
 
 def _hash_text(cls: Any, _: dict[str, Any]) -> str:
+    """Source text of `__hash__`."""
     fields = [
         field
         for field in dataclasses.fields(cls)
         if (field.compare if field.hash is None else field.hash)
     ]
-    return f"def __hash__(self):\n    return hash({_tuple_of(fields, 'self')})"
+    return f"def __hash__(self):\n    return hash({_tuple_text(fields, 'self')})"
 
 
 def _repr_text(cls: Any, names: dict[str, Any]) -> str:
+    """Source text of `__repr__`."""
     names["recursive_repr"] = recursive_repr
     shown = ", ".join(
         f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(cls) if field.repr
@@ -117,10 +125,8 @@ _TEXTS: dict[str, Callable[[Any, dict[str, Any]], str]] = {
 }
 
 
-def _compile(cls: Any, method: str) -> Any:
-    """Write a method for the fields of the class and put it in the place of the one that asked for
-    it.
-    """
+def _compile_method(cls: Any, method: str) -> Any:
+    """Compile one method for a class's fields, and set it in place of its stub."""
     names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     exec(_TEXTS[method](cls, names), names)
     function = names[method]
@@ -129,27 +135,27 @@ def _compile(cls: Any, method: str) -> Any:
     return function
 
 
-def _on_first_call(cls: Any, method: str) -> Any:
+def _compiled_on_first_call(cls: Any, method: str) -> Any:
+    """Stub of a method that compiles the method and calls it."""
+
     def stub(self: Any, *values: Any, **named: Any) -> Any:
-        return _compile(cls, method)(self, *values, **named)
+        return _compile_method(cls, method)(self, *values, **named)
 
     stub.__name__, stub.__module__ = method, __name__
     return stub
 
 
 class _Signature:
-    """What `inspect.signature` asks a class for: it has none of its own, and by then an `__init__`
-    to look at.
-    """
+    """Descriptor for `__signature__` that compiles `__init__` before `inspect` looks at it."""
 
     def __get__(self, instance: object, owner: Any) -> None:
         if instance is None and owner.__init__.__module__ == __name__:
-            _compile(owner, "__init__")
+            _compile_method(owner, "__init__")
 
 
 @lru_cache
-def _settings(*, eq: bool, kw_only: bool) -> Any:
-    """What the standard decorator notes about a class of these settings."""
+def _dataclass_params(*, eq: bool, kw_only: bool) -> Any:
+    """The standard decorator's `__dataclass_params__` for these settings."""
 
     class Empty:
         pass
@@ -158,7 +164,8 @@ def _settings(*, eq: bool, kw_only: bool) -> Any:
     return made.__dataclass_params__
 
 
-def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
+def _lazy_class(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
+    """Class with slots, frozen fields and methods that are compiled on their first call."""
     own = vars(cls)
     hints: dict[str, Any] = own.get("__annotations__", {})
     fields = _fields_of(own, hints, kw_only=kw_only)
@@ -195,23 +202,23 @@ def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
     body["__slots__"], body["__dataclass_fields__"], body["__dataclass_params__"] = (
         tuple(fields),
         fields,
-        _settings(eq=eq, kw_only=kw_only),
+        _dataclass_params(eq=eq, kw_only=kw_only),
     )
     body["__setattr__"], body["__delattr__"], body["__signature__"] = _set, _delete, _Signature()
     if "__getstate__" not in own:
-        body["__getstate__"], body["__setstate__"] = _state, _set_state
+        body["__getstate__"], body["__setstate__"] = _field_values, _set_field_values
     made: Any = type(cls.__name__, cls.__bases__, body)
     made.__qualname__ = cls.__qualname__
     for method in _TEXTS:
         if method not in left:
-            setattr(made, method, _on_first_call(made, method))
+            setattr(made, method, _compiled_on_first_call(made, method))
     return made
 
 
 def _fields_of(
     own: Mapping[str, Any], hints: dict[str, Any], *, kw_only: bool
 ) -> dict[str, dataclasses.Field[Any]] | None:
-    """The fields of a class body; None where the standard decorator has more to say of it."""
+    """Fields of a class body; None where only the standard decorator can handle them."""
     found: dict[str, dataclasses.Field[Any]] = {}
     for name, hint in hints.items():
         default = own.get(name, dataclasses.MISSING)
@@ -251,4 +258,4 @@ else:
             or others.keys() - {"eq", "kw_only"}
         ):
             return dataclasses.dataclass(cls, **settings)
-        return lambda one: _record(one, **others)
+        return lambda one: _lazy_class(one, **others)

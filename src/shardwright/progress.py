@@ -1,9 +1,10 @@
-"""The type of a progress report."""
+"""Type of a progress callback."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how many parts of it are done, and how many there are (0 =
-unknown)."""
+"""Callback with the name of the current work, the number of finished parts, and the number of all
+parts (0 = unknown).
+"""

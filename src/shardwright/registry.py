@@ -1,4 +1,4 @@
-"""Families of members that are found by name, and imported when they are asked for."""
+"""Registry of objects by name, imported on first use."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ MAX_LETTERS = 80
 
 
 def load_target(target: str) -> Any:
-    """Import a target, written ``module:attribute``."""
+    """Import an object written as ``module:attribute``."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
 
 class Registry(Generic[T]):
-    """The members of a family by name.
+    """Members of a family by name and alias, each imported on first use.
 
     Args:
-        kind: the family in the singular, as errors call it: ``schedule``.
+        kind: the family in the singular, as in error messages: ``schedule``.
         targets: ``module:attribute`` of each member.
         aliases: other names, each with the name in `targets`.
         error: makes the error of an unknown name, with its message and ``hint``.
@@ -59,10 +59,10 @@ class Registry(Generic[T]):
         return name in self._targets or name in self._aliases
 
     def name_of(self, name: str) -> str:
-        """The name of the member that is called `name`, which may be an alias.
+        """Registered name of a member that is called by its name or an alias.
 
         Raises:
-            ShardwrightError: of the class `error`; the hint names the nearest names.
+            ShardwrightError: of the class `error`; the hint has the nearest names.
         """
         if name not in self:
             raise self._error(
@@ -72,6 +72,6 @@ class Registry(Generic[T]):
         return self._aliases.get(name, name)
 
     def load(self, name: str) -> T:
-        """Import the member that is called `name`. Raises as `name_of`."""
+        """Import the member of a name or alias; raises as `name_of`."""
         member: T = load_target(self._targets[self.name_of(name)])
         return member

@@ -1,7 +1,7 @@
-"""Units at the border: the library computes in seconds, bytes, FLOPs and bytes/s; files and flags
-carry the unit in the key.
+"""Unit conversion and formatting of quantities; the library itself computes in SI units.
 
-Everything that converts a unit, or prints a quantity for a person, is here and nowhere else.
+Seconds, bytes, FLOPs and bytes/s inside; files and flags carry the unit in the key. No other module
+converts a unit or prints a quantity for a person.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ TERA: Final = 10**12
 PICOSECONDS_PER_SECOND: Final = 10**12
 BITS_PER_BYTE: Final = 8
 MAX_INTEGER_BITS: Final = 4096
-"""Of an integer in a file. YAML, TOML and Python read integers in base 16 of any length, and Python
-refuses to write long ones out again."""
+"""Most bits of an integer in a file. YAML, TOML and Python read integers in base 16 of any length,
+and Python refuses to print long ones.
+"""
 
 _TIME_STEPS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTE_STEPS: Final = ((1024**5, "PiB"), (1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))
@@ -28,25 +29,25 @@ _PARAMETER_STEPS: Final = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K
 _COUNT_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
-def noiseless(seconds: float) -> float:
-    """`seconds`, or 0 where they are less than half a picosecond, the simulator's clock: what
-    rounding leaves of sums that are equal.
+def zero_below_clock(seconds: float) -> float:
+    """`seconds`, or 0 below half a picosecond, the resolution of the simulator's clock.
+
+    Rounding leaves such values in differences of equal sums.
     """
     return seconds if abs(seconds) * PICOSECONDS_PER_SECOND >= 0.5 else 0.0
 
 
-def bare_seconds(seconds: float, *, digits: int = 4) -> str:
-    """A duration in a table whose title has the unit: ``1.234``, and ``0`` for less than the
-    simulator's clock tells.
+def format_bare_seconds(seconds: float, *, digits: int = 4) -> str:
+    """Format a duration without its unit, for a table whose title has the unit: ``1.234``.
+
+    Values below the simulator's clock are ``0``.
     """
-    return f"{noiseless(seconds):.{digits}g}"
+    return f"{zero_below_clock(seconds):.{digits}g}"
 
 
 def format_seconds(seconds: float, *, digits: int = 4) -> str:
-    """A duration for a person: ``1.234 s``, ``56.7 ms``; ``0 s`` for less than the simulator's
-    clock tells.
-    """
-    seconds = noiseless(seconds)
+    """Format a duration for a person: ``1.234 s``, ``56.7 ms``; ``0 s`` below the clock."""
+    seconds = zero_below_clock(seconds)
     for scale, suffix in _TIME_STEPS:
         if abs(seconds) >= scale:
             return f"{seconds / scale:.{digits}g} {suffix}"
@@ -54,7 +55,7 @@ def format_seconds(seconds: float, *, digits: int = 4) -> str:
 
 
 def format_bytes(count: float, *, digits: int = 4) -> str:
-    """A size for a person in binary units: ``79.6 GiB``."""
+    """Format a size in bytes for a person, in binary units: ``79.6 GiB``."""
     for scale, suffix in _BYTE_STEPS:
         if abs(count) >= scale:
             return f"{count / scale:.{digits}g} {suffix}"
@@ -62,7 +63,7 @@ def format_bytes(count: float, *, digits: int = 4) -> str:
 
 
 def format_count(count: float, *, digits: int = 4) -> str:
-    """A count for a person in decimal units: ``405.9 G``."""
+    """Format a count for a person, in decimal units: ``405.9 G``."""
     for scale, suffix in _COUNT_STEPS:
         if abs(count) >= scale:
             return f"{count / scale:.{digits}g} {suffix}"
@@ -70,7 +71,7 @@ def format_count(count: float, *, digits: int = 4) -> str:
 
 
 def format_parameters(count: float, *, digits: int = 4) -> str:
-    """A number of parameters as models are called by: ``405.9B``."""
+    """Format a number of parameters as in model names: ``405.9B``."""
     for scale, suffix in _PARAMETER_STEPS:
         if abs(count) >= scale:
             return f"{count / scale:.{digits}g}{suffix}"
@@ -78,12 +79,12 @@ def format_parameters(count: float, *, digits: int = 4) -> str:
 
 
 def format_dollars(amount: float) -> str:
-    """Dollars for a person: ``0.01234 $``, ``1,234 $``."""
+    """Format dollars for a person: ``0.01234 $``, ``1,234 $``."""
     return f"{amount:,.0f} $" if abs(amount) >= 1000 else f"{amount:.4g} $"
 
 
 def format_percent(fraction: float, *, digits: int = 1) -> str:
-    """A fraction as percent: ``41.2 %``."""
+    """Format a fraction as a percentage: ``41.2 %``."""
     return f"{100 * fraction:.{digits}f} %"
 
 
@@ -91,11 +92,7 @@ _COUNT_LETTERS: Final = {"k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10
 
 
 def parse_count(text: str) -> float:
-    """A positive count as people write it: ``15T``, ``300B``, ``1.5e12``.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Parse a positive count such as ``15T``, ``300B`` or ``1.5e12``; ValueError if it is none."""
     word = text.strip().lower().replace("_", "")
     scale = _COUNT_LETTERS.get(word[-1:], 1)
     value = float(word[:-1] if scale > 1 else word) * scale
@@ -105,7 +102,5 @@ def parse_count(text: str) -> float:
 
 
 def scale_decimal(value: float, power: int) -> float:
-    """`value` times 10^power, shifted in decimal: 1.29 us is 1.29e-06 s and not its neighbour.
-    `value` is finite.
-    """
+    """Multiply a finite `value` by 10^power without binary rounding: 1.29 us is 1.29e-06 s."""
     return float(Decimal(repr(float(value))).scaleb(power))

@@ -13,7 +13,7 @@ from shardwright.cli.parsing.shared_options import read_prices, read_tokens
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator_names
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.catalog.list_prices import (
     DEVICE_PRICES,
     INSTANCE_PRICES,
@@ -100,7 +100,7 @@ def test_prices_are_of_things_that_are_there() -> None:
 
 
 def test_every_accelerator_that_is_rented_in_public_has_a_price() -> None:
-    without = {device.name for device in ACCELERATORS if list_price(node_of(device)) is None}
+    without = {device.name for device in ACCELERATORS if list_price(default_node(device)) is None}
     assert without == NOT_RENTED
 
 

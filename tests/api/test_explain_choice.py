@@ -15,7 +15,7 @@ from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cli.main import run
 from shardwright.files.document_text import to_text
 from shardwright.files.stored_documents import plan_document
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.search.grid.bounds.bounded_space import bound_space
 from shardwright.search.grid.locate_grid import Fate
 from shardwright.search.grid.members.member_arrays import member_grid
@@ -133,7 +133,7 @@ def test_what_is_too_large_is_said_with_what_fits(answer: Answer) -> None:
 
 def test_every_member_is_where_the_certificate_counted_it() -> None:
     answer, problem = shardwright.plan(EVERY_FATE), problem_of(EVERY_FATE)
-    facts, capacity = facts_of(problem), effective_memory(problem.cluster)
+    facts, capacity = facts_of(problem), smallest_memory_bytes(problem.cluster)
     bounded = bound_space(problem, space_of(EVERY_FATE, problem, facts), facts, capacity=capacity)
     fates: Counter[Fate] = Counter()
     last = max(a.step_time_s for a in answer.alternatives)

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.calibrate.kineto_trace import kernel_class, parse_kineto, read_kineto, shortest
+from shardwright.calibrate.kineto_trace import (
+    kernel_class,
+    parse_kineto,
+    read_kineto,
+    shortest_calls,
+)
 from shardwright.errors import DataError, ShardwrightError
 from tests.tiers import examples
 
@@ -77,7 +82,7 @@ def test_kernels_by_class_and_collectives_with_their_size() -> None:
     }
     assert trace.kernels[0].kind == "nccl"
     assert (trace.device_name, trace.memory_bytes, trace.unsized) == ("Some GPU", 42 * 10**9, 1)
-    assert shortest(trace.collectives) == {
+    assert shortest_calls(trace.collectives) == {
         ("all_gather", 4): ((8000, pytest.approx(30e-6)),),
         ("all_reduce", 4): ((8000, pytest.approx(60e-6)),),
     }

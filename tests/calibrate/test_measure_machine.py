@@ -20,7 +20,7 @@ from shardwright.calibrate.measure_collectives import group_sizes, measure_colle
 from shardwright.calibrate.measure_machine import measure_machine
 from shardwright.calibrate.small_decoder_step import measure_step
 from shardwright.cli.main import run
-from shardwright.compiled import cores
+from shardwright.compiled import available_cores
 from shardwright.dtype import Dtype
 from shardwright.errors import DataError, UsageError
 from shardwright.files.document_text import to_text
@@ -62,12 +62,12 @@ def test_a_processor_is_measured_into_a_profile_that_plans() -> None:
     assert [a.generation for a in found.attention] == ["flash-2"]
     assert found.elements is not None
     assert found.host is not None
-    assert (found.host.num_cores, found.host.memory_bytes) == (cores(), host_memory())
+    assert (found.host.num_cores, found.host.memory_bytes) == (available_cores(), host_memory())
     assert found.method is not None
     assert (found.method.date, found.method.repetitions, found.method.threads) == (
         "2026-11-21",
         1,
-        cores(),
+        available_cores(),
     )
     assert found.method.libraries[0][0] == "torch"
     assert "GEMM fp32" in phases

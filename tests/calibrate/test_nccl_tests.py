@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.calibrate.nccl_tests import NcclPoint, by_group, parse_nccl_tests, read_nccl_tests
+from shardwright.calibrate.nccl_tests import (
+    NcclPoint,
+    parse_nccl_tests,
+    points_by_group,
+    read_nccl_tests,
+)
 from shardwright.errors import DataError, ShardwrightError
 from tests.tiers import examples
 
@@ -63,7 +68,7 @@ def test_columns_are_found_by_their_header() -> None:
     )
     assert [p.seconds for p in points] == pytest.approx([50e-6, 40e-6, 100e-6, 90e-6])
     assert [p.in_place for p in points] == [False, True, False, True]
-    assert by_group(points) == {
+    assert points_by_group(points) == {
         ("all_reduce", 4): ((2**20, pytest.approx(50e-6)), (2**22, pytest.approx(100e-6)))
     }
 
@@ -83,7 +88,7 @@ def test_halves_may_be_swapped_and_in_other_units() -> None:
         (True, pytest.approx(2e-3), 2),
         (False, pytest.approx(3e-3), 2),
     ]
-    assert by_group(points)[("all_gather", 2)] == ((2048, pytest.approx(3e-3)),)
+    assert points_by_group(points)[("all_gather", 2)] == ((2048, pytest.approx(3e-3)),)
 
 
 def test_a_table_of_one_half_and_tests_after_one_another() -> None:
@@ -92,7 +97,7 @@ def test_a_table_of_one_half_and_tests_after_one_another() -> None:
         line[:92] if line.lstrip("# ")[:4] in ("size", "1048", "4194") else line for line in half
     ]
     both = "\n".join(cut) + "\n" + IN_PLACE_FIRST
-    groups = by_group(parse_nccl_tests(both))
+    groups = points_by_group(parse_nccl_tests(both))
     assert set(groups) == {("all_reduce", 4), ("all_gather", 2)}
     assert len(groups[("all_reduce", 4)]) == 2
 

@@ -204,11 +204,11 @@ def tripled(number):
     return 3 * number
 
 calls = []
-compiled.cores = lambda: int(os.environ["CORES"])
+compiled.available_cores = lambda: int(os.environ["CORES"])
 compiled._call_elsewhere = lambda *named: calls.append(named)\
  or type("Done", (), {"wait": lambda self: calls.append("waited")})()
 for number in (1, 1.0, 1.0):
-    with compiled.helped("module", "function"):
+    with compiled.compile_in_other_process("module", "function"):
         assert tripled(number) == 3
 print(calls)
 """

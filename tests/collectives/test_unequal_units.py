@@ -13,14 +13,14 @@ from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.messages.tree_packing import packing_of
 from shardwright.collectives.registry import algorithms_for
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import levels_of, units_of
+from shardwright.hardware.device_topology import network_levels, network_units
 
 MIXED = "a100-sxm-80gb:16+h100-sxm:16"
 
 
 def span_among(text: str, devices: tuple[int, ...]) -> Span:
     cluster = parse_cluster(text)
-    return span_of_devices(devices, levels_of(cluster, 0), units=units_of(cluster))
+    return span_of_devices(devices, network_levels(cluster, 0), units=network_units(cluster))
 
 
 def seconds(span: Span, volume: float, library: str) -> dict[str, float]:

@@ -15,7 +15,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.group_of_members import span_of_devices
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.hardware.link import Tier
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.grid_structure import Structure
@@ -34,7 +34,7 @@ def reached(units: int, groups: tuple[int, int], *, copies: int = MANY) -> float
         Tier(name="device", num_devices=1, bandwidth=1e9, latency_s=0.0),
         Tier(name="all", num_devices=MANY, bandwidth=1e9, latency_s=0.0),
     )
-    span = span_of_devices(tuple(range(units)), tiers, units=regular((1, MANY)))
+    span = span_of_devices(tuple(range(units)), tiers, units=equal_units((1, MANY)))
     sent = dispatch_bytes(volume=np.array([float(copies)]), copies=copies, span=span, groups=groups)
     return float(sent[1][0]) / (1 - 1 / units)
 
@@ -132,7 +132,7 @@ def test_a_copy_takes_the_weights_of_its_islands_experts_along(
         Tier(name="island", num_devices=each, bandwidth=1e9, latency_s=0.0),
         Tier(name="all", num_devices=MANY, bandwidth=1e8, latency_s=0.0),
     )
-    span = span_of_devices(tuple(range(nodes * each)), tiers, units=regular((each, MANY)))
+    span = span_of_devices(tuple(range(nodes * each)), tiers, units=equal_units((each, MANY)))
     owner = [expert // local for expert in range(nodes * each * local)]
     row = sum(4 for device in owner if device // each == 0)
     own = 2

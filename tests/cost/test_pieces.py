@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import span_of
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.gradients.parameter_counts import trained_matrices
 from shardwright.cost.gradients.reduction_seconds import (
     LISTED_GATHER_OPERATORS,
@@ -150,7 +150,7 @@ def test_pieces_are_zero_3s_alone(zero: int, longer: bool) -> None:
 
 
 def test_what_lies_further_apart_than_the_reuse_distance_is_gathered_again() -> None:
-    again = plain(gathers_again)
+    again = python_form(gathers_again)
     assert again(1e9, 0.0) == again(1e9, 2e9) == again(0.0, 1e9) == 1.0
     assert again(1e9, 1e9) == 1.5
     assert again(1e9, 1.0) == pytest.approx(2.0)

@@ -16,7 +16,7 @@ from shardwright.cost.network.plan_groups import (
 )
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import levels_of
+from shardwright.hardware.device_topology import network_levels
 from shardwright.program.stages.stage_messages import Messages
 from tests.simulator.general import problem_for
 from tests.strategy.zoo_models import dense
@@ -58,7 +58,7 @@ def test_a_group_of_one_kind_has_that_kinds_network() -> None:
 
 def test_a_send_is_as_fast_as_the_slower_of_its_ends() -> None:
     problem = problem_for(dense(), batch=8, cluster=MIXED)
-    slow, fast = (levels_of(problem.cluster, kind)[0] for kind in (0, 1))
+    slow, fast = (network_levels(problem.cluster, kind)[0] for kind in (0, 1))
     found = rates_between(problem, np.array([0, 8, 0]), np.array([1, 9, 8]), 0)
     assert found.bandwidth.tolist() == [slow.bandwidth, fast.bandwidth, slow.bandwidth]
     assert found.latency_s.tolist() == [
@@ -72,7 +72,7 @@ def test_messages_of_unlike_ends_add_up_at_the_device_that_gets_both() -> None:
     """Device 8 gets 3 MB from an A100 and 1 MB from an H100 of another node: each at its own rate,
     one after the other."""
     problem = problem_for(dense(), batch=8, cluster=MIXED)
-    slow, fast = (levels_of(problem.cluster, kind)[1] for kind in (0, 1))
+    slow, fast = (network_levels(problem.cluster, kind)[1] for kind in (0, 1))
     messages = Messages(
         base=0, sends=np.array([[0, 8, 3_000_000], [16, 8, 1_000_000]]), collectives=()
     )

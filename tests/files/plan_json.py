@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.files.dataclass_schemas import filed
-from shardwright.files.strict_documents import Mirror
+from shardwright.files.dataclass_schemas import to_json_value
+from shardwright.files.strict_documents import DocumentModel
 from shardwright.strategy.plan.plan import Plan
 
-PLAN: Final = Mirror(kind=Plan, names={}, limits={})
+PLAN: Final = DocumentModel(kind=Plan, names={}, limits={})
 
 
 def plan_to_json(plan: Plan) -> Any:
-    return filed(plan, names={})
+    return to_json_value(plan, names={})
 
 
 def plan_from_json(value: object) -> Plan:

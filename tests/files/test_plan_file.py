@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.files.document_text import to_text
-from shardwright.files.plan_file import parse_saved, read_plan_file, require_whole
+from shardwright.files.plan_file import parse_saved, read_plan_file, require_breakdown_sum
 from shardwright.files.stored_documents import (
     StoredPlan,
     document_of,
@@ -257,4 +257,4 @@ def test_parts_that_are_not_the_step_are_refused() -> None:
     document = json.loads(to_text(plan_document(ANSWER)))
     document["prediction"]["breakdown_s"]["gemm"] = 1e29
     with pytest.raises(DataError, match="parts of the step are 1e\\+29 s"):
-        require_whole(parse_saved(json.dumps(document)))
+        require_breakdown_sum(parse_saved(json.dumps(document)))

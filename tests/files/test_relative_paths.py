@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cli.main import run
 from shardwright.files.plan_file import read_saved
-from shardwright.files.relative_paths import found_from, relative_to
+from shardwright.files.relative_paths import request_relative_to, request_resolved_from
 from shardwright.search.search_request import Request
 from tests.configs import LLAMA
 
@@ -67,10 +67,10 @@ def test_a_plan_is_read_from_anywhere_and_moves_with_its_files(
 
 def test_names_and_expressions_stay(folder: Path) -> None:
     asked = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=128, global_batch=8)
-    assert relative_to(asked, folder / "plans") is asked
-    assert found_from(asked, folder) is asked
+    assert request_relative_to(asked, folder / "plans") is asked
+    assert request_resolved_from(asked, folder) is asked
     (folder / "llama-3.1-8b").mkdir()
-    assert relative_to(asked, folder / "plans") is asked
+    assert request_relative_to(asked, folder / "plans") is asked
 
 
 def test_what_is_not_there_stays_as_it_is_written(folder: Path) -> None:
@@ -81,6 +81,6 @@ def test_what_is_not_there_stays_as_it_is_written(folder: Path) -> None:
         global_batch=8,
         profile="gone.json",
     )
-    assert found_from(asked, folder) is asked
+    assert request_resolved_from(asked, folder) is asked
     long = Request(model="m" * 5000, cluster="a\0b", seq_len=128, global_batch=8)
-    assert found_from(long, folder) is long
+    assert request_resolved_from(long, folder) is long

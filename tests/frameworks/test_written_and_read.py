@@ -15,7 +15,7 @@ from shardwright.frameworks.launch.launch_degrees import telling
 from shardwright.frameworks.read_launch import read_launch
 from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.catalog.models_by_name import load_model
-from shardwright.runtime.runtime_options import OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_options import OF_EXPERTS, in_vocabulary_order, offered_values
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_rules import canonical
@@ -65,7 +65,7 @@ def with_options(grid: Grid, random: Random, *, model: str, runtime: str) -> Gri
         if (name, value) not in (*base.own, *SAME) and name not in (*OF_EXPERTS, "fp8", *OF_PROGRAM)
     ]
     drawn = dict(random.sample(pairs, min(len(pairs), random.choice((0, 0, 1, 2)))))
-    options = telling(ordered(drawn.items()), grid, load_model(model))
+    options = telling(in_vocabulary_order(drawn.items()), grid, load_model(model))
     return replace(grid, options=options)
 
 

@@ -24,7 +24,7 @@ from shardwright.cli.parsing.token_counts import read_batch, read_count
 from shardwright.cli.terminal.screen import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.document_text import to_text
-from shardwright.files.plan_file import parse_saved, require_whole
+from shardwright.files.plan_file import parse_saved, require_breakdown_sum
 from shardwright.files.profile_file import parse_profile, profile_document
 from shardwright.files.stored_documents import StoredPlan, question_digest
 from shardwright.files.trace_file import parse_traces
@@ -34,13 +34,13 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.files.cluster_file import cluster_from_yaml
 from shardwright.hardware.files.scenario_file import states_from_yaml
 from shardwright.hardware.inventories.format_detection import read_inventory
-from shardwright.hardware.inventories.read_inventory import read_from
+from shardwright.hardware.inventories.read_inventory import cluster_from_inventories
 from shardwright.job.serving_job import ServingJob
 from shardwright.model.catalog.models_by_name import catalog_entry, load_model
 from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.trained_parameters import trained
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
-from shardwright.runtime.launch_arguments import options_of, parse_arguments
+from shardwright.runtime.launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.members.declared_space import Space, restricted, standard_space
 from shardwright.serving.traffic.draw_requests import draw_requests
@@ -334,9 +334,9 @@ def load_named(name: str) -> object:
 def _inventory(text: str) -> object:
     found = read_inventory(text, name="t")
     try:
-        return read_from([found], given={})
+        return cluster_from_inventories([found], given={})
     except ShardwrightError:
-        return read_from([found], given={"": "h100-sxm"})
+        return cluster_from_inventories([found], given={"": "h100-sxm"})
 
 
 def _configuration(text: str) -> object:
@@ -352,7 +352,7 @@ def _explained(text: str) -> object:
         body = json.loads(text)
         text = json.dumps({**body, "digest": question_digest(body)})
     found = parse_saved(text)
-    require_whole(found)
+    require_breakdown_sum(found)
     answer = found.answer if isinstance(found, StoredPlan) else None
     return plain(
         render_explained(found.simulation) if answer is None else render_explanation(answer)
@@ -384,7 +384,7 @@ def _launch_file(suffix: str, text: str) -> object:
 
 def _launch(text: str) -> object:
     """The arguments of a launch script, up to the options and the cells that they say."""
-    options_of(load_runtime("megatron-core"), parse_arguments(text))
+    options_from_arguments(load_runtime("megatron-core"), parse_arguments(text))
     empty = Measurement(
         line=2,
         source_id="s",

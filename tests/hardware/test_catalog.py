@@ -16,7 +16,7 @@ from shardwright.hardware.catalog.accelerators_by_name import (
     accelerator_names,
     name_key,
 )
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.catalog.fitted_constants import SHIPPED
 from shardwright.hardware.catalog.node_rows import ROWS, NodeRow
 from shardwright.hardware.files.cluster_file import load_cluster
@@ -88,7 +88,7 @@ def test_assumed_numbers_have_wide_errors_and_are_listed(device: Accelerator) ->
 
 @EVERY
 def test_node_links_reach_less_than_their_peak(device: Accelerator) -> None:
-    kind = node_of(device)
+    kind = default_node(device)
     for link in (kind.scale_up, kind.nic, kind.host.pcie):
         assert 0 < link.achieved < link.bandwidth
         assert 0 < link.latency_s < 1e-3
@@ -174,7 +174,7 @@ def test_rows_name_their_values() -> None:
 
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_the_cards_of_a_node_carry_the_rate_of_all_its_devices(name: str) -> None:
-    row, node = ROWS[name], node_of(accelerator(name))
+    row, node = ROWS[name], default_node(accelerator(name))
     total = node.nics * node.nic.bandwidth * BITS_PER_BYTE / GIGA
     assert total == pytest.approx(row.device_gbit_per_s * row.devices)
     assert node.nics == (row.cards or row.devices)

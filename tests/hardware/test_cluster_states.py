@@ -14,9 +14,9 @@ from shardwright.hardware.cluster_states import (
     LinkState,
     NodeState,
     State,
-    in_state,
-    shares_of,
+    cluster_in_state,
     slower_device,
+    time_shares,
 )
 from shardwright.hardware.files.scenario_file import states_from_yaml
 from tests.tiers import in_both, many, random_of
@@ -33,7 +33,7 @@ FILE = """scenarios:
 
 def kinds(text: str, state: State) -> list[tuple[float, float]]:
     """(peak FLOP/s, bytes/s of a card) by node."""
-    groups = in_state(parse_cluster(text), state).groups
+    groups = cluster_in_state(parse_cluster(text), state).groups
     return [
         (group.kind.accelerator.peak_flops[0][1], group.kind.nic.bandwidth)
         for group in groups
@@ -67,8 +67,10 @@ def test_every_node_is_as_fast_as_was_said() -> None:
 
 def test_what_is_usual_is_the_cluster_itself() -> None:
     cluster = parse_cluster("h100-sxm:64")
-    assert in_state(cluster, State(name="usual")) == cluster
-    assert in_state(cluster, State(name="same", nodes=(NodeState(node=0),))).num_devices == 64
+    assert cluster_in_state(cluster, State(name="usual")) == cluster
+    assert (
+        cluster_in_state(cluster, State(name="same", nodes=(NodeState(node=0),))).num_devices == 64
+    )
 
 
 def test_links_of_zones_are_narrower_and_later_in_the_direction_that_was_said() -> None:
@@ -76,7 +78,7 @@ def test_links_of_zones_are_narrower_and_later_in_the_direction_that_was_said() 
     state = State(
         name="far", links=(LinkState(source="east", target="west", bandwidth=0.1, later_s=0.02),)
     )
-    there, back = in_state(cluster, state).links
+    there, back = cluster_in_state(cluster, state).links
     assert there.link.bandwidth == pytest.approx(0.1 * cluster.links[0].link.bandwidth)
     assert there.link.latency_s == pytest.approx(0.08)
     assert back == cluster.links[1]
@@ -95,7 +97,7 @@ def test_a_slower_device_takes_as_many_times_as_long_for_everything() -> None:
 
 def test_a_file() -> None:
     usual, busy, far = states_from_yaml(FILE)
-    assert shares_of((usual, busy, far)) == (0.6, 0.2, 0.2)
+    assert time_shares((usual, busy, far)) == (0.6, 0.2, 0.2)
     assert busy == State(
         name="busy", network=0.5, devices=0.9, nodes=(NodeState(node=1, devices=0.7, cards=0.25),)
     )
@@ -158,14 +160,14 @@ def test_files_that_say_something_else_are_refused(text: str, message: str) -> N
 )
 def test_states_of_another_cluster_are_refused(state: State, message: str) -> None:
     with pytest.raises(ClusterError) as caught:
-        in_state(parse_cluster(ZONES), state)
+        cluster_in_state(parse_cluster(ZONES), state)
     assert message in caught.value.message
     assert caught.value.hint
 
 
 def test_a_state_of_a_cluster_without_zones_has_no_links() -> None:
     with pytest.raises(ClusterError, match="no link"):
-        in_state(
+        cluster_in_state(
             parse_cluster("h100-sxm:16"),
             State(name="s", links=(LinkState(source="east", target="west"),)),
         )
@@ -175,6 +177,6 @@ def test_numbers_of_nodes_do_not_depend_on_their_order_in_the_file() -> None:
     generator = Random(1)
     nodes = [NodeState(node=number, devices=0.5 + number / 20) for number in range(4)]
     cluster = parse_cluster("h100-sxm:64")
-    found = in_state(cluster, State(name="s", nodes=tuple(nodes)))
+    found = cluster_in_state(cluster, State(name="s", nodes=tuple(nodes)))
     generator.shuffle(nodes)
-    assert in_state(cluster, State(name="s", nodes=tuple(nodes))) == found
+    assert cluster_in_state(cluster, State(name="s", nodes=tuple(nodes))) == found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.hardware.device_list import EMPTY, DeviceList, apart, union
+from shardwright.hardware.device_list import EMPTY, DeviceList, are_disjoint, union
 from tests.tiers import examples
 
 LEVELS = st.lists(st.tuples(st.integers(1, 4), st.integers(-3, 24)), max_size=3)
@@ -85,7 +85,7 @@ def test_two_lists_compare_as_their_tuples(one: tuple[int, ...], other: tuple[in
     assert (a > b) == (one > other)
     assert tuple(a.common(b)) == tuple(device for device in one if device in other)
     assert tuple(union((a, b))) == tuple(sorted({*one, *other}))
-    assert apart((a, b)) == (len({*one, *other}) == len(one) + len(other))
+    assert are_disjoint((a, b)) == (len({*one, *other}) == len(one) + len(other))
 
 
 @given(row=rows(), by=st.integers(0, 50))
@@ -129,7 +129,7 @@ def test_unions_of_several_lists(
         found = [DeviceList.of(one) for one in several]
         every = [device for one in several for device in one]
         assert tuple(union(found)) == tuple(sorted(set(every)))
-        assert apart(found) == (len(set(every)) == len(every))
+        assert are_disjoint(found) == (len(set(every)) == len(every))
 
 
 def test_lists_without_devices() -> None:
@@ -141,7 +141,7 @@ def test_lists_without_devices() -> None:
         == EMPTY.shifted(4)
         == union(())
     )
-    assert apart(())
+    assert are_disjoint(())
     with pytest.raises(IndexError):
         EMPTY[0]
     with pytest.raises(ValueError, match="device 3 is not in the list"):

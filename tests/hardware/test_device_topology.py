@@ -14,11 +14,11 @@ from shardwright.hardware.catalog.default_nodes import smaller_node
 from shardwright.hardware.cluster import Cluster, FabricTier, NodeKind, NodeTier
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.device_topology import (
-    at_work,
-    groups_of,
     level_between,
-    levels_of,
-    units_of,
+    network_levels,
+    network_units,
+    node_group_numbers,
+    with_working_devices,
 )
 from tests.tiers import examples
 
@@ -75,8 +75,10 @@ def divided(kind: NodeKind) -> NodeKind:
 @given(clusters())
 def test_levels_nest_and_islands_are_those_of_the_nodes(cluster: Cluster) -> None:
     devices = np.arange(cluster.num_devices)
-    units = units_of(cluster)
-    assert all(len(levels_of(cluster, group)) == len(units) for group in range(len(cluster.groups)))
+    units = network_units(cluster)
+    assert all(
+        len(network_levels(cluster, group)) == len(units) for group in range(len(cluster.groups))
+    )
     for inner, outer in pairwise(units):
         assert all(
             len(set(outer.of(devices[inner.of(devices) == unit]).tolist())) == 1
@@ -87,7 +89,7 @@ def test_levels_nest_and_islands_are_those_of_the_nodes(cluster: Cluster) -> Non
         lying = level.of(devices)
         assert (np.diff(lying) >= 0).all()
         assert (np.bincount(lying)[lying] <= level.sizes(devices)).all()
-    island, group = units[0].of(devices), groups_of(cluster, devices)
+    island, group = units[0].of(devices), node_group_numbers(cluster, devices)
     # Nodes of one kind and zone that stand side by side fill the same islands, whether they were
     # written as one group or as two.
     like = [
@@ -116,11 +118,11 @@ def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
     )
     found = []
     for some in (cluster, larger):
-        level = level_between(one, other, units_of(some))
-        kinds = groups_of(some, one)
-        seen = [levels_of(some, group) for group in range(len(some.groups))]
+        level = level_between(one, other, network_units(some))
+        kinds = node_group_numbers(some, one)
+        seen = [network_levels(some, group) for group in range(len(some.groups))]
         near = np.array([group.zone for group in some.groups])
-        there = near[kinds] == near[groups_of(some, other)]
+        there = near[kinds] == near[node_group_numbers(some, other)]
         met = zip(kinds[there].tolist(), level[there].tolist(), strict=True)
         found.append([(seen[k][at].bandwidth, seen[k][at].latency_s) for k, at in met])
     assert found[0] == found[1]
@@ -135,7 +137,7 @@ def test_units_seen_from_a_place_are_those_of_the_cluster(
     alike."""
     devices = st.integers(0, cluster.num_devices - 1)
     first, last = sorted((data.draw(devices), data.draw(devices)))
-    for level in units_of(cluster)[:-1]:
+    for level in network_units(cluster)[:-1]:
         base, seen = level.seen_from(first, [last])
         assert level.at(base) == level.at(first)
         assert base == 0 or level.at(base - 1) < level.at(base)
@@ -147,7 +149,14 @@ def test_units_seen_from_a_place_are_those_of_the_cluster(
 
 def test_islands_behind_an_odd_group_begin_where_it_ends() -> None:
     cluster = parse_cluster("a100-sxm-80gb:4+h100-sxm:16")
-    assert units_of(cluster)[0].of(np.array([0, 3, 4, 11, 12, 19])).tolist() == [0, 0, 1, 1, 2, 2]
+    assert network_units(cluster)[0].of(np.array([0, 3, 4, 11, 12, 19])).tolist() == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
 
 
 def test_a_leaf_takes_whole_islands_only() -> None:
@@ -157,7 +166,7 @@ def test_a_leaf_takes_whole_islands_only() -> None:
         parse_cluster("a100-sxm-80gb:4+h100-sxm:16"),
         fabric=(FabricTier(name="leaf", num_devices=16),),
     )
-    leaf = units_of(cluster)[1]
+    leaf = network_units(cluster)[1]
     assert leaf.of(np.arange(20)).tolist() == [0] * 12 + [1] * 8
     assert leaf.sizes(np.array([0, 19])).tolist() == [12, 8]
 
@@ -166,7 +175,7 @@ def test_a_leaf_takes_whole_islands_only() -> None:
 def test_a_uniform_cluster_has_its_tiers(text: str) -> None:
     cluster = parse_cluster(text)
     devices = np.arange(cluster.num_devices)
-    for tier, level in zip(cluster.tiers(), units_of(cluster), strict=True):
+    for tier, level in zip(cluster.tiers(), network_units(cluster), strict=True):
         assert level.of(devices).tolist() == (devices // tier.num_devices).tolist()
 
 
@@ -179,7 +188,7 @@ def test_a_tier_inside_all_islands_narrows_those_above() -> None:
     )
     uniform = replace(parse_cluster("h100-sxm:32"), fabric=fabric)
     mixed = replace(parse_cluster("h100-sxm:16+h200-sxm:16"), fabric=fabric)
-    alone, beside = levels_of(uniform, 0), levels_of(mixed, 0)
+    alone, beside = network_levels(uniform, 0), network_levels(mixed, 0)
     assert [(tier.name, tier.bandwidth, tier.latency_s) for tier in beside] == [
         (tier.name, tier.bandwidth, tier.latency_s) for tier in alone
     ]
@@ -190,7 +199,7 @@ def test_a_tier_inside_all_islands_narrows_those_above() -> None:
 
 def test_stages_in_whole_islands_are_seen_alike() -> None:
     """Of islands of 4 (three), then of 8: devices 4 to 7 and 8 to 11, and 12 to 19 and 20 to 27."""
-    islands = units_of(parse_cluster("t4:12+h100-sxm:16"))[0]
+    islands = network_units(parse_cluster("t4:12+h100-sxm:16"))[0]
     assert islands.seen_from(5, [7])[1] == islands.seen_from(9, [11])[1]
     assert islands.seen_from(12, [19])[1] == islands.seen_from(21, [27])[1]
     assert islands.seen_from(5, [7])[1] != islands.seen_from(12, [19])[1]
@@ -209,7 +218,7 @@ def test_a_device_has_an_equal_part_of_what_its_unit_sends_into_a_tier_of_the_no
     assert [tier.name for tier in cluster.tiers()] == ["island", "processor", "sockets", "network"]
     assert cluster.tiers()[-1].bandwidth == kind.network_per_device.achieved
     # Three devices at work share the link of their processor by three.
-    alone = at_work(cluster, (0, 1, 2)).node.inner_levels
+    alone = with_working_devices(cluster, (0, 1, 2)).node.inner_levels
     assert alone[-1].bandwidth == pytest.approx(1e10 / 3)
     smaller = smaller_node(kind, num_devices=4)
     assert [level.num_devices for level in smaller.inner_levels] == [2, 4]

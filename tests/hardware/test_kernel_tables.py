@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.catalog.kernel_tables import (
     SAME_DIE,
     SAME_LINKS,
@@ -135,7 +135,7 @@ class TestEveryTable:
             assert 0.6 < narrow < 5.0
 
     def test_curves_rise_and_slow_down_no_more_than_in_proportion(self, name: str) -> None:
-        node = node_of(accelerator(name))
+        node = default_node(accelerator(name))
         curves = collective_curves(node)
         assert len(curves) >= 8
         for curve in curves:
@@ -155,7 +155,7 @@ class TestEveryTable:
 def test_curves_rescale(volume: float, seconds: float, size: float) -> None:
     """Bytes counted in another unit and a clock that runs at another speed change the answer by the
     clock's factor only."""
-    curve = collective_curves(node_of(accelerator("h100-sxm")))[0]
+    curve = collective_curves(default_node(accelerator("h100-sxm")))[0]
     link = floats(curve.bandwidth), floats(curve.latency_s)
     once = curve_seconds(curve, volume=floats(volume), bandwidth=link[0], latency_s=link[1])
     again = curve_seconds(
@@ -188,7 +188,7 @@ PUBLISHED = (
 def test_published_bandwidths(name: str, kind: str, devices: int, volume: int, bus: float) -> None:
     curve = next(
         c
-        for c in collective_curves(node_of(accelerator(name)))
+        for c in collective_curves(default_node(accelerator(name)))
         if (c.collective, c.num_devices) == (kind, devices)
     )
     seconds = curve_seconds(
@@ -220,7 +220,7 @@ def test_heads_that_were_not_measured_take_the_nearest() -> None:
 
 
 def test_links_that_are_not_the_measured_ones_have_no_curve() -> None:
-    node = node_of(accelerator("h100-sxm"))
+    node = default_node(accelerator("h100-sxm"))
     assert collective_curves(node)
     other = replace(
         node, scale_up=replace(node.scale_up, efficiency=0.5 * node.scale_up.efficiency)
@@ -228,7 +228,7 @@ def test_links_that_are_not_the_measured_ones_have_no_curve() -> None:
     assert collective_curves(other) == ()
     assert collective_curves(replace(node, scale_up=replace(node.scale_up, latency_s=0.0))) == ()
     assert collective_curves(replace(node, in_network_reduction=False)) == ()
-    assert collective_curves(node_of(accelerator("mi300x"))) == ()
+    assert collective_curves(default_node(accelerator("mi300x"))) == ()
 
 
 def test_parts_of_the_same_die_borrow_their_sibling() -> None:

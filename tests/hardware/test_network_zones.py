@@ -16,7 +16,12 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.changed_cluster import limit_devices
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import level_between, levels_of, units_of, zone_rates
+from shardwright.hardware.device_topology import (
+    level_between,
+    network_levels,
+    network_units,
+    zone_rates,
+)
 from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.hardware.network_zones import MAX_DOLLARS, MAX_EGRESS, MAX_LATENCY_S
 from tests.tiers import examples
@@ -64,7 +69,7 @@ def test_an_expression_says_what_a_file_says() -> None:
 
 
 def test_nodes_of_a_zone_lie_together_and_zones_are_a_level() -> None:
-    units = units_of(parse_cluster(THREE))
+    units = network_units(parse_cluster(THREE))
     assert len(units) == 3
     assert units[-2].of(np.array([0, 15, 16, 23, 24, 39, 40, 47])).tolist() == [
         0,
@@ -103,11 +108,11 @@ def test_switch_tiers_are_of_every_zone() -> None:
         FabricTier(name="spine", num_devices=0, oversubscription=2.0),
     )
     both = replace(parse_cluster("h100-sxm:24@a+h100-sxm:40@b,a~b=10gbps/0ms"), fabric=fabric)
-    leaf = units_of(both)[1].of(np.arange(64))
+    leaf = network_units(both)[1].of(np.arange(64))
     assert leaf.tolist() == [0] * 16 + [1] * 8 + [2] * 16 + [3] * 16 + [4] * 8
     alone = replace(parse_cluster("h100-sxm:40"), fabric=fabric)
     seen = [
-        [(t.bandwidth, t.latency_s) for t in levels_of(cluster, group)[:3]]
+        [(t.bandwidth, t.latency_s) for t in network_levels(cluster, group)[:3]]
         for cluster, group in ((both, 1), (alone, 0))
     ]
     assert seen[0] == seen[1]

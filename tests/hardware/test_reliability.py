@@ -13,7 +13,7 @@ from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.files.cluster_file import load_cluster
-from shardwright.hardware.reliability import reliability_of
+from shardwright.hardware.reliability import job_reliability
 from tests.hardware.cluster_text import dump_cluster
 
 LLAMA_3 = 419 / (16384 * 54 * 24)
@@ -21,20 +21,20 @@ LLAMA_3 = 419 / (16384 * 54 * 24)
 
 
 def test_failures_are_those_of_the_accelerators() -> None:
-    found = reliability_of(parse_cluster("h100-sxm:16384"), devices=16384)
+    found = job_reliability(parse_cluster("h100-sxm:16384"), devices=16384)
     assert found.failures_per_hour.value == pytest.approx(LLAMA_3 * 16384)
     assert found.failures_per_hour.origin.evidence is Evidence.PUBLISHED
-    mixed = reliability_of(parse_cluster("h100-sxm:8+a100-sxm-80gb:24"), devices=32)
+    mixed = job_reliability(parse_cluster("h100-sxm:8+a100-sxm-80gb:24"), devices=32)
     ampere = accelerator("a100-sxm-80gb").failures_per_device_hour
     assert mixed.failures_per_hour.value == pytest.approx(8 * LLAMA_3 + 24 * ampere)
     assert "RSC-1" in mixed.failures_per_hour.origin.reference
-    assumed = reliability_of(parse_cluster("mi300x:8"), devices=8).failures_per_hour.origin
+    assumed = job_reliability(parse_cluster("mi300x:8"), devices=8).failures_per_hour.origin
     assert assumed.evidence is Evidence.ASSUMED
 
 
 @given(st.integers(1, 4_000_000))
 def test_storage_is_of_the_whole_cluster_and_does_not_grow_without_end(devices: int) -> None:
-    storage = reliability_of(parse_cluster("h100-sxm:8"), devices=devices).storage
+    storage = job_reliability(parse_cluster("h100-sxm:8"), devices=devices).storage
     assert storage.value == min(0.15e9 * devices, 2e12)
     assert storage.origin.evidence is Evidence.ASSUMED
 
@@ -49,7 +49,7 @@ reliability:
 
 
 def test_a_cluster_file_says_them() -> None:
-    found = reliability_of(load_cluster(FILE), devices=32)
+    found = job_reliability(load_cluster(FILE), devices=32)
     assert (found.failures_per_hour.value, found.storage.value, found.restart_s.value) == (
         pytest.approx(3.2e-4),
         40e9,
@@ -58,7 +58,7 @@ def test_a_cluster_file_says_them() -> None:
     assert {
         one.origin.reference for one in (found.failures_per_hour, found.storage, found.restart_s)
     } == {"our own log"}
-    part = reliability_of(
+    part = job_reliability(
         load_cluster("nodes: [{accelerator: h100-sxm, count: 4}]\nreliability: {restart_s: 0}"),
         devices=32,
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import shardwright.hardware.tables
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.catalog.serving_kernel_tables import (
     SERVED,
     OctaveGrid,
@@ -109,7 +109,7 @@ def test_parts_of_one_die_share_tables_and_others_have_none() -> None:
 
 
 def test_curves_are_named_by_library() -> None:
-    node = node_of(accelerator("h200-sxm"))
+    node = default_node(accelerator("h200-sxm"))
     assert {(c.collective, c.num_devices) for c in engine_curves(node, library="vllm")} == {
         ("all_reduce", n) for n in (2, 4, 8)
     }
@@ -117,7 +117,7 @@ def test_curves_are_named_by_library() -> None:
         f"{mode}-{way}" for mode in ("low-latency", "normal") for way in ("dispatch", "combine")
     }
     assert engine_curves(node, library="nobody") == ()
-    assert engine_curves(node_of(accelerator("mi300x")), library="vllm") == ()
+    assert engine_curves(default_node(accelerator("mi300x")), library="vllm") == ()
     for curve in engine_curves(node, library="vllm"):
         assert (np.diff(curve.log_volume) > 0).all()
         assert (np.diff(curve.log_seconds) >= 0).all()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.program.layout.tensor_layout import Box, Indices, joined_intervals
 from shardwright.program.stages.gradient_sum_groups import Share, SumGroup, Work, sum_groups
 from tests.tiers import examples
@@ -212,7 +212,7 @@ def test_unequal_numbers_of_duplicates_sum_representatives_and_broadcast() -> No
     """Three duplicates of one half, one of the other: the member in the other's node sums, and
     tells its duplicates."""
     shares = (*(share(d, (1, 0), work((2, 0))) for d in (0, 1, 9)), share(8, (1, 0), work((2, 1))))
-    (group,) = sum_groups(shares, total=WHOLE, islands=regular((8,))[0])
+    (group,) = sum_groups(shares, total=WHOLE, islands=equal_units((8,))[0])
     assert (group.groups, group.copies) == (((8, 9),), ((9, 0, 1),))
 
 
@@ -220,7 +220,7 @@ def test_partners_are_sought_in_one_node() -> None:
     """Duplicates {0, 1, 8} of one half and {2, 9, 10} of the other in nodes of eight; without nodes
     the j-th ones meet."""
     shares = tuple(share(d, (1, 0), work((2, int(d in (2, 9, 10))))) for d in (0, 1, 8, 2, 9, 10))
-    assert summary(sum_groups(shares, total=WHOLE, islands=regular((8,))[0])) == [
+    assert summary(sum_groups(shares, total=WHOLE, islands=equal_units((8,))[0])) == [
         (ROWS, ((0, 2), (1, 10), (8, 9)))
     ]
     assert summary(sum_groups(shares, total=WHOLE)) == [(ROWS, ((0, 2), (1, 9), (8, 10)))]
@@ -296,7 +296,7 @@ def test_every_holder_ends_with_every_cell_counted_once(
     """Integers stand for terms: each device counts its cells, groups add, copies are told; or two
     contributions truly overlap."""
     shares, total, island = case
-    islands = regular((island,))[0] if island else None
+    islands = equal_units((island,))[0] if island else None
     number = sum(len(elements_of(box)) for _, box in total)
     counted: dict[tuple[int, tuple[int, ...]], set[object]] = {}
     for share in shares:

@@ -14,7 +14,7 @@ import pytest
 
 from shardwright.cost.network.gemm_overlap import _leaves_island
 from shardwright.cost.network.stage_transfers import crossing_of
-from shardwright.hardware.device_topology import Units, regular
+from shardwright.hardware.device_topology import Units, equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import StageCells
@@ -118,8 +118,8 @@ def test_devices_differ_in_how_their_groups_lie(seed: int) -> None:
         draw.choice((2, 4, 8)),
     )
     units = (
-        regular((node, 3 * node, 1000)),
-        (Units(first=(0, 6), size=(2, 3), number=(0, 3)), *regular((1000,))),
+        equal_units((node, 3 * node, 1000)),
+        (Units(first=(0, 6), size=(2, 3), number=(0, 3)), *equal_units((1000,))),
     )[seed % 3 == 0]
     trait, wanted = reach_trait(cells, base, units), brute_reach(cells, base, units)
     devices = trait.meet().devices.tolist()
@@ -132,7 +132,7 @@ def test_devices_differ_in_how_their_groups_lie(seed: int) -> None:
 def test_tensor_parallel_groups_that_leave_their_island(seed: int) -> None:
     draw = Random(seed)
     cells, base = cells_of(random_tree(draw, equal=seed % 4 > 0)), draw.choice((0, 1, 4))
-    islands = regular((draw.choice((2, 3, 4, 8, 16)),))[0]
+    islands = equal_units((draw.choice((2, 3, 4, 8, 16)),))[0]
     groups: dict[object, list[int]] = {}
     for device, cell in cells.cells[OperatorClass.MLP].items():
         groups.setdefault(tuple(way for way in cell.ways if way[0].value in "bsx"), []).append(
@@ -173,7 +173,7 @@ def test_messages_tell_apart_who_sends_and_who_gets(seed: int) -> None:
     class."""
     draw = Random(seed)
     written = sends(draw, single=seed % 2 == 0)
-    units = regular((draw.choice((2, 8)), 16, 1000))
+    units = equal_units((draw.choice((2, 8)), 16, 1000))
     array = np.array(written, dtype=np.int64)
     for way, trait in enumerate(message_traits(Same(array), 0, units)):
         over: dict[int, Counter[int]] = {}

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.layout.device_cells import cut_dims, interval, token_box
@@ -23,7 +23,9 @@ from tests.strategy.zoo_plans import ZooPlan, zoo, zoo_plan
 
 def held_of(case: ZooPlan) -> dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]:
     stages = plan_stages(case.plan, model=case.model, unfolded=True)
-    return plan_holdings(stages, model=case.model, length=case.seq_len, islands=regular((8,))[0])
+    return plan_holdings(
+        stages, model=case.model, length=case.seq_len, islands=equal_units((8,))[0]
+    )
 
 
 def groups(case: ZooPlan) -> set[tuple[int, ...]]:
@@ -94,7 +96,9 @@ def test_vocabulary_over_all_devices_is_summed_with_nobody() -> None:
 def test_deepseek_experts_have_four_holders() -> None:
     case = zoo_plan("19-deepseek-v3")
     stages = plan_stages(case.plan, model=case.model)
-    found = plan_holdings(stages, model=case.model, length=case.seq_len, islands=regular((8,))[0])
+    found = plan_holdings(
+        stages, model=case.model, length=case.seq_len, islands=equal_units((8,))[0]
+    )
     sizes = {
         len(h.group) for items in found.values() for h in items if h.klass is ParameterClass.EXPERTS
     }
@@ -115,7 +119,7 @@ def test_tied_tables_are_summed_across_stages_and_cut_inside_one() -> None:
         " b2\norder 1f1b(main)\n"
     )
     stages = plan_stages(parse_plan(text), model=model, unfolded=True)
-    found = plan_holdings(stages, model=model, length=64, islands=regular((8,))[0])
+    found = plan_holdings(stages, model=model, length=64, islands=equal_units((8,))[0])
     table = [h for items in found.values() for h in items if len(h.group) == 4]
     assert {(tuple(h.group), tuple(h.near)) for h in table} == {
         ((0, 1, 2, 3), (0, 1)),
@@ -156,7 +160,7 @@ def test_local_elements_add_up_to_copies(name: str) -> None:
                     copies[box] += 1
                 assert copies.min() >= 1, (operator.name, parameter.name)
                 counted += int(copies.sum()) * segment.count
-    found = plan_holdings(stages, model=model, length=64, islands=regular((8,))[0])
+    found = plan_holdings(stages, model=model, length=64, islands=equal_units((8,))[0])
     assert sum(h.elements * h.layers for items in found.values() for h in items) == counted
 
 

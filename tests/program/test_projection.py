@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import (
@@ -92,12 +92,12 @@ def stages_at(tree: str, base: int, *, unfolded: bool) -> tuple[tuple[StageParts
 
 
 def ground(units: tuple[int, ...] = (NODE, 2 * NODE, 24 * NODE)) -> StageDevices:
-    return StageDevices(lengths=lambda lane, segment: (LENGTH,), units=regular(units))
+    return StageDevices(lengths=lambda lane, segment: (LENGTH,), units=equal_units(units))
 
 
 def families_at(tree: str, base: int) -> tuple[tuple[int, ...], ...]:
     stages = stages_at(tree, base, unfolded=False)
-    summings = parameter_sums(stages, model=MODEL, length=LENGTH, islands=regular((NODE,))[0])
+    summings = parameter_sums(stages, model=MODEL, length=LENGTH, islands=equal_units((NODE,))[0])
     ((stage,),) = refine_families(stages, edges=(), summings=summings, ground=ground())
     return tuple(tuple(d - base for d in family) for family in stage.families)
 
@@ -107,7 +107,7 @@ def held_at(tree: str, base: int) -> Holdings:
         stages_at(tree, base, unfolded=True),
         model=MODEL,
         length=LENGTH,
-        islands=regular((NODE,))[0],
+        islands=equal_units((NODE,))[0],
     )
 
 
@@ -141,7 +141,7 @@ def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
     for (run, layer, *_), places in parameter_places(stages, model=MODEL).items():
         for found in sum_groups(
             tuple(s for p in places for s in shares_of(p, base=0, length=LENGTH)),
-            islands=regular((NODE,))[0],
+            islands=equal_units((NODE,))[0],
         ):
             of = {d: group for group in found.groups for d in group}
             of |= {
@@ -152,7 +152,7 @@ def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
             for device, group in of.items() if not layer else ():
                 wanted.setdefault((run, device), []).append((found.elements, group))
     segments = stages[0][0].segments
-    held = plan_holdings(stages, model=MODEL, length=LENGTH, islands=regular((NODE,))[0])
+    held = plan_holdings(stages, model=MODEL, length=LENGTH, islands=equal_units((NODE,))[0])
     told = {
         (segments[number].run, device): sorted((h.elements, tuple(h.group)) for h in items)
         for (_, _, number, device), items in held.items()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.program.stages.stage_messages import (
     Messages,
     StageEdge,
@@ -38,7 +38,7 @@ def messages(
         segments=edge_segments(edge, *stages, model=model),
         extents=edge_extents(edge, model=model),
         length=LENGTH,
-        islands=regular((8,))[0],
+        islands=equal_units((8,))[0],
         minimal=minimal,
     )
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.program.layout.tensor_layout import (
     Box,
     Holding,
@@ -156,7 +156,7 @@ def test_replicas_gather_in_parallel_groups_of_one_node_each() -> None:
     source = tuple(
         Holding(device=d, box=(share(ROWS, (1,) * 4, d // 2 % 4), ALL_COLS)) for d in range(16)
     )
-    found = transition(source, whole(range(16)), islands=regular((8,))[0])
+    found = transition(source, whole(range(16)), islands=equal_units((8,))[0])
     assert kinds(found) == [(AG, 4, 4)]
     assert all(len({device // 8 for device in group}) == 1 for group in found.steps[0].groups)
     assert sorted(device for group in found.steps[0].groups for device in group) == list(range(16))
@@ -292,7 +292,7 @@ def test_nearest_senders_then_balance() -> None:
     """Copies in two nodes of four: each consumer gets from its own node, every holder sends as
     much."""
     found = transition(
-        whole([0, 1, 4, 5]), by_rows([2, 3, 6, 7]), across=True, islands=regular((4,))[0]
+        whole([0, 1, 4, 5]), by_rows([2, 3, 6, 7]), across=True, islands=equal_units((4,))[0]
     )
     (step,) = found.steps
     assert all(a // 4 == b // 4 for a, b, _ in step.sends)
@@ -451,7 +451,7 @@ def case_of(seed: int) -> tuple[Layout, Layout, dict[str, object], Random]:
     keywords = {
         "across": across,
         "collectives": random.random() < 0.8,
-        "islands": random.choice((None, *regular((2, 4)))),
+        "islands": random.choice((None, *equal_units((2, 4)))),
     }
     return tuple(source), tuple(wanted), keywords, random
 

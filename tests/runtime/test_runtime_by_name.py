@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.runtime.runtime_by_name import described
+from shardwright.runtime.runtime_by_name import nearest_runtime_name
 from shardwright.runtime.runtime_registry import is_runtime, load_runtime, runtime_names
 
 
@@ -33,13 +33,13 @@ from shardwright.runtime.runtime_registry import is_runtime, load_runtime, runti
     ],
 )
 def test_the_base_that_is_nearest(said: str, meant: str) -> None:
-    assert described(said) == meant
+    assert nearest_runtime_name(said) == meant
 
 
 def test_every_base_is_found_by_its_own_name() -> None:
     """Or, of years, by the version that it was then."""
     found = {
-        described(load_runtime(name).framework + " " + load_runtime(name).version)
+        nearest_runtime_name(load_runtime(name).framework + " " + load_runtime(name).version)
         for name in runtime_names()
     }
     assert all(is_runtime(name) for name in found)

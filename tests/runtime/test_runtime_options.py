@@ -8,16 +8,16 @@ from dataclasses import fields
 import pytest
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.derive_runtime import IDENTITY, derive, named, stated
+from shardwright.runtime.derive_runtime import IDENTITY, derive, identity_fields, stated
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, TpOverlap
 from shardwright.runtime.runtime_options import (
     BY_NAME,
     OPTIONS,
-    chosen,
     default_options,
-    offered,
     offered_values,
+    option_offer,
     restrict_to_devices,
+    runtime_with_options,
 )
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names
 
@@ -39,8 +39,8 @@ def test_every_value_is_set_taken_back_and_written(name: str, option: str, value
     made = load_runtime(f"{name} {option}={value}")
     own = dict(base.own)[option]
     assert load_runtime(made.name) == made
-    assert chosen(made, [(option, value)]) is made
-    assert settings(chosen(made, [(option, own)])) == settings(base)
+    assert runtime_with_options(made, [(option, value)]) is made
+    assert settings(runtime_with_options(made, [(option, own)])) == settings(base)
     if value == own:
         assert made == base
         return
@@ -139,28 +139,32 @@ def test_what_cannot_be_set(text: str, message: str, hint: str) -> None:
 
 def test_a_later_option_takes_the_place_of_an_earlier_one() -> None:
     once = load_runtime("megatron-core tp_overlap=dgrad loss=te")
-    twice = chosen(once, [("tp_overlap", "none")])
+    twice = runtime_with_options(once, [("tp_overlap", "none")])
     assert twice.name == "megatron-core-0.12 loss=te tp_overlap=none"
     assert twice == load_runtime(twice.name)
-    assert settings(chosen(twice, once.own)) == settings(load_runtime("megatron-core"))
+    assert settings(runtime_with_options(twice, once.own)) == settings(
+        load_runtime("megatron-core")
+    )
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
     link = "https://example.org"
     offers = (
-        offered("loss", "plain", "", stated(link, loss_bytes=52)),
-        offered("loss", "te", "--te", stated(link, loss_bytes=10)),
-        offered("kernels", "fused", "", stated(link, loss_bytes=52)),
-        offered("kernels", "eager", "--eager", stated(link, loss_bytes=99)),
+        option_offer("loss", "plain", "", stated(link, loss_bytes=52)),
+        option_offer("loss", "te", "--te", stated(link, loss_bytes=10)),
+        option_offer("kernels", "fused", "", stated(link, loss_bytes=52)),
+        option_offer("kernels", "eager", "--eager", stated(link, loss_bytes=99)),
     )
-    base = derive(load_runtime("megatron-core"), named("own"), offers=offers)
+    base = derive(load_runtime("megatron-core"), identity_fields("own"), offers=offers)
     assert default_options(base) == (("kernels", "fused"), ("loss", "plain"))
     with pytest.raises(RuntimeModelError, match="contradicts another one of kernels, loss"):
-        chosen(base, [("loss", "te"), ("kernels", "eager")])
+        runtime_with_options(base, [("loss", "te"), ("kernels", "eager")])
     with pytest.raises(ValueError, match="kernels is none of its values"):
-        default_options(derive(base, named("odd"), stated(link, loss_bytes=1), offers=offers))
+        default_options(
+            derive(base, identity_fields("odd"), stated(link, loss_bytes=1), offers=offers)
+        )
     with pytest.raises(ValueError, match="has no value quick"):
-        offered("loss", "quick", "", stated(link, loss_bytes=1))
+        option_offer("loss", "quick", "", stated(link, loss_bytes=1))
 
 
 def test_an_option_that_runs_with_others_alone_says_which() -> None:
@@ -175,14 +179,16 @@ def test_an_option_that_runs_with_others_alone_says_which() -> None:
         load_runtime("megatron-bridge expert_overlap=on dispatcher=allgather")
     assert caught.value.hint == "dispatcher=alltoall, or without expert_overlap=on"
     with pytest.raises(RuntimeModelError, match="alone, not with"):
-        chosen(load_runtime("megatron-bridge expert_overlap=on"), [("dispatcher", "allgather")])
+        runtime_with_options(
+            load_runtime("megatron-bridge expert_overlap=on"), [("dispatcher", "allgather")]
+        )
 
 
 def test_hybrid_ep_is_asked_for_by_name() -> None:
     assert load_runtime("megatron-core-0.16 dispatcher=hybridep").hybrid_dispatch
     with pytest.raises(RuntimeModelError, match="cannot have dispatcher=hybridep"):
         load_runtime("megatron-core-0.12 dispatcher=hybridep")
-    later = chosen(
+    later = runtime_with_options(
         load_runtime("megatron-bridge dispatcher=hybridep"), [("dispatcher", "alltoall")]
     )
     assert later == load_runtime("megatron-bridge dispatcher=alltoall")
@@ -191,7 +197,7 @@ def test_hybrid_ep_is_asked_for_by_name() -> None:
 
 def test_parameters_on_the_host_run_with_zero_3_alone() -> None:
     assert load_runtime("deepspeed param_offload=on").zero_stages == (3,)
-    assert chosen(
+    assert runtime_with_options(
         load_runtime("deepspeed-2021 param_offload=on"), [("param_offload", "off")]
     ).zero_stages == (0, 3)
     with pytest.raises(
@@ -252,7 +258,7 @@ def test_no_runtime_has_what_its_devices_cannot(name: str, vendor: str) -> None:
     for option, value in unable:
         with pytest.raises(RuntimeModelError, match=f"x cannot run {option}={value}") as caught:
             restrict_to_devices(
-                base, kernels=KERNELS, called="x", vendors={vendor: "x"}, said={option: value}
+                base, kernels=KERNELS, called="x", vendors={vendor: "x"}, written={option: value}
             )
         left = offered_values(found).get(option, ())
         assert all(one in caught.value.hint for one in left)

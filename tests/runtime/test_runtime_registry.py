@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError
-from shardwright.runtime.derive_runtime import IDENTITY, derive, named, read, runtime, stated
+from shardwright.runtime.derive_runtime import (
+    IDENTITY,
+    derive,
+    identity_fields,
+    read,
+    runtime,
+    stated,
+)
 from shardwright.runtime.runtime import (
     AttentionKernel,
     Capture,
@@ -130,11 +137,13 @@ def test_generations_differ_where_history_says() -> None:
 
 def test_nothing_differs_without_a_fact() -> None:
     with pytest.raises(TypeError, match="bucket_bytes"):
-        derive(load_runtime(DEFAULT), named("derived"), bucket_bytes=1)  # type: ignore[call-arg]
+        derive(load_runtime(DEFAULT), identity_fields("derived"), bucket_bytes=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="bucket_bytes"):
-        named("derived", bucket_bytes=1)  # type: ignore[call-arg]
+        identity_fields("derived", bucket_bytes=1)  # type: ignore[call-arg]
     derived = derive(
-        load_runtime(DEFAULT), named("derived"), stated("https://example.org", bucket_bytes=1)
+        load_runtime(DEFAULT),
+        identity_fields("derived"),
+        stated("https://example.org", bucket_bytes=1),
     )
     assert derived.bucket_bytes == 1
     assert [f.link for f in derived.facts if f.field == "bucket_bytes"] == ["https://example.org"]
@@ -149,7 +158,7 @@ def test_nothing_differs_without_a_fact() -> None:
 def test_a_framework_of_its_own_states_every_field_once() -> None:
     base = load_runtime(DEFAULT)
     given = {fact.field: getattr(base, fact.field) for fact in base.facts}
-    identity = named("own", framework="Own", version="1", released="2026-01")
+    identity = identity_fields("own", framework="Own", version="1", released="2026-01")
     assert uncited(runtime(identity, stated("https://example.org", **given))) == set()
     for field in given:
         rest = {name: value for name, value in given.items() if name != field}
@@ -165,7 +174,7 @@ def test_fields_are_switched_by_name() -> None:
     link = "https://example.org"
     derived = derive(
         load_runtime(DEFAULT),
-        named("derived"),
+        identity_fields("derived"),
         read(link, on="zero1_broadcasts rebuilds_norms", off="saves_quantized capture"),
     )
     assert derived.zero1_broadcasts

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.model.trained_parameters import trained
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid import infeasible_hints
@@ -56,7 +56,7 @@ def refusal(case: Case) -> InfeasibleError:
             case.problem,
             case.space,
             case.facts,
-            capacity=effective_memory(case.problem.cluster),
+            capacity=smallest_memory_bytes(case.problem.cluster),
             top=1,
         )
     assert caught.value.exit_code == 6
@@ -140,7 +140,9 @@ def test_hinted_devices_fit_and_half_of_them_do_not(name: str) -> None:
         facts = facts_of(larger)
         space = standard_space(larger, facts)
         if fits:
-            answer = find(larger, space, facts, capacity=effective_memory(larger.cluster), top=1)
+            answer = find(
+                larger, space, facts, capacity=smallest_memory_bytes(larger.cluster), top=1
+            )
             assert answer.grid.devices == devices
         else:
             refusal(Case(problem=larger, facts=facts, space=space))
@@ -251,7 +253,11 @@ def test_hints_are_of_the_whole_world_software_first_and_each_is_verified_by_a_s
     for hint in changes:
         one = _asked_with(hint, case)
         found = find(
-            one.problem, one.space, one.facts, capacity=effective_memory(one.problem.cluster), top=1
+            one.problem,
+            one.space,
+            one.facts,
+            capacity=smallest_memory_bytes(one.problem.cluster),
+            top=1,
         )
         assert found.prediction.fits, hint
 
@@ -268,7 +274,7 @@ def test_a_search_whose_refusal_nobody_reads_tries_no_changes(
             case.problem,
             case.space,
             case.facts,
-            capacity=effective_memory(case.problem.cluster),
+            capacity=smallest_memory_bytes(case.problem.cluster),
             top=1,
             hints=False,
         )
@@ -285,7 +291,7 @@ def test_trials_are_told_as_progress() -> None:
             case.problem,
             case.space,
             case.facts,
-            capacity=effective_memory(case.problem.cluster),
+            capacity=smallest_memory_bytes(case.problem.cluster),
             top=1,
             progress=lambda text, done, total: said.append(text),
         )

@@ -11,7 +11,7 @@ from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.program.problem import under
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.grid.members.member_arrays import enumerate_members
 from shardwright.search.grid.members.searched_options import (
     LADDER,
@@ -91,7 +91,10 @@ OWN = dict.fromkeys(LADDER, "off")
         # No step has it: it is set on every one.
         (
             {"recompute_shared": ("on",)},
-            tuple(ordered((*step, ("recompute_shared", "on"))) for step in rungs(0, 1, 2, 3, 4)),
+            tuple(
+                in_vocabulary_order((*step, ("recompute_shared", "on")))
+                for step in rungs(0, 1, 2, 3, 4)
+            ),
         ),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of, with_defaults
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.program.problem import under
 from shardwright.search.grid import overlapped_schedules
 from shardwright.search.grid.bounds.bound_arrays import prepare
@@ -32,7 +32,7 @@ def looseness(make: Callable[[], Case]) -> tuple[float, float]:
 
 
 def _looseness(case: Case, sample: int) -> tuple[float, float]:
-    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    problem, capacity = case.problem, smallest_memory_bytes(case.problem.cluster)
     bounded = bound_space(problem, case.space, case.facts, capacity=capacity)
     feasible = np.flatnonzero(np.isfinite(bounded.seconds))
     loose_b0, loose_b1 = [], []
@@ -98,7 +98,7 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
     assert part is not None
     members = enumerate_members(problem, part, facts)
     prepared, counted = prepare(problem, members), overlapped_schedules.PairedSearch()
-    capacity, gaps = effective_memory(problem.cluster), list[float]()
+    capacity, gaps = smallest_memory_bytes(problem.cluster), list[float]()
     kernels = (
         overlapped_schedules._kernel_seconds_per_rank(problem, prepared)
         * members.outers.columns["microbatches"]
@@ -122,7 +122,11 @@ def test_few_members_are_simulated(make: object) -> None:
     assert callable(make)
     case: Case = make()
     answer = find(
-        case.problem, case.space, case.facts, capacity=effective_memory(case.problem.cluster), top=4
+        case.problem,
+        case.space,
+        case.facts,
+        capacity=smallest_memory_bytes(case.problem.cluster),
+        top=4,
     )
     assert answer.certificate.simulated <= 100
     assert answer.certificate.optimal

@@ -13,7 +13,12 @@ from shardwright.api.searches.mixed_search import plan_mixed, unsearched_of_mixe
 from shardwright.api.searches.unsearched_options import unsearched_of
 from shardwright.cost.tables import plan_blocks
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.runtime_options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_options import (
+    BY_NAME,
+    OF_EXPERTS,
+    in_vocabulary_order,
+    offered_values,
+)
 from shardwright.search.grid import unsearched_options
 from shardwright.search.grid.members.searched_options import LADDER
 from shardwright.search.grid.single_changes import simulated_change
@@ -84,7 +89,8 @@ def test_the_best_change_of_a_mixed_plan_is_the_best_of_all(cluster: str) -> Non
         for other in offered_values(problem.runtime)[name]:
             if other != value:
                 changed = replace(
-                    answer.plan, options=ordered({**dict(answer.plan.options), name: other}.items())
+                    answer.plan,
+                    options=in_vocabulary_order({**dict(answer.plan.options), name: other}.items()),
                 )
                 done = simulated_change(problem, changed)
                 steps |= {} if done is None else {(name, other): done.step_time_s}

@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.job.serving_job import ClosedLoop, ServingJob, Trace
 from shardwright.runtime.engines.engine import Batching
-from shardwright.runtime.engines.engine_options import with_options
+from shardwright.runtime.engines.engine_options import engine_with_options
 from shardwright.runtime.engines.engine_registry import load_engine
 from shardwright.serving.deployments.deployment_notation import parse_worker
 from shardwright.serving.deployments.scheduler_settings import scheduler_settings
@@ -109,7 +109,7 @@ def test_prompts_wait_to_fill_a_share_of_the_budget() -> None:
 
 def test_which_rule_a_worker_has() -> None:
     options = {"balance_iterations": "60", "wait_iterations": "40", "wait_share": "0.8"}
-    engine = with_options(load_engine("tensorrt-llm-1.2"), options.items())
+    engine = engine_with_options(load_engine("tensorrt-llm-1.2"), options.items())
     ranks = scheduler_settings(engine, parse_worker("dpa8 ep8"), blocks=100)
     assert (ranks.balance_iterations, ranks.wait_iterations, ranks.wait_tokens) == (60, 0, 0)
     alone = scheduler_settings(engine, parse_worker("tp8"), blocks=100)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.fitted_runs import FILE, FRAMEWORK, OPTIONS, PAIR, shipped_runs
 from shardwright.simulator.predict_plan import predict
@@ -57,7 +57,9 @@ def test_a_framework_that_no_run_confirms_has_a_wider_interval() -> None:
     )
     grid = parse_grid("dp8 mbs1 zero1 recompute=none")
     doubted = predict(problem, grid)
-    known = predict(replace(problem, runtime=chosen(load_runtime("megatron-core-0.12"), ())), grid)
+    known = predict(
+        replace(problem, runtime=runtime_with_options(load_runtime("megatron-core-0.12"), ())), grid
+    )
     assert FRAMEWORK in {doubt.name for doubt in doubted.doubts}
     assert FRAMEWORK not in {doubt.name for doubt in known.doubts}
     width = [p.interval_s[1] / p.step_time_s for p in (doubted, known)]

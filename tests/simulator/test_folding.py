@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.cluster import FabricTier
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.plan_program import class_numbers
 from shardwright.program.problem import Problem
@@ -208,7 +208,7 @@ def test_classes_are_an_equitable_partition() -> None:
             plan_stages(program.plan, model=problem.model, unfolded=True),
             model=problem.model,
             length=problem.job.sequence_length,
-            islands=regular((tiers[0].num_devices,))[0],
+            islands=equal_units((tiers[0].num_devices,))[0],
         )
         seen: dict[int, list[object]] = {device: [] for device in range(grid.devices)}
         for number, edge in enumerate(program.edges):

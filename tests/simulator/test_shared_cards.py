@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import at_work, zone_rates
+from shardwright.hardware.device_topology import with_working_devices, zone_rates
 from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.simulator.general import problem_for
@@ -83,21 +83,22 @@ def test_the_fullest_node_of_a_kind_says_how_many_share() -> None:
     """With 4 cards for 8 devices: 2 in one node, 5 in another; nodes with a card for each device
     stay as they are."""
     cluster = parse_cluster("aws-p4d.24xlarge:16+h100-sxm:8")
-    worked = at_work(cluster, (0, 1, 8, 9, 10, 11, 12, 16))
+    worked = with_working_devices(cluster, (0, 1, 8, 9, 10, 11, 12, 16))
     assert [group.kind.at_work for group in worked.groups] == [5, 0]
     shares = [
         group.kind.network_per_device.bandwidth / group.kind.nic.bandwidth
         for group in worked.groups
     ]
     assert shares == [pytest.approx(4 / 5), 1.0]
-    assert at_work(cluster, range(24)) is cluster
-    assert at_work(cluster, (0, 1)) is at_work(cluster, (8, 9))
+    assert with_working_devices(cluster, range(24)) is cluster
+    assert with_working_devices(cluster, (0, 1)) is with_working_devices(cluster, (8, 9))
 
 
 def test_devices_that_work_share_the_link_of_their_zone() -> None:
     cluster = parse_cluster("h100-sxm:8@a+a100-sxm-80gb:8@b,a~b=80gbps/1ms")
     full, few = (
-        zone_rates(at_work(cluster, devices))[0][0, 1] for devices in (range(16), (0, 1, 8, 9))
+        zone_rates(with_working_devices(cluster, devices))[0][0, 1]
+        for devices in (range(16), (0, 1, 8, 9))
     )
     assert few == pytest.approx(4 * full)
     assert few == pytest.approx(10e9 / 2)

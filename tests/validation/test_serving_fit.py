@@ -13,7 +13,7 @@ from shardwright.hardware.catalog.serving_constants import (
     DECLARED_SERVING,
     SERVING,
     ServingConstants,
-    serving_names,
+    serving_constant_names,
 )
 from shardwright.validation.reader import Fitted
 from shardwright.validation.serving.fit_constants import (
@@ -58,7 +58,11 @@ def test_what_made_the_rows_is_found_and_what_they_do_not_tell_stays() -> None:
         at = linear_fit(slopes_of(cases(), evaluate=predict, at=at), cases())
     assert at.products_hopper == pytest.approx(1.06, rel=0.02)
     assert at.host_iteration_s == pytest.approx(3e-3, rel=0.05)
-    for name in set(serving_names()) - {"products_hopper", "host_iteration_s", "request_s"}:
+    for name in set(serving_constant_names()) - {
+        "products_hopper",
+        "host_iteration_s",
+        "request_s",
+    }:
         assert getattr(at, name) == pytest.approx(getattr(PRIOR_SERVING, name), rel=1e-4), name
 
 
@@ -102,7 +106,7 @@ def test_slopes_are_kept_in_a_file(tmp_path: Path) -> None:
 
 
 def test_there_are_at_most_twenty_constants_and_each_is_declared() -> None:
-    assert tuple(one.name for one in DECLARED_SERVING) == serving_names()
+    assert tuple(one.name for one in DECLARED_SERVING) == serving_constant_names()
     assert len(DECLARED_SERVING) <= 20
     for one in DECLARED_SERVING:
         assert one.low <= getattr(SERVING, one.name) <= one.high
@@ -123,7 +127,7 @@ STORED = read_slopes(FOLDER / "slopes.json")
 def test_the_shipped_constants_are_the_fit_to_the_stored_slopes() -> None:
     known = [case for case in published_cases() if isinstance(case, ServingRun)]
     fitted = linear_fit(STORED, known)
-    for name in serving_names():
+    for name in serving_constant_names():
         assert getattr(SERVING, name) == pytest.approx(getattr(fitted, name), rel=0.01), name
 
 

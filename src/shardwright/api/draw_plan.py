@@ -10,7 +10,7 @@ from shardwright.api.check_legality import check_plan
 from shardwright.api.request_to_problem import problem_of
 from shardwright.errors import UsageError
 from shardwright.files.plan_source import is_grid_text, read_plan
-from shardwright.hardware.device_topology import groups_of, levels_of
+from shardwright.hardware.device_topology import network_levels, node_group_numbers
 from shardwright.program.problem import Problem
 from shardwright.report.pictures.plan_picture import Picture, picture_of
 from shardwright.report.pictures.step_picture import StepPicture, step_picture
@@ -78,7 +78,9 @@ def with_kinds(picture: Picture, problem: Problem) -> Picture:
         return picture
     names = kind_names(problem.cluster)
     kinds = (
-        dict.fromkeys(names[g] for g in np.unique(groups_of(problem.cluster, row.members)).tolist())
+        dict.fromkeys(
+            names[g] for g in np.unique(node_group_numbers(problem.cluster, row.members)).tolist()
+        )
         for row in picture.rows
     )
     return replace(
@@ -97,7 +99,7 @@ def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
         plan_traffic(problem, result),
         classes=[one.devices for one in result.program.classes],
         cluster=problem.cluster.expression,
-        tiers=levels_of(problem.cluster, 0),
+        tiers=network_levels(problem.cluster, 0),
         node_sizes=[
             group.kind.num_devices for group in problem.cluster.groups for _ in range(group.count)
         ],

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shardwright.calibrate.nccl_tests import by_group, parse_nccl_tests
+from shardwright.calibrate.nccl_tests import parse_nccl_tests, points_by_group
 from shardwright.errors import ClusterError, UsageError
 from shardwright.hardware.cluster_expression import parse_links
 from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.hardware.inventories.format_detection import FORMATS, Format, read_inventory_file
 from shardwright.hardware.inventories.node_facts import BusRate, Inventory
-from shardwright.hardware.inventories.read_inventory import ClusterRead, read_from
+from shardwright.hardware.inventories.read_inventory import ClusterRead, cluster_from_inventories
 from shardwright.hardware.profile.profile import bus_share
 from shardwright.report.pictures.cluster_picture import ClusterPicture, cluster_picture
 from shardwright.units import MIB, format_bytes
@@ -59,7 +59,7 @@ def read_cluster(
             )
         given[word] = name
     inventories = [read_inventory_file(path, formats=ALL_FORMATS) for path in files]
-    return read_from(
+    return cluster_from_inventories(
         inventories, given=given, count=nodes, links=tuple(parse_links(links)), all_nodes=all_nodes
     )
 
@@ -81,7 +81,7 @@ def _read_nccl_tests(text: str, *, name: str) -> Inventory:
     """The bus bandwidths of large messages."""
     rates: list[BusRate] = []
     largest = 0
-    for (collective, devices), points in by_group(parse_nccl_tests(text, name=name)).items():
+    for (collective, devices), points in points_by_group(parse_nccl_tests(text, name=name)).items():
         largest = max(largest, *(volume for volume, _ in points))
         reached = [
             bus_share(collective, num_devices=devices) * volume / seconds

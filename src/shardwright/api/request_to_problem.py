@@ -11,7 +11,11 @@ from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.list_prices import with_prices
-from shardwright.hardware.changed_cluster import effective_memory, limit_devices, reserve_memory
+from shardwright.hardware.changed_cluster import (
+    limit_devices,
+    reserve_memory,
+    smallest_memory_bytes,
+)
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
@@ -26,7 +30,7 @@ from shardwright.runtime.runtime_registry import (
     VENDORS,
     default_runtime,
     load_runtime,
-    written_options,
+    options_in_text,
 )
 from shardwright.search.grid.members.declared_space import (
     Space,
@@ -129,7 +133,7 @@ def _runtime_on(cluster: Cluster, text: str) -> Runtime:
         kernels=frozenset.intersection(*have),
         called=fewest.name,
         vendors=vendors,
-        said=written_options(text),
+        written=options_in_text(text),
     )
 
 
@@ -174,7 +178,7 @@ def _cluster(request: Request) -> Cluster:
         cluster = with_prices(cluster)
     if request.max_devices:
         cluster = limit_devices(cluster, num_devices=request.max_devices)
-    reserve = request.reserve_bytes + int(request.reserve_fraction * effective_memory(cluster))
+    reserve = request.reserve_bytes + int(request.reserve_fraction * smallest_memory_bytes(cluster))
     return reserve_memory(cluster, reserve_bytes=reserve) if reserve else cluster
 
 
@@ -316,7 +320,7 @@ def capacity_of(request: Request, problem: Problem) -> int:
         UsageError: no share of the memory is left.
     """
     require_headroom(request)
-    return int(effective_memory(problem.cluster) * (1 - request.headroom))
+    return int(smallest_memory_bytes(problem.cluster) * (1 - request.headroom))
 
 
 def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
@@ -332,7 +336,7 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
     return requested(
         on_all_devices(space) if request.use_all else space,
         problem,
-        said=written_options(request.runtime),
+        said=options_in_text(request.runtime),
         pins=dict(request.pins),
         excludes=dict(request.excludes),
     )

@@ -8,7 +8,7 @@ from typing import Final
 from shardwright.api.request_to_problem import load_cluster
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, ModelError, StrategyError, UsageError
-from shardwright.hardware.catalog.power_limits import power_of
+from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.serving_job import Arrivals, Lengths, Precision, Promise, ServingJob, Trace
 from shardwright.model.catalog.models_by_name import load_model
@@ -269,7 +269,7 @@ def _checked_memory(problem: ServingProblem, pool: Pool, longest: int) -> Worker
 
 def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) -> float | None:
     """Joules a token at the devices' power limits; None where the power is not known."""
-    power = power_of(cluster.node.accelerator)
+    power = power_limit(cluster.node.accelerator)
     return (
         power.watts * deployment.devices / tokens_per_second
         if power is not None and tokens_per_second > 0

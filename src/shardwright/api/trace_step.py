@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.api.stored_answers import Stored
 from shardwright.errors import DataError, UsageError
-from shardwright.hardware.device_topology import groups_of
+from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.trace_times import ComparedTraces, compared_traces
 from shardwright.search.orders.fill_in_plan_orders import resolved
@@ -38,7 +38,7 @@ def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
         return step
     names, groups = (
         kind_names(cluster),
-        groups_of(
+        node_group_numbers(
             cluster,
             np.array([device_trace.device for device_trace in step.devices], dtype=np.int64),
         ).tolist(),

@@ -1,4 +1,4 @@
 """Measurements of this machine, or imported ones, as a profile.
 
-Predictions that use a profile are in hardware.profile.
+hardware.profile applies profiles to predictions.
 """

@@ -1,11 +1,15 @@
-"""`calibrate`: a profile of this machine, of imported measurements, or of both."""
+"""The command `calibrate`: a profile of this machine, of imported measurements, or of both."""
 
 from __future__ import annotations
 
 from functools import reduce
 
 from shardwright.calibrate.calibrate_settings import Calibration, CheckRow
-from shardwright.calibrate.imported_profiles import joined, profile_of_nccl_tests, profile_of_trace
+from shardwright.calibrate.imported_profiles import (
+    merged_profiles,
+    profile_of_nccl_tests,
+    profile_of_trace,
+)
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import Profile
 from shardwright.progress import Progress
@@ -14,17 +18,17 @@ EXTRA_HINT = "pip install 'shardwright[run]'"
 
 
 def calibrate(request: Calibration, *, progress: Progress | None = None) -> Profile:
-    """A profile of this machine, of imported measurements, or of both.
+    """Measure this machine, import measurements, or both, as one profile.
 
     Raises:
-        UsageError: torch is missing, or the device is; an import without the name of its
-        accelerator. DataError: a file is not what it should be, or a rank of a collective died.
+        UsageError: torch or the device is missing; an import without the name of its accelerator.
+            DataError: a file is wrong, or a rank of a collective died.
     """
     profiles = []
     if request.measure:
-        profiles.append(_measured(request, progress))
+        profiles.append(_measure_profile(request, progress))
     if request.nccl_tests or request.kineto:
-        profiles += _imported(
+        profiles += _import_profiles(
             request, name=profiles[0].accelerator if profiles else request.accelerator
         )
     if not profiles:
@@ -32,18 +36,20 @@ def calibrate(request: Calibration, *, progress: Progress | None = None) -> Prof
             "nothing to measure and nothing to import",
             hint="--measure, --from-nccl-tests or --from-kineto",
         )
-    return reduce(joined, profiles)
+    return reduce(merged_profiles, profiles)
 
 
-def _measured(request: Calibration, progress: Progress | None) -> Profile:
+def _measure_profile(request: Calibration, progress: Progress | None) -> Profile:
+    """Measure this machine; UsageError where torch is missing."""
     try:
         from shardwright.calibrate.measure_machine import measure_machine
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise _missing_module_error(error) from error
     return measure_machine(request, progress=progress)
 
 
-def _imported(request: Calibration, *, name: str) -> list[Profile]:
+def _import_profiles(request: Calibration, *, name: str) -> list[Profile]:
+    """Profiles from the files of nccl-tests and Kineto that the settings name."""
     if not name:
         raise UsageError("an import needs the name of its accelerator", hint="--name h100-sxm")
     profiles = []
@@ -59,8 +65,9 @@ def _imported(request: Calibration, *, name: str) -> list[Profile]:
 def check_calibration(
     profile: Profile, request: Calibration, *, progress: Progress | None = None
 ) -> tuple[CheckRow, ...]:
-    """Training steps of a dense and a mixture-of-experts decoder on one device of this machine,
-    predicted with `profile` and measured.
+    """Predict and measure training steps of two small decoders on one device of this machine.
+
+    One is dense, one a mixture of experts; the predictions use `profile`.
 
     Raises:
         UsageError: torch is missing.
@@ -68,7 +75,7 @@ def check_calibration(
     try:
         from shardwright.calibrate.check_steps import check_machine
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        raise _missing_module_error(error) from error
     return check_machine(
         profile,
         device=request.device,
@@ -78,5 +85,6 @@ def check_calibration(
     )
 
 
-def _missing(error: ModuleNotFoundError) -> UsageError:
+def _missing_module_error(error: ModuleNotFoundError) -> UsageError:
+    """Make the error for a missing optional module, with the install command."""
     return UsageError(f"measuring needs {error.name}, which is not installed", hint=EXTRA_HINT)

@@ -1,4 +1,4 @@
-"""Settings of `calibrate`, and rows of its check. This module does not import torch."""
+"""Settings of `calibrate`, and rows of its check, without an import of torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class CheckRow(NamedTuple):
-    """A training step predicted (with its interval) and measured, in seconds; peak bytes, 0 = not
-    measured.
+    """A training step's predicted seconds (with interval), measured seconds, and peak bytes.
+
+    Measured bytes of 0 = not measured.
     """
 
     name: str
@@ -30,18 +31,18 @@ class Calibration:
     Args:
         date: ISO day, kept in the profile.
         device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
-        accelerator: name of the profile's accelerator; empty = the catalog's name of the device at
-            hand, or the driver's.
+        accelerator: name of the profile's accelerator; empty = the catalog's name of the measured
+            device, or the driver's.
         ranks: devices of the largest collective; 0 = all GPUs, or two ranks that share a
             processor's cores. 1 = no collectives.
         dtypes: of GEMMs; empty = those that the device has units for.
-        collectives_only: nothing else.
+        collectives_only: measure collectives only.
         nccl_tests, kineto: files to import; their collectives win over measured ones.
         measure: measure this machine too.
         repetitions, warm_up: see `Timer`.
-        sustained_s: of each long run of GEMMs; 0.0 = none.
-        timeout_s: of each collective.
-        tiny: the smallest shapes only, for trying it out.
+        sustained_s: seconds of each long run of GEMMs; 0.0 = none.
+        timeout_s: seconds allowed for each collective.
+        tiny: the smallest shapes only, for a trial.
     """
 
     date: str

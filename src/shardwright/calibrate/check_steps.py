@@ -1,4 +1,4 @@
-"""Training steps of small models on one device: predicted with a fresh profile, and measured."""
+"""Check of a profile: training steps of small models, predicted and measured on one device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shardwright.strategy.grid.grid import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCase:
-    """A training step to check: a Hugging Face configuration, sequences, and tokens of each."""
+    """A training step to check: a Hugging Face configuration, batch size and sequence length."""
 
     name: str
     config: Mapping[str, Any]
@@ -36,9 +36,10 @@ class StepCase:
     length: int
 
 
-def _llama(
+def _llama_config(
     *, hidden: int, inner: int, heads: int, groups: int, layers: int, vocab: int, experts: int = 0
 ) -> dict[str, Any]:
+    """Hugging Face configuration of a small Llama, or of a Mixtral where `experts` is not 0."""
     config: dict[str, Any] = {
         "architectures": ["MixtralForCausalLM" if experts else "LlamaForCausalLM"],
         "model_type": "mixtral" if experts else "llama",
@@ -54,20 +55,22 @@ def _llama(
 
 
 _DENSE: Final = {
-    "cpu": _llama(hidden=512, inner=1536, heads=8, groups=4, layers=4, vocab=2048),
-    "cuda": _llama(hidden=4096, inner=14336, heads=32, groups=8, layers=4, vocab=32000),
-    "tiny": _llama(hidden=64, inner=128, heads=4, groups=2, layers=1, vocab=128),
+    "cpu": _llama_config(hidden=512, inner=1536, heads=8, groups=4, layers=4, vocab=2048),
+    "cuda": _llama_config(hidden=4096, inner=14336, heads=32, groups=8, layers=4, vocab=32000),
+    "tiny": _llama_config(hidden=64, inner=128, heads=4, groups=2, layers=1, vocab=128),
 }
 _MOE: Final = {
-    "cpu": _llama(hidden=512, inner=768, heads=8, groups=4, layers=4, vocab=2048, experts=4),
-    "cuda": _llama(hidden=2048, inner=4096, heads=16, groups=8, layers=4, vocab=32000, experts=8),
-    "tiny": _llama(hidden=64, inner=64, heads=4, groups=2, layers=1, vocab=128, experts=4),
+    "cpu": _llama_config(hidden=512, inner=768, heads=8, groups=4, layers=4, vocab=2048, experts=4),
+    "cuda": _llama_config(
+        hidden=2048, inner=4096, heads=16, groups=8, layers=4, vocab=32000, experts=8
+    ),
+    "tiny": _llama_config(hidden=64, inner=64, heads=4, groups=2, layers=1, vocab=128, experts=4),
 }
 _TOKENS: Final = {"cpu": (2, 512), "cuda": (2, 4096), "tiny": (2, 32)}
 
 
 def step_cases(device: str, *, tiny: bool = False) -> tuple[StepCase, ...]:
-    """A dense and a mixture-of-experts decoder that one device holds."""
+    """Training steps of a dense and a mixture-of-experts decoder that fit one device."""
     size = "tiny" if tiny else device
     batch, length = _TOKENS[size]
     models = (("dense", _DENSE[size]), ("mixture of experts", _MOE[size]))
@@ -85,8 +88,9 @@ def check_machine(
     tiny: bool = False,
     progress: Progress | None = None,
 ) -> tuple[CheckRow, ...]:
-    """Predicted and measured training steps on the machine of `profile`, with the number of threads
-    with which the profile was measured.
+    """Predict and measure training steps on the machine of `profile`.
+
+    The number of threads is that of the profile's measurement.
 
     Args:
         device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
@@ -111,13 +115,14 @@ def check_machine(
                 repetitions=repetitions,
                 warm_up=warm_up,
             )
-            checks.append(_compared(case.name, predict_step(case, profile), measured))
+            checks.append(_check_row(case.name, predict_step(case, profile), measured))
     finally:
         torch.set_num_threads(before)
     return tuple(checks)
 
 
-def _compared(name: str, prediction: Prediction, measured: MeasuredStep) -> CheckRow:
+def _check_row(name: str, prediction: Prediction, measured: MeasuredStep) -> CheckRow:
+    """Row of the check from a prediction and a measurement."""
     low, high = prediction.interval_s
     return CheckRow(
         name,
@@ -143,29 +148,25 @@ def peak_bytes(prediction: Prediction) -> int:
 
 
 def check_dtype(profile: Profile) -> Dtype:
-    """The 16-bit dtype that the profile has GEMMs in, else fp32."""
+    """Number format of the check: the 16-bit one that the profile has GEMMs in, else fp32."""
     measured = {gemm.dtype for gemm in profile.gemm}
     return next((d for d in (Dtype.BF16, Dtype.FP16) if d in measured), Dtype.FP32)
 
 
 def predict_step(case: StepCase, profile: Profile) -> Prediction:
-    """The prediction for plain torch: eager kernels, no sharding, gradients in the parameters'
-    dtype.
-    """
+    """Predict a step in plain torch: eager kernels, no sharding, gradients in parameter dtype."""
     dtype = check_dtype(profile)
     accelerator = find_accelerator(profile.accelerator)
     name = accelerator.name if accelerator else profile.accelerator
     cluster = profiled_cluster(f"{name}:1", profile)
     model = model_from_config(case.config, name=case.name, source="written here")
     job = job_from_flags(seq_len=case.length, global_batch=case.batch, precision=dtype.value)
-    problem = Problem(model=model, cluster=cluster, job=job, runtime=_eager(dtype))
+    problem = Problem(model=model, cluster=cluster, job=job, runtime=_eager_runtime(dtype))
     return predict(problem, Grid(microbatch=case.batch))
 
 
-def _eager(dtype: Dtype) -> Runtime:
-    """torchtitan's eager kernels without its sharding: parameters and gradients in one dtype, no
-    copy of either.
-    """
+def _eager_runtime(dtype: Dtype) -> Runtime:
+    """Runtime of torchtitan's eager kernels without sharding and copies, all in one dtype."""
     return replace(
         load_runtime("torchtitan-0.2 kernels=eager"),
         name=f"torch-eager-{dtype.value}",

@@ -1,4 +1,4 @@
-"""One spawned rank: joins the process group, times every collective, and sends the seconds back."""
+"""Process of one spawned rank that times every collective and sends the seconds back."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ import torch.distributed as dist
 
 ELEMENT_BYTES: Final = 4
 _LONG_S: Final = {"cpu": 2e-2, "cuda": 2e-3}
-"""Seconds that one timing lasts, by type of device. The scheduler of a processor wakes ranks at
-different times, so short timings vary."""
+"""Seconds of one timing, by type of device. The scheduler of a processor wakes ranks at different
+times, so short timings vary.
+"""
 # torch 2.13 renamed both; older releases have the old names only.
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _MAX_INNER: Final = 50
 _UNSUPPORTED: Final = re.compile(r"\b(Backend|ProcessGroup) ?\w+ does not support\b")
 """Message of torch.distributed where a backend lacks a collective: "Backend gloo does not support
-alltoall_base"."""
+alltoall_base".
+"""
 
 
 def run_rank(
@@ -37,10 +39,10 @@ def run_rank(
     threads: int,
     messages: Any,
 ) -> None:
-    """Time `kinds` at `sizes` (bytes of the full buffer) on rank `rank` of `num_devices`, over gloo
-    or NCCL.
+    """Time collectives of several sizes on one rank over gloo or NCCL, and send the results.
 
     Args:
+        kinds, sizes: collectives, and bytes of the full buffer.
         meeting: path of a file that does not exist yet; the ranks meet there.
         timeout_s: of each collective.
         messages: a queue for (rank, ``point`` | ``unsupported`` | ``done`` | ``error``, content).
@@ -58,20 +60,26 @@ def run_rank(
         )
         for kind in kinds:
             message = unsupported_message(
-                _collective(kind, min(sizes), num_devices=num_devices, rank=rank, device=device)
+                _make_collective(
+                    kind, min(sizes), num_devices=num_devices, rank=rank, device=device
+                )
             )
             if message:
                 messages.put((rank, "unsupported", (kind, message)))
                 continue
             for size in sizes:
-                collective = _collective(
+                collective = _make_collective(
                     kind, size, num_devices=num_devices, rank=rank, device=device
                 )
                 messages.put(
                     (
                         rank,
                         "point",
-                        (kind, size, _time(collective, device=device, repetitions=repetitions)),
+                        (
+                            kind,
+                            size,
+                            _median_seconds(collective, device=device, repetitions=repetitions),
+                        ),
                     )
                 )
         messages.put((rank, "done", None))
@@ -83,7 +91,7 @@ def run_rank(
 
 
 def unsupported_message(collective: Callable[[], Any]) -> str:
-    """Message of a backend that lacks a collective; empty where the collective ran once.
+    """Run a collective once; the backend's message if it lacks the collective, else empty.
 
     Any other error is raised, since it is an error of this machine: "operation not supported" of a
     device is one.
@@ -98,13 +106,14 @@ def unsupported_message(collective: Callable[[], Any]) -> str:
 
 
 def _first_line(error: Exception) -> str:
+    """First line of an error's message, in at most 300 characters."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _collective(
+def _make_collective(
     kind: str, size: int, *, num_devices: int, rank: int, device: str
 ) -> Callable[[], Any]:
-    """A function that runs the collective `kind` on a full buffer of about `size` bytes."""
+    """Make a function that runs the collective `kind` on a full buffer of about `size` bytes."""
     part = max(size // ELEMENT_BYTES // num_devices, 1)
     full = torch.ones(part * num_devices, device=device)
     shard = torch.ones(part, device=device)
@@ -133,8 +142,8 @@ def _collective(
     return send
 
 
-def _time(collective: Callable[[], Any], *, device: str, repetitions: int) -> float:
-    """Median seconds of a call between barriers; short ones are run in a row."""
+def _median_seconds(collective: Callable[[], Any], *, device: str, repetitions: int) -> float:
+    """Median seconds of a collective between barriers; short ones are repeated."""
 
     def span(times: int) -> float:
         dist.barrier()
@@ -154,5 +163,6 @@ def _time(collective: Callable[[], Any], *, device: str, repetitions: int) -> fl
 
 
 def _settle(device: str) -> None:
+    """Wait until the device is idle."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -41,19 +41,15 @@ def fit_error(fitted: FloatArray, measured: FloatArray) -> FitError:
 
 
 def gemm_bytes(point: GemmPoint, dtype: Dtype) -> float:
-    """Bytes of one pass over both inputs in the dtype and the output in it, or in 16 bits where the
-    dtype has fewer.
-    """
+    """Bytes of one pass over a GEMM's inputs and output; the output has at least 16 bits."""
     width = dtype.bits / 8
     return width * (point.m * point.k + point.k * point.n) + max(width, 2.0) * point.m * point.n
 
 
 def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.0) -> GemmProfile:
-    """Rate R, bandwidth W, exponent q and overhead t0 of GEMMs, fitted to measured seconds.
+    """Fit a four-number roofline to measured GEMM seconds, by least squares of their log ratio.
 
         t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0
-
-    They minimise the squared log of fitted over measured seconds.
 
     Args:
         points: at least 4, all in `dtype`.
@@ -108,8 +104,9 @@ def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, FitError]:
-    """alpha and beta >= 0 of t = alpha + beta x size that minimise the squared relative errors, and
-    the errors.
+    """Fit t = alpha + beta x size with both >= 0; returns (alpha, beta, errors).
+
+    The fit minimises the squared relative errors.
 
     Raises:
         DataError: fewer than two sizes, or times that do not grow with them.
@@ -128,7 +125,7 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, f
 
 
 def fit_elements(points: Sequence[tuple[int, float]]) -> ElementProfile:
-    """t = launch + traffic / bandwidth over (bytes, seconds) points."""
+    """Fit launch time and bandwidth of element-wise kernels to (bytes, seconds) points."""
     launch, beta, error = fit_line([p[0] for p in points], [p[1] for p in points])
     return ElementProfile(
         bytes_per_second=1.0 / beta, launch_s=launch, error=error, points=tuple(points)
@@ -138,8 +135,9 @@ def fit_elements(points: Sequence[tuple[int, float]]) -> ElementProfile:
 def fit_collective(
     kind: str, points: Sequence[tuple[int, float]], *, num_devices: int, reference: str
 ) -> CollectiveFit:
-    """t = latency + bus bytes / bandwidth over (bytes of the full buffer, seconds) points; several
-    of one size count by their median.
+    """Fit latency and bus bandwidth of a collective to (bytes of the full buffer, seconds) points.
+
+    Several points of one size count by their median.
 
     Raises:
         DataError: see `fit_line`.
@@ -165,7 +163,7 @@ def fit_collective(
 def fit_attention(
     generation: str, points: Sequence[AttentionPoint], *, dtype: Dtype
 ) -> AttentionProfile:
-    """Median FLOP/s of the forward at each length, and the median of backward over forward seconds.
+    """Median forward FLOP/s at each length, and median ratio of backward to forward seconds.
 
     Raises:
         DataError: no points.
@@ -201,6 +199,7 @@ def fit_attention(
 
 
 def _positive(seconds: Sequence[float]) -> FloatArray:
+    """Array of seconds; DataError if one is not a positive number."""
     measured = np.asarray(seconds, dtype=np.float64)
     if not (np.isfinite(measured) & (measured > 0.0)).all():
         raise DataError(

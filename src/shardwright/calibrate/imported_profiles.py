@@ -1,4 +1,4 @@
-"""Profiles from files of measurements: output of nccl-tests, and Kineto traces."""
+"""Profiles from imported files: output of nccl-tests, and Kineto traces."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwright.calibrate.fit_profile import fit_collective
-from shardwright.calibrate.kineto_trace import read_kineto, shortest
-from shardwright.calibrate.nccl_tests import by_group, read_nccl_tests
+from shardwright.calibrate.kineto_trace import read_kineto, shortest_calls
+from shardwright.calibrate.nccl_tests import points_by_group, read_nccl_tests
 from shardwright.errors import DataError
 from shardwright.hardware.profile.profile import CollectiveFit, Method, Profile
 
@@ -16,8 +16,9 @@ Points = Mapping[tuple[str, int], tuple[tuple[int, float], ...]]
 
 
 def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str) -> Profile:
-    """A profile with collectives fitted to outputs of nccl-tests; files of one collective are
-    joined.
+    """Profile with collectives fitted to outputs of nccl-tests.
+
+    Files of one collective are joined.
 
     Raises:
         DataError: a file is no such output, or none has two sizes that fit a line.
@@ -26,7 +27,7 @@ def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str)
     points = [point for path in files for point in read_nccl_tests(path)]
     names = ", ".join(path.name for path in files)
     fits, notes = fit_groups(
-        by_group(points), reference=f"alpha-beta fit of nccl-tests output {names}"
+        points_by_group(points), reference=f"alpha-beta fit of nccl-tests output {names}"
     )
     if not fits:
         raise DataError(
@@ -40,14 +41,14 @@ def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str)
 
 
 def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
-    """A profile with a Kineto trace's time by kernel class, and with its collectives of two sizes
-    or more.
+    """Profile with the kernel times and fitted collectives of a Kineto trace.
 
-    Fits use the shortest call of each size, because the others also wait for late ranks.
+    Collectives need two sizes or more. Fits use the shortest call of each size, because the others
+    also wait for late ranks.
     """
     trace = read_kineto(path)
     fits, notes = fit_groups(
-        shortest(trace.collectives),
+        shortest_calls(trace.collectives),
         reference=f"alpha-beta fit of the shortest calls in Kineto trace {path.name}",
     )
     unsized = (
@@ -69,7 +70,7 @@ def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
 def fit_groups(
     groups: Points, *, reference: str
 ) -> tuple[tuple[CollectiveFit, ...], tuple[str, ...]]:
-    """(fits of the groups of points, notes on the groups that could not be fitted)."""
+    """Fit each (collective, devices) group of points; returns (fits, notes on failed groups)."""
     fits, notes = [], []
     for (kind, devices), points in groups.items():
         try:
@@ -79,9 +80,10 @@ def fit_groups(
     return tuple(fits), tuple(notes)
 
 
-def joined(profile: Profile, imported: Profile) -> Profile:
-    """The profile with the collectives of `imported`, which win, its other values where `profile`
-    has none, and the notes of both.
+def merged_profiles(profile: Profile, imported: Profile) -> Profile:
+    """Merge two profiles: collectives of `imported` win, its other values fill gaps.
+
+    Notes are those of both.
     """
     replaced = {(c.collective, c.num_devices) for c in imported.collectives}
     kept = tuple(c for c in profile.collectives if (c.collective, c.num_devices) not in replaced)

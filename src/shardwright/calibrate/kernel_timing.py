@@ -1,6 +1,4 @@
-"""Seconds of a kernel: device events on CUDA, the processor's clock elsewhere; warm-up,
-repetitions, median.
-"""
+"""Timing of a kernel: CUDA events or the processor's clock; warm-up, repetitions, median."""
 
 from __future__ import annotations
 
@@ -20,15 +18,16 @@ TORCH_DTYPES: Final = {
     Dtype.BF16: torch.bfloat16,
     Dtype.FP16: torch.float16,
 }
-"""What can be measured. fp8 and fp4 GEMMs need scales and layouts of their own and are not
-measured."""
+"""Number formats that are measured. fp8 and fp4 GEMMs need scales and layouts of their own and are
+not measured.
+"""
 
 _MAX_INNER: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timer:
-    """Settings for timing kernels on one device.
+    """Timer of kernels on one device: repetitions, warm-up, and shortest timing.
 
     Args:
         device: ``cpu`` or ``cuda``.
@@ -44,7 +43,7 @@ class Timer:
     shortest_s: float = 1e-3
 
     def seconds(self, kernel: Callable[[], Any]) -> float:
-        """Median seconds of one call."""
+        """Median seconds of one call of a kernel, after warm-up."""
         for _ in range(max(self.warm_up, 1)):
             kernel()
         once = self.span(kernel, 1)
@@ -52,7 +51,7 @@ class Timer:
         return median(self.span(kernel, inner) / inner for _ in range(self.repetitions))
 
     def span(self, kernel: Callable[[], Any], times: int) -> float:
-        """Seconds of `times` calls in a row."""
+        """Total seconds of `times` calls of a kernel in a row."""
         if self.device != "cuda":
             start = time.perf_counter()
             for _ in range(times):
@@ -68,8 +67,9 @@ class Timer:
         return float(begin.elapsed_time(end)) * 1e-3
 
     def sustained(self, kernel: Callable[[], Any], *, seconds: float) -> float:
-        """Seconds a call in the second half of a run that lasts `seconds`: clocks have settled
-        under the power limit by then.
+        """Seconds of one call in the second half of a run that lasts `seconds`.
+
+        Clocks have settled under the power limit by then.
         """
         once = max(self.seconds(kernel), 1e-7)
         chunk = max(int(seconds / 20 / once), 1)
@@ -81,7 +81,7 @@ class Timer:
 
 
 def native_dtypes(device: str) -> tuple[Dtype, ...]:
-    """The dtypes that `device` multiplies in units of its own, by what torch says."""
+    """Number formats that `device` multiplies in units of its own, according to torch."""
     if device == "cuda":
         major = torch.cuda.get_device_capability()[0]
         return (Dtype.BF16, Dtype.FP16, Dtype.TF32) if major >= 8 else (Dtype.FP16, Dtype.FP32)

@@ -1,5 +1,4 @@
-"""Reads a Kineto (torch profiler) trace in Chrome's JSON form: kernel seconds by class, and every
-collective with its message size.
+"""Reader of Kineto (torch profiler) traces: kernel seconds by class, and sized collectives.
 
 Events are told apart by their category (``kernel``, ``gpu_memcpy``, ``gpu_memset``) and kernels by
 name. A collective's kind, elements, dtype and group come from the kernel's own arguments, or from
@@ -70,12 +69,12 @@ _NOISE: Final = re.compile(r"_|base|coalesced|intotensor|tensor|single|outofplac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCollective:
-    """A collective kernel of a trace.
+    """A collective kernel of a trace: bytes of the full buffer, ranks and seconds.
 
     Args:
         volume: bytes of the full buffer.
         num_devices: number of ranks.
-        seconds: with the time that it waited for other ranks.
+        seconds: including the time that it waited for other ranks.
     """
 
     collective: str
@@ -85,15 +84,15 @@ class TracedCollective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """Kernels and collectives of a trace.
+class KinetoTrace:
+    """Kernel seconds and collectives of a Kineto trace.
 
     Args:
         kernels: seconds and calls by class, longest first.
         collectives: those whose size is known.
-        unsized: collective kernels of which kind, size or group is not known.
-        device_name: of the first device; empty = not said.
-        memory_bytes: of it; 0 = not said.
+        unsized: number of collective kernels whose kind, size or group is not known.
+        device_name: of the first device; empty = not known.
+        memory_bytes: of the first device; 0 = not known.
     """
 
     kernels: tuple[KernelShare, ...]
@@ -103,11 +102,11 @@ class Trace:
     memory_bytes: int
 
 
-def read_kineto(path: Path) -> Trace:
-    """The trace at `path`: JSON, or JSON packed by gzip.
+def read_kineto(path: Path) -> KinetoTrace:
+    """Read a Kineto trace from a JSON file, plain or gzipped.
 
     Raises:
-        DataError: it cannot be read, is too large, or is no trace.
+        DataError: the file cannot be read, is too large, or is no trace.
     """
     try:
         with path.open("rb") as file:
@@ -125,12 +124,13 @@ def read_kineto(path: Path) -> Trace:
     return parse_kineto(content.decode("utf-8", errors="replace"), name=str(path))
 
 
-def parse_kineto(text: str, *, name: str = "trace") -> Trace:
-    """The trace with this text: an object with ``traceEvents``, or their list alone. Events that
-    are not understood are left out.
+def parse_kineto(text: str, *, name: str = "trace") -> KinetoTrace:
+    """Parse the JSON text of a Kineto trace; unknown events are left out.
+
+    The text is an object with ``traceEvents``, or their list alone.
 
     Raises:
-        DataError: it is no such JSON, or holds no kernel.
+        DataError: the text is no such JSON, or holds no kernel.
     """
     try:
         document = json.loads(text)
@@ -146,22 +146,22 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
         )
     events = [event for event in events if isinstance(event, dict)]
     issued = {
-        _external(event): _arguments(event)
+        _external_id(event): _event_arguments(event)
         for event in events
-        if "Collective name" in _arguments(event) and _external(event)
+        if "Collective name" in _event_arguments(event) and _external_id(event)
     }
     times: dict[str, tuple[float, int]] = {}
     collectives: list[TracedCollective] = []
     unsized = 0
     for event in events:
-        kind, seconds = kernel_class(event), _seconds(event)
+        kind, seconds = kernel_class(event), _event_seconds(event)
         if not kind or seconds is None:
             continue
         total, calls = times.get(kind, (0.0, 0))
         times[kind] = (total + seconds, calls + 1)
         if kind == "nccl":
-            collective = _collective(_arguments(event), seconds) or _collective(
-                issued.get(_external(event), {}), seconds
+            collective = _collective(_event_arguments(event), seconds) or _collective(
+                issued.get(_external_id(event), {}), seconds
             )
             collectives += [collective] if collective else []
             unsized += collective is None
@@ -169,8 +169,8 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
         raise DataError(
             f"{name} holds no kernel of a device", hint="trace with ProfilerActivity.CUDA"
         )
-    device_name, memory = _device(document)
-    return Trace(
+    device_name, memory = _device_properties(document)
+    return KinetoTrace(
         kernels=tuple(
             KernelShare(kind=kind, seconds=seconds, calls=calls)
             for kind, (seconds, calls) in sorted(
@@ -185,8 +185,9 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
 
 
 def kernel_class(event: Mapping[str, Any]) -> str:
-    """``gemm``, ``attention``, ``nccl``, ``elementwise``, ``memcpy`` or ``other`` of a device's
-    event; empty for any other event.
+    """Class of a device event: gemm, attention, nccl, elementwise, memcpy or other.
+
+    Empty for any other event.
     """
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     if event.get("ph") != "X":
@@ -198,7 +199,7 @@ def kernel_class(event: Mapping[str, Any]) -> str:
     return next((kind for kind, pattern in _CLASSES if pattern.search(name)), "other")
 
 
-def shortest(
+def shortest_calls(
     collectives: Iterable[TracedCollective],
 ) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
     """(collective, ranks) -> (bytes, shortest seconds) of each size, sizes rising."""
@@ -209,18 +210,23 @@ def shortest(
     return {key: tuple(sorted(sizes.items())) for key, sizes in sorted(groups.items())}
 
 
-def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def _event_arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments of an event; empty where it has none."""
     arguments = event.get("args")
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _external(event: Mapping[str, Any]) -> str:
-    arguments = _arguments(event)
+def _external_id(event: Mapping[str, Any]) -> str:
+    """External id of an event, which links a kernel to its CPU call."""
+    arguments = _event_arguments(event)
     return str(arguments.get("External id", arguments.get("external id", "")))
 
 
-def _seconds(event: Mapping[str, Any]) -> float | None:
-    """`dur` is in microseconds whatever displayTimeUnit says."""
+def _event_seconds(event: Mapping[str, Any]) -> float | None:
+    """Duration of an event in seconds; None where it is missing or impossible.
+
+    ``dur`` is in microseconds whatever displayTimeUnit says.
+    """
     value = event.get("dur")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -228,7 +234,8 @@ def _seconds(event: Mapping[str, Any]) -> float | None:
     return seconds if 0 < seconds < _LONGEST_S else None
 
 
-def _count(arguments: Mapping[str, Any], name: str) -> int:
+def _positive_count(arguments: Mapping[str, Any], name: str) -> int:
+    """Positive whole number of an argument; 0 where it is none."""
     value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**53:
         return 0
@@ -236,14 +243,17 @@ def _count(arguments: Mapping[str, Any], name: str) -> int:
 
 
 def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollective | None:
-    """A call from its arguments; None where kind, size or group is missing. The full buffer is the
-    larger of input and output.
+    """Collective call from an event's arguments; None where kind, size or group is missing.
+
+    The full buffer is the larger of input and output.
     """
     name = _NOISE.sub("", str(arguments.get("Collective name", "")).lower())
     kind = _COLLECTIVES.get(name, "")
     width = _ELEMENT_BYTES.get(str(arguments.get("dtype", "")).lower(), 0)
-    elements = max(_count(arguments, "In msg nelems"), _count(arguments, "Out msg nelems"))
-    devices = _count(arguments, "Group size")
+    elements = max(
+        _positive_count(arguments, "In msg nelems"), _positive_count(arguments, "Out msg nelems")
+    )
+    devices = _positive_count(arguments, "Group size")
     if not kind or not width or not elements or devices < 2:
         return None
     return TracedCollective(
@@ -251,11 +261,12 @@ def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollectiv
     )
 
 
-def _device(document: Any) -> tuple[str, int]:
+def _device_properties(document: Any) -> tuple[str, int]:
+    """(name, memory bytes) of the trace's first device."""
     devices = document.get("deviceProperties") if isinstance(document, dict) else None
     properties = (
         devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     )
-    return " ".join(str(properties.get("name", "")).split())[:60], _count(
+    return " ".join(str(properties.get("name", "")).split())[:60], _positive_count(
         properties, "totalGlobalMem"
     )

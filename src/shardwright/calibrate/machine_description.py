@@ -1,4 +1,4 @@
-"""Facts about this machine: devices, memory, versions of libraries."""
+"""Facts about this machine: device names, memory, and versions of libraries."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "instinct", "quadro")
 
 
 def accelerator_name(device: str) -> str:
-    """Catalog name of the device at hand: the longest beginning of the driver's name that the
-    catalog knows; else that name itself.
+    """Catalog name of this machine's device: the longest known beginning of the driver's name.
+
+    The driver's name itself where the catalog knows none.
     """
     if device != "cuda":
         return "cpu"
@@ -33,7 +34,7 @@ def accelerator_name(device: str) -> str:
 
 
 def device_name(device: str) -> str:
-    """Name of a device, as the driver or the operating system gives it."""
+    """Name of a device in the driver or the operating system."""
     if device == "cuda":
         return str(torch.cuda.get_device_name())
     try:
@@ -47,7 +48,7 @@ def device_name(device: str) -> str:
 
 
 def host_memory() -> int:
-    """Bytes of the host; 0 where the operating system does not say."""
+    """Bytes of the host's memory; 0 where the operating system does not report them."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
@@ -61,8 +62,8 @@ def device_memory(device: str, *, num_devices: int) -> int:
     return host_memory() // num_devices
 
 
-def libraries(device: str) -> tuple[tuple[str, str], ...]:
-    """(name, version) of the libraries that measure, torch first."""
+def library_versions(device: str) -> tuple[tuple[str, str], ...]:
+    """(name, version) of the libraries that are measured with, torch first."""
     versions = [("torch", str(torch.__version__)), ("python", platform.python_version())]
     if device == "cuda":
         versions += [

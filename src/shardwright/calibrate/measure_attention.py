@@ -1,6 +1,4 @@
-"""Causal attention by the backends of torch's scaled_dot_product_attention,
-forward and backward.
-"""
+"""Measurement of causal attention by the backends of torch's scaled_dot_product_attention."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ from shardwright.hardware.profile.profile import AttentionPoint
 Shape = tuple[int, int, int, int]
 
 BACKENDS: Final = {"flash-2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-"""Kernel generation -> torch's backend. The math backend is no entry: what it takes is priced as
-GEMMs and softmax traffic apart."""
+"""Kernel generation -> torch's backend. The math backend has no entry: its time is priced as GEMMs
+and softmax traffic.
+"""
 
 _PROCESSOR: Final[tuple[Shape, ...]] = tuple(
     (1, heads, 64, length) for length in (128, 256, 512, 1024, 2048) for heads in (4, 8)
@@ -33,14 +32,14 @@ _TINY: Final[tuple[Shape, ...]] = ((1, 2, 16, 32), (1, 2, 16, 64))
 
 
 def attention_shapes(device: str, *, tiny: bool = False) -> tuple[Shape, ...]:
-    """(batch, heads, head_dim, length) to measure on ``cpu`` or ``cuda``."""
+    """(batch, heads, head_dim, length) of the attentions to measure on ``cpu`` or ``cuda``."""
     if tiny:
         return _TINY
     return _ACCELERATOR if device == "cuda" else _PROCESSOR
 
 
-def generations(device: str) -> tuple[str, ...]:
-    """Kernel generations to try: torch has no cuDNN attention on a processor."""
+def attention_generations(device: str) -> tuple[str, ...]:
+    """Attention kernel generations to measure; a processor has no cuDNN attention."""
     return tuple(BACKENDS) if device == "cuda" else ("flash-2",)
 
 
@@ -52,7 +51,7 @@ def measure_attention(
     shapes: tuple[Shape, ...],
     step: Callable[[], None] = lambda: None,
 ) -> tuple[AttentionPoint, ...]:
-    """Measured seconds of forward and of backward of one attention kernel, for each shape.
+    """Measure forward and backward seconds of one attention kernel, for each shape.
 
     Args:
         generation: the kernel, a key of `BACKENDS`, such as flash-2 or cudnn.
@@ -64,15 +63,18 @@ def measure_attention(
     points = []
     with sdpa_kernel(BACKENDS[generation]):
         for batch, heads, head_dim, length in shapes:
-            forward, backward = _pair(timer, (batch, heads, length, head_dim), TORCH_DTYPES[dtype])
+            forward, backward = _forward_backward_seconds(
+                timer, (batch, heads, length, head_dim), TORCH_DTYPES[dtype]
+            )
             points.append(AttentionPoint(batch, heads, head_dim, length, forward, backward))
             step()
     return tuple(points)
 
 
-def _pair(
+def _forward_backward_seconds(
     timer: Timer, shape: tuple[int, int, int, int], dtype: torch.dtype
 ) -> tuple[float, float]:
+    """Median seconds of forward and of backward for one shape."""
     q, k, v = (
         torch.randn(shape, device=timer.device, dtype=dtype, requires_grad=True) for _ in range(3)
     )

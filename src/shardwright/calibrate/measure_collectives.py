@@ -1,5 +1,6 @@
-"""Collectives of torch.distributed over spawned ranks of this machine: NCCL on GPUs, gloo on the
-processor. Nothing here can hang.
+"""Measurement of torch.distributed collectives over spawned ranks: NCCL on GPUs, gloo on CPUs.
+
+Every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shardwright.calibrate.collective_rank import run_rank
-from shardwright.calibrate.measuring_processes import context
+from shardwright.calibrate.measuring_processes import process_context
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import KIB
@@ -41,14 +42,15 @@ class CollectivePoints:
 
 
 def group_sizes(num_devices: int) -> tuple[int, ...]:
-    """2, 4, 8 ... below `num_devices`, and itself."""
+    """Numbers of ranks to measure: powers of two below `num_devices`, and `num_devices`."""
     smaller = [2**i for i in range(1, num_devices.bit_length()) if 2**i < num_devices]
     return (*smaller, num_devices) if num_devices > 1 else ()
 
 
 def collective_sizes(device: str, *, tiny: bool = False) -> tuple[int, ...]:
-    """Bytes of the full buffer to measure: 1 KiB to 16 MiB on a processor, 2 KiB to 512 MiB on
-    GPUs.
+    """Bytes of the full buffer to measure on ``cpu`` or ``cuda``.
+
+    1 KiB to 16 MiB on a processor, 2 KiB to 512 MiB on GPUs.
     """
     return (4 * KIB, 64 * KIB) if tiny else _SIZES[device]
 
@@ -65,17 +67,17 @@ def measure_collectives(
     step: Callable[[], None] = lambda: None,
     target: Callable[..., None] = run_rank,
 ) -> CollectivePoints:
-    """Time `kinds` over `num_devices` ranks that are started for it.
+    """Start `num_devices` ranks, time collectives over them, and end the ranks.
 
     Args:
         timeout_s: of each collective, and of each wait for a rank's next message.
         step: called once a point.
-        target: what each rank runs.
+        target: function that each rank runs.
 
     Raises:
-        DataError: a rank died, failed, or said nothing for `timeout_s`; the other ranks are ended.
+        DataError: a rank died, failed, or sent nothing for `timeout_s`; the other ranks are ended.
     """
-    made = context()
+    made = process_context()
     messages: Any = made.Queue()
     with tempfile.TemporaryDirectory() as folder:
         meeting = str(Path(folder) / "ranks")
@@ -101,21 +103,22 @@ def measure_collectives(
         try:
             for process in ranks:
                 process.start()
-            return _gather(messages, ranks, timeout_s=timeout_s, step=step)
+            return _collect_messages(messages, ranks, timeout_s=timeout_s, step=step)
         finally:
-            _end(ranks)
+            _end_processes(ranks)
             messages.close()
             messages.join_thread()
 
 
-def _gather(
+def _collect_messages(
     messages: Any, ranks: list[BaseProcess], *, timeout_s: float, step: Callable[[], None]
 ) -> CollectivePoints:
+    """Receive the ranks' messages until all are done; DataError if a rank fails."""
     slowest: dict[str, dict[int, float]] = {}
     unsupported: dict[str, str] = {}
     waiting = set(range(len(ranks)))
     while waiting:
-        rank, word, content = _next(messages, ranks, waiting, timeout_s=timeout_s)
+        rank, word, content = _next_message(messages, ranks, waiting, timeout_s=timeout_s)
         if word == "error":
             raise DataError(
                 f"rank {rank} of {len(ranks)} failed: {content}",
@@ -142,12 +145,10 @@ def _gather(
     )
 
 
-def _next(
+def _next_message(
     messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout_s: float
 ) -> tuple[int, str, Any]:
-    """The next message; an error when a rank is gone without having said that it is done, or when
-    none speaks in time.
-    """
+    """Wait for the next message; DataError if a rank died or none sends one in time."""
     deadline = time.monotonic() + timeout_s
     while True:
         dead = [rank for rank in sorted(waiting) if ranks[rank].exitcode is not None]
@@ -169,7 +170,8 @@ def _next(
             )
 
 
-def _end(ranks: list[BaseProcess]) -> None:
+def _end_processes(ranks: list[BaseProcess]) -> None:
+    """End the processes: join, then terminate, then kill."""
     for process in ranks:
         process.join(timeout=1.0)
         if process.is_alive():

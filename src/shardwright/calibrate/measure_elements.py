@@ -1,4 +1,4 @@
-"""Kernels bound by memory, the cost of a launch, and copies between host and device."""
+"""Measurement of memory-bound kernels, launch time, and copies between host and device."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ _COPY_BYTES: Final = 64 * MIB
 
 
 def element_sizes(device: str, *, tiny: bool = False) -> tuple[int, ...]:
-    """Bytes of traffic to measure: a few small ones, which show the launch, and arrays too large
-    for a processor's caches.
-    """
+    """Bytes of traffic to measure: small ones for the launch time, and arrays beyond caches."""
     return (1 * KIB, 64 * KIB, 1 * MIB) if tiny else (*_SMALL[device], *_BYTES[device])
 
 
 def measure_elements(
     timer: Timer, *, sizes: tuple[int, ...], step: Callable[[], None] = lambda: None
 ) -> tuple[tuple[int, float], ...]:
-    """(bytes of traffic, seconds) of c = a + b in fp32: two reads and a write."""
+    """Measure c = a + b in fp32: (bytes of traffic, seconds) for each size.
+
+    Traffic is two reads and a write.
+    """
     points = []
     for size in sizes:
         count = max(size // 12, 1)
@@ -39,9 +40,7 @@ def measure_elements(
 
 
 def measure_copies(timer: Timer) -> tuple[float, float]:
-    """Bytes/s from pinned host memory to the device and back; zeros on a processor, which has no
-    such copy.
-    """
+    """Measure bytes/s from pinned host memory to the device and back; zeros on a processor."""
     if timer.device != "cuda":
         return 0.0, 0.0
     host = torch.empty(_COPY_BYTES, dtype=torch.uint8, pin_memory=True)

@@ -1,5 +1,6 @@
-"""GEMMs of a training step's shapes: (m, k) x (k, n), both operands contiguous as
-torch.nn.functional.linear has them.
+"""Measurement of GEMMs of a training step's shapes: (m, k) x (k, n).
+
+Both operands are contiguous, as in torch.nn.functional.linear.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ _LONG: Final[dict[str, Shape]] = {"cpu": (1024, 1024, 1024), "cuda": (8192, 8192
 
 
 def gemm_shapes(device: str, *, tiny: bool = False) -> tuple[Shape, ...]:
-    """(m, n, k) to measure on ``cpu`` or ``cuda``: forward, both backwards, tensor-parallel shards,
-    and few rows.
+    """(m, n, k) of the GEMMs to measure on ``cpu`` or ``cuda``.
+
+    Forward, both backwards, tensor-parallel shards, and few rows.
     """
     if tiny:
         return _TINY
@@ -56,11 +58,13 @@ def measure_gemm(
     shapes: tuple[Shape, ...],
     step: Callable[[], None] = lambda: None,
 ) -> tuple[GemmPoint, ...]:
-    """Seconds of each shape in `dtype`; `step` is called after each."""
+    """Measure the seconds of each GEMM shape in `dtype`; `step` is called after each."""
     points = []
     with _matmul_precision(dtype):
         for m, n, k in shapes:
-            points.append(GemmPoint(m, n, k, timer.seconds(_gemm(timer.device, dtype, (m, n, k)))))
+            points.append(
+                GemmPoint(m, n, k, timer.seconds(_make_gemm(timer.device, dtype, (m, n, k))))
+            )
             step()
     return tuple(points)
 
@@ -68,16 +72,15 @@ def measure_gemm(
 def measure_sustained(
     timer: Timer, dtype: Dtype, *, seconds: float, shape: Shape | None = None
 ) -> float:
-    """Seconds of a large GEMM in a run of `seconds` over its short measurement after a rest, at
-    least 1.
-    """
+    """Ratio, at least 1, of a large GEMM's seconds in a long run to those in a short one."""
     with _matmul_precision(dtype):
-        kernel = _gemm(timer.device, dtype, shape or _LONG[timer.device])
+        kernel = _make_gemm(timer.device, dtype, shape or _LONG[timer.device])
         short = timer.seconds(kernel)
         return max(timer.sustained(kernel, seconds=seconds) / short, 1.0)
 
 
-def _gemm(device: str, dtype: Dtype, shape: Shape) -> Callable[[], torch.Tensor]:
+def _make_gemm(device: str, dtype: Dtype, shape: Shape) -> Callable[[], torch.Tensor]:
+    """Make a function that multiplies two random matrices of a shape."""
     m, n, k = shape
     generator = torch.Generator(device=device).manual_seed(0)
     # Random values: a GEMM of zeros draws less power and keeps a higher clock.
@@ -89,7 +92,7 @@ def _gemm(device: str, dtype: Dtype, shape: Shape) -> Callable[[], torch.Tensor]
 
 @contextmanager
 def _matmul_precision(dtype: Dtype) -> Iterator[None]:
-    """fp32 operands in tf32 units, or not."""
+    """Context in which fp32 operands use TF32 units for `dtype` TF32, and full fp32 otherwise."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype is Dtype.TF32 else "highest")
     try:

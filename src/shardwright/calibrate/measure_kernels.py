@@ -1,4 +1,4 @@
-"""Measured seconds of a device's kernels: GEMMs, attention, element-wise kernels and copies."""
+"""Measurement of all kernels of one device: GEMMs, attention, element-wise kernels and copies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 
 from shardwright.calibrate.calibrate_settings import Calibration
 from shardwright.calibrate.kernel_timing import TORCH_DTYPES, Timer, native_dtypes
-from shardwright.calibrate.measure_attention import attention_shapes, generations, measure_attention
+from shardwright.calibrate.measure_attention import (
+    attention_generations,
+    attention_shapes,
+    measure_attention,
+)
 from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
 from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
 from shardwright.dtype import Dtype
@@ -17,7 +21,7 @@ from shardwright.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernels:
+class KernelMeasurements:
     """Measured kernels of one device.
 
     Args:
@@ -37,8 +41,8 @@ class Kernels:
 
 def measure_kernels(
     timer: Timer, settings: Calibration, progress: Progress | None = None
-) -> Kernels:
-    """Measure every kernel of this device.
+) -> KernelMeasurements:
+    """Measure GEMMs, attention, element-wise kernels and copies on this device.
 
     Raises:
         UsageError: a dtype that cannot be measured.
@@ -54,11 +58,14 @@ def measure_kernels(
     gemm = []
     for dtype in dtypes:
         points = measure_gemm(
-            timer, dtype, shapes=shapes, step=steps(f"GEMM {dtype.value}", len(shapes), progress)
+            timer,
+            dtype,
+            shapes=shapes,
+            step=progress_step(f"GEMM {dtype.value}", len(shapes), progress),
         )
         sustained = 1.0
         if settings.sustained_s > 0:
-            steps(f"GEMM {dtype.value}, long run", 0, progress)()
+            progress_step(f"GEMM {dtype.value}, long run", 0, progress)()
             sustained = measure_sustained(
                 timer,
                 dtype,
@@ -67,26 +74,28 @@ def measure_kernels(
             )
         gemm.append((dtype, tuple(points), sustained))
     sizes = element_sizes(timer.device, tiny=settings.tiny)
-    attention, notes = _attention(timer, dtypes, settings, progress)
-    return Kernels(
+    attention, notes = _measure_attention_kernels(timer, dtypes, settings, progress)
+    return KernelMeasurements(
         gemm=tuple(gemm),
         attention=attention,
         elements=measure_elements(
-            timer, sizes=sizes, step=steps("element-wise kernels", len(sizes), progress)
+            timer, sizes=sizes, step=progress_step("element-wise kernels", len(sizes), progress)
         ),
         copies=measure_copies(timer),
         notes=notes,
     )
 
 
-def slowest(devices: Sequence[Kernels]) -> Kernels:
-    """Kernels with the seconds of the slowest device at each point, as a step waits for it.
+def slowest_of_devices(devices: Sequence[KernelMeasurements]) -> KernelMeasurements:
+    """Merge measurements of several devices: the slowest device at each point.
+
+    A training step waits for the slowest device.
 
     Args:
         devices: measurements of the same points at the same time.
     """
     one_device = devices[0]
-    return Kernels(
+    return KernelMeasurements(
         gemm=tuple(
             (
                 dtype,
@@ -94,7 +103,7 @@ def slowest(devices: Sequence[Kernels]) -> Kernels:
                     max(same, key=lambda p: p.seconds)
                     for same in zip(*(device.gemm[i][1] for device in devices), strict=True)
                 ),
-                _largest(devices, i),
+                _largest_sustained(devices, i),
             )
             for i, (dtype, _, _) in enumerate(one_device.gemm)
         ),
@@ -103,7 +112,7 @@ def slowest(devices: Sequence[Kernels]) -> Kernels:
                 kernel,
                 dtype,
                 tuple(
-                    _slower(same)
+                    _slowest_attention(same)
                     for same in zip(*(device.attention[i][2] for device in devices), strict=True)
                 ),
             )
@@ -121,8 +130,8 @@ def slowest(devices: Sequence[Kernels]) -> Kernels:
     )
 
 
-def steps(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
-    """A function that reports progress, to be called after each of `total` points of a phase."""
+def progress_step(phase: str, total: int, progress: Progress | None) -> Callable[[], None]:
+    """Make a function that reports progress, to call after each of a phase's `total` points."""
     done = 0
 
     def step() -> None:
@@ -134,26 +143,31 @@ def steps(phase: str, total: int, progress: Progress | None) -> Callable[[], Non
     return step
 
 
-def _largest(devices: Sequence[Kernels], index: int) -> float:
+def _largest_sustained(devices: Sequence[KernelMeasurements], index: int) -> float:
+    """Largest long-run factor of the devices' GEMM number `index`."""
     return max(device.gemm[index][2] for device in devices)
 
 
-def _slower(same: Sequence[AttentionPoint]) -> AttentionPoint:
+def _slowest_attention(same: Sequence[AttentionPoint]) -> AttentionPoint:
+    """Attention point with the slowest forward and backward seconds of several devices."""
     return same[0]._replace(
         forward_s=max(p.forward_s for p in same), backward_s=max(p.backward_s for p in same)
     )
 
 
-def _attention(
+def _measure_attention_kernels(
     timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, progress: Progress | None
 ) -> tuple[tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...], tuple[str, ...]]:
-    """(attention in the first 16-bit dtype of `dtypes`, else in the first; notes)."""
+    """Measure all attention kernels in the first 16-bit dtype; returns (points, notes).
+
+    In the first dtype where none has 16 bits.
+    """
     dtype = next((d for d in (Dtype.BF16, Dtype.FP16) if d in dtypes), dtypes[0])
     shapes = attention_shapes(timer.device, tiny=settings.tiny)
     found, notes = [], []
-    for kernel in generations(timer.device):
+    for kernel in attention_generations(timer.device):
         try:
-            step = steps(f"attention {kernel}", len(shapes), progress)
+            step = progress_step(f"attention {kernel}", len(shapes), progress)
             points = measure_attention(timer, kernel, dtype=dtype, shapes=shapes, step=step)
         except RuntimeError as error:
             notes.append(

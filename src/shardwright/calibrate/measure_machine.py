@@ -1,6 +1,4 @@
-"""Measures the machine at hand: GEMM, attention, memory-bound kernels, copies and collectives, and
-fits a profile.
-"""
+"""Measurement of this whole machine, kernels and collectives, and the fit of its profile."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from shardwright.calibrate.machine_description import (
     device_memory,
     device_name,
     host_memory,
-    libraries,
+    library_versions,
 )
 from shardwright.calibrate.measure_collectives import (
     KINDS,
@@ -25,38 +23,48 @@ from shardwright.calibrate.measure_collectives import (
     group_sizes,
     measure_collectives,
 )
-from shardwright.calibrate.measure_kernels import Kernels, measure_kernels, slowest, steps
-from shardwright.calibrate.simultaneous_devices import on_all_devices
-from shardwright.compiled import cores
+from shardwright.calibrate.measure_kernels import (
+    KernelMeasurements,
+    measure_kernels,
+    progress_step,
+    slowest_of_devices,
+)
+from shardwright.calibrate.simultaneous_devices import measure_simultaneously
+from shardwright.compiled import available_cores
 from shardwright.errors import UsageError
-from shardwright.hardware.profile.profile import CollectiveFit, HostFacts, Method, Profile
+from shardwright.hardware.profile.profile import (
+    CollectiveFit,
+    HostFacts,
+    Method,
+    Profile,
+)
 from shardwright.progress import Progress
 
 
 def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:
-    """A profile of the machine at hand.
+    """Measure this machine and fit its profile.
 
     A device of a processor is 1/ranks of its cores and memory: all measure the same kernels at the
-    same time, with that many threads each, and the slowest counts, which a step waits for.
+    same time, with that many threads each, and the slowest counts, because a step waits for it.
 
     Raises:
         UsageError: no such device, too many ranks, or a dtype that cannot be measured.
         DataError: a rank of a collective died or hung.
     """
-    device = _device(settings.device)
-    ranks = _ranks(settings, device)
-    threads = max(cores() // ranks, 1) if device == "cpu" else 0
+    device = _choose_device(settings.device)
+    ranks = _choose_ranks(settings, device)
+    threads = max(available_cores() // ranks, 1) if device == "cpu" else 0
     timer = Timer(device=device, repetitions=settings.repetitions, warm_up=settings.warm_up)
     before = torch.get_num_threads()
     if threads:
         torch.set_num_threads(threads)
     try:
-        kernels = Kernels()
+        kernels = KernelMeasurements()
         if not settings.collectives_only:
             others = ranks - 1 if device == "cpu" else 0
             measure = partial(measure_kernels, timer, settings)
-            kernels = slowest(
-                on_all_devices(
+            kernels = slowest_of_devices(
+                measure_simultaneously(
                     measure,
                     here=partial(measure, progress=progress),
                     others=others,
@@ -78,10 +86,10 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
             for kernel, dtype, points in kernels.attention
         ),
         elements=None if settings.collectives_only else fit_elements(kernels.elements),
-        collectives=_collectives(settings, device, ranks, threads, notes, progress),
+        collectives=_measure_collective_fits(settings, device, ranks, threads, notes, progress),
         host=HostFacts(
             num_devices=ranks,
-            num_cores=cores(),
+            num_cores=available_cores(),
             memory_bytes=host_memory(),
             to_device=kernels.copies[0],
             from_device=kernels.copies[1],
@@ -89,7 +97,7 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
         method=Method(
             device_name=device_name(device),
             date=settings.date,
-            libraries=libraries(device),
+            libraries=library_versions(device),
             repetitions=settings.repetitions,
             warm_up=settings.warm_up,
             threads=threads,
@@ -99,7 +107,8 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
     )
 
 
-def _device(wanted: str) -> str:
+def _choose_device(wanted: str) -> str:
+    """Device to measure: the wanted one, or CUDA where there is one; UsageError if missing."""
     if wanted not in ("", "cpu", "cuda"):
         raise UsageError(f"--device {wanted[:40]!r} is not a device", hint="cpu or cuda")
     available = torch.cuda.is_available()
@@ -110,8 +119,9 @@ def _device(wanted: str) -> str:
     return wanted or ("cuda" if available else "cpu")
 
 
-def _ranks(settings: Calibration, device: str) -> int:
-    most = torch.cuda.device_count() if device == "cuda" else cores()
+def _choose_ranks(settings: Calibration, device: str) -> int:
+    """Number of ranks to measure; UsageError if there are fewer devices."""
+    most = torch.cuda.device_count() if device == "cuda" else available_cores()
     ranks = settings.ranks or (most if device == "cuda" else min(2, most))
     if device == "cuda" and ranks > most:
         raise UsageError(f"{ranks} ranks on {most} GPUs", hint=f"--ranks {most} or fewer")
@@ -120,7 +130,7 @@ def _ranks(settings: Calibration, device: str) -> int:
     return ranks
 
 
-def _collectives(
+def _measure_collective_fits(
     settings: Calibration,
     device: str,
     ranks: int,
@@ -128,6 +138,7 @@ def _collectives(
     notes: list[str],
     progress: Progress | None,
 ) -> tuple[CollectiveFit, ...]:
+    """Measure and fit the collectives of every group size; notes get the failures."""
     sizes = collective_sizes(device, tiny=settings.tiny)
     library = "NCCL" if device == "cuda" else "gloo"
     fits: list[CollectiveFit] = []
@@ -139,7 +150,7 @@ def _collectives(
             repetitions=settings.repetitions,
             timeout_s=settings.timeout_s,
             threads=threads,
-            step=steps(f"collectives over {members}", len(KINDS) * len(sizes), progress),
+            step=progress_step(f"collectives over {members}", len(KINDS) * len(sizes), progress),
         )
         groups = {(kind, members): points for kind, points in measured.points}
         found, missed = fit_groups(

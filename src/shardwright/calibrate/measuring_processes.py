@@ -1,4 +1,4 @@
-"""Start of the processes of a measurement."""
+"""Multiprocessing context for the processes of a measurement."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any, Final
 PRELOADED: Final = "shardwright.calibrate.collective_rank"
 
 
-def context() -> Any:
-    """A multiprocessing context whose processes load PyTorch once.
+def process_context() -> Any:
+    """Multiprocessing context whose processes load PyTorch once, by a fork server.
 
-    They are forked from a server that has loaded it; where there is no such server, each process
-    loads it.
+    Where there is no fork server, each process loads PyTorch.
     """
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     started = multiprocessing.get_context("forkserver" if forks else "spawn")

@@ -1,7 +1,8 @@
-"""Reads the output of nccl-tests (all_reduce_perf and its like) into collective points; columns by
-their header, never by position.
+"""Reader of the output of nccl-tests (all_reduce_perf and its like) into collective points.
 
-What is relied on, over the versions since 2019: a header line that begins with ``size`` and
+Columns are found by their header, never by position.
+
+The reader relies on, over the versions since 2019: a header line that begins with ``size`` and
 ``count`` and names each column, ``time`` once or twice (out-of-place and in-place, as the line
 above it says); a line of units below it; the ranks under ``# Using devices``. `size` is the full
 buffer in bytes in all versions (NVIDIA/nccl-tests, doc/PERFORMANCE.md and issue 45). Every line may
@@ -47,12 +48,13 @@ _OUT, _IN = "out-of-place", "in-place"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclPoint:
-    """One row: `volume` bytes of the full buffer took `seconds` over `num_devices` devices.
+    """One row of nccl-tests: `volume` bytes of the full buffer took `seconds`.
 
     Args:
-        collective: as in `Collective`.
+        collective: as in `CollectiveFit`.
+        num_devices: number of devices.
         dtype: as nccl-tests prints it; empty = no such column.
-        in_place: which of a row's two times.
+        in_place: the row's in-place time, not the out-of-place one.
     """
 
     collective: str
@@ -65,12 +67,12 @@ class NcclPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """Places of the columns.
+    """Positions of a table's columns.
 
     Args:
         words: number of columns of words (type, redop) before the first time;
         has_type: type is one of them.
-        times: (place of a time, of its algbw or -1, of its busbw or -1, in place).
+        times: (position of a time, of its algbw or -1, of its busbw or -1, in place).
         power: of ten, of the unit of times in seconds.
     """
 
@@ -82,10 +84,10 @@ class _Header:
 
 
 def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
-    """The points of one output file.
+    """Read the points of one output file of nccl-tests.
 
     Raises:
-        DataError: it cannot be read, or holds no table of nccl-tests.
+        DataError: the file cannot be read, or holds no table of nccl-tests.
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -103,14 +105,14 @@ def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
 
 
 def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[NcclPoint, ...]:
-    """The points of an output; one text may hold several tests after one another.
+    """Parse the points of an nccl-tests output; one text may hold several tests.
 
     Args:
         name: for messages, and for the kind of collective where the text does not name its program
             (``all_gather_perf.txt``).
 
-    The number of devices is that of the ranks listed, or, where none are, what bus and algorithm
-    bandwidth imply.
+    The number of devices is that of the ranks listed, or, where none are, the number that follows
+    from bus and algorithm bandwidth.
 
     Raises:
         DataError: no table, no kind of collective, or no number of devices.
@@ -119,7 +121,7 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
     kind, ranks, header, above = named[1] if named else "", set[int](), None, ""
     points: list[NcclPoint] = []
     listing = False
-    for line in _lines(text):
+    for line in _unprefixed_lines(text):
         test = _TEST.search(line)
         rank = _RANK.match(line)
         if test:
@@ -132,9 +134,11 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
             continue
         words = line.lstrip("#").split()
         if words[:2] == ["size", "count"] or (words[:1] == ["size"] and "time" in words):
-            header, listing = _header(words, above), False
+            header, listing = _parse_header(words, above), False
         elif header is not None and words and words[0].isascii() and words[0].isdigit():
-            points += _row(words, header, kind=_kind(kind, name), num_devices=len(ranks), name=name)
+            points += _parse_row(
+                words, header, kind=_required_kind(kind, name), num_devices=len(ranks), name=name
+            )
         elif header is not None and words and words[0] == "(B)":
             header = replace(
                 header, power=next((_POWERS[word] for word in words if word in _POWERS), -6)
@@ -149,9 +153,12 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
     return tuple(points)
 
 
-def by_group(points: Iterable[NcclPoint]) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
-    """(collective, devices) -> (bytes, seconds) points: the out-of-place ones, and the in-place
-    ones where there are no others.
+def points_by_group(
+    points: Iterable[NcclPoint],
+) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
+    """(collective, devices) -> (bytes, seconds) points, out-of-place if there are any.
+
+    In-place points count only where there are no others.
     """
     groups: dict[tuple[str, int], dict[bool, list[tuple[int, float]]]] = {}
     for point in points:
@@ -164,12 +171,14 @@ def by_group(points: Iterable[NcclPoint]) -> dict[tuple[str, int], tuple[tuple[i
     }
 
 
-def _lines(text: str) -> Iterator[str]:
+def _unprefixed_lines(text: str) -> Iterator[str]:
+    """Yield lines without the prefixes of mpirun."""
     for line in text.splitlines():
         yield _PREFIX.sub("", line.strip())
 
 
-def _kind(kind: str, name: str) -> str:
+def _required_kind(kind: str, name: str) -> str:
+    """Kind of the collective of a program; DataError where the program is not known."""
     if not kind:
         known = ", ".join(f"{k}_perf" for k in KINDS)
         raise DataError(
@@ -179,8 +188,8 @@ def _kind(kind: str, name: str) -> str:
     return KINDS[kind]
 
 
-def _header(words: list[str], above: str) -> _Header:
-    """The places of a header's columns; `above` is the line that says which half is in place."""
+def _parse_header(words: list[str], above: str) -> _Header:
+    """Positions of a header's columns; `above` is the line that marks the in-place half."""
     times, algorithm, bus = (
         [place for place, word in enumerate(words) if word == name]
         for name in ("time", "algbw", "busbw")
@@ -199,13 +208,13 @@ def _header(words: list[str], above: str) -> _Header:
     )
 
 
-def _row(
+def _parse_row(
     words: list[str], header: _Header, *, kind: str, num_devices: int, name: str
 ) -> list[NcclPoint]:
-    """The points of a row.
+    """Parse the points of a row.
 
     Collectives without a reduction leave `redop` empty in some versions: a row's columns after the
-    words shift left by those it lacks.
+    words shift left by the missing ones.
     """
     texts = [
         word for word in words[: header.size + 2 + header.words] if not _NUMBER.fullmatch(word)
@@ -213,12 +222,15 @@ def _row(
     shift = max(header.words - len(texts), 0)
     points = []
     for time, algorithm, bus, in_place in header.times:
-        seconds = _number(words, time - shift)
+        seconds = _positive_number(words, time - shift)
         if seconds is None or not 0 < len(words[header.size].lstrip("0")) < 19:
             continue
-        implied = _implied(
+        implied = _implied_devices(
             kind,
-            *(_number(words, place - shift) if place >= 0 else None for place in (algorithm, bus)),
+            *(
+                _positive_number(words, place - shift) if place >= 0 else None
+                for place in (algorithm, bus)
+            ),
         )
         devices = num_devices if num_devices > 1 else implied
         if not 1 < devices <= MAX_DEVICES:
@@ -239,8 +251,8 @@ def _row(
     return points
 
 
-def _number(words: list[str], place: int) -> float | None:
-    """A finite number above 0 at `place`; None for N/A, a zero or nothing."""
+def _positive_number(words: list[str], place: int) -> float | None:
+    """Finite number above 0 at a position; None for N/A, a zero or nothing."""
     try:
         value = float(words[place]) if 0 <= place < len(words) else 0.0
     except ValueError:
@@ -248,9 +260,10 @@ def _number(words: list[str], place: int) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-def _implied(kind: str, algorithm: float | None, bus: float | None) -> int:
-    """Devices n from bus / algorithm bandwidth: 2 (n-1)/n of all_reduce, (n-1)/n of the others; 0
-    where they do not tell.
+def _implied_devices(kind: str, algorithm: float | None, bus: float | None) -> int:
+    """Number of devices that follows from bus over algorithm bandwidth; 0 where it does not.
+
+    The ratio is 2 (n-1)/n for all_reduce and (n-1)/n for the others.
     """
     if (
         algorithm is None

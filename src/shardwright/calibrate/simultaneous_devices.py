@@ -1,5 +1,6 @@
-"""One measurement on all devices of a processor at once: its cores share memory, caches and power,
-and are not always equally fast.
+"""One measurement in several processes at once, for devices that are parts of a processor.
+
+Cores share memory, caches and power, and are not always equally fast.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ from queue import Empty
 from time import monotonic
 from typing import Any, TypeVar
 
-from shardwright.calibrate.measuring_processes import context
+from shardwright.calibrate.measuring_processes import process_context
 from shardwright.errors import DataError
 
 T = TypeVar("T")
 READY_S = 120.0
-"""Longest wait for the others to load PyTorch, and for what they measured once this process has."""
+"""Longest wait, in seconds, for other processes to load PyTorch, and for their results once this
+process has its own.
+"""
 POLL_S = 0.1
 
 
-def on_all_devices(
+def measure_simultaneously(
     work: Callable[[], T], *, here: Callable[[], T], others: int, threads: int
 ) -> list[T]:
-    """Results of one measurement in this process and in `others` processes at the same time.
+    """Run one measurement in this process and in `others` processes at the same time.
 
     Args:
-        work, here: the same measurement; `work` and what it returns can be pickled.
+        work, here: the same measurement; `work` and its result can be pickled.
         threads: PyTorch threads of each other process.
 
     Raises:
@@ -34,10 +37,12 @@ def on_all_devices(
     """
     if not others:
         return [here()]
-    multiprocessing = context()
+    multiprocessing = process_context()
     ready, results = multiprocessing.Semaphore(0), multiprocessing.Queue()
     processes: list[BaseProcess] = [
-        multiprocessing.Process(target=_beside, args=(work, threads, ready, results), daemon=True)
+        multiprocessing.Process(
+            target=_measure_in_process, args=(work, threads, ready, results), daemon=True
+        )
         for _ in range(others)
     ]
     try:
@@ -46,7 +51,7 @@ def on_all_devices(
         for _ in processes:
             if not ready.acquire(timeout=READY_S):
                 raise DataError("a process beside did not start", hint="fewer --ranks")
-        return [here(), *(_next(results, processes) for _ in processes)]
+        return [here(), *(_next_result(results, processes) for _ in processes)]
     finally:
         for process in processes:
             process.terminate()
@@ -55,7 +60,8 @@ def on_all_devices(
         results.join_thread()
 
 
-def _next(results: Queue[Any], processes: list[BaseProcess]) -> Any:
+def _next_result(results: Queue[Any], processes: list[BaseProcess]) -> Any:
+    """Wait for a result; DataError if a process died or hung."""
     deadline = monotonic() + READY_S
     while True:
         dead = [process for process in processes if process.exitcode not in (None, 0)]
@@ -70,7 +76,8 @@ def _next(results: Queue[Any], processes: list[BaseProcess]) -> Any:
                 ) from None
 
 
-def _beside(work: Callable[[], object], threads: int, ready: Any, results: Any) -> None:
+def _measure_in_process(work: Callable[[], object], threads: int, ready: Any, results: Any) -> None:
+    """Body of another process: load PyTorch, report ready, measure, and send the result."""
     import torch
 
     torch.set_num_threads(threads)

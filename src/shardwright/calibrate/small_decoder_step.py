@@ -1,5 +1,6 @@
-"""A small decoder in plain torch whose training step is timed on one device: dense or mixture of
-experts, eager, no parallelism.
+"""Timed training step of a small decoder in plain torch on one device, dense or with experts.
+
+Eager kernels, no parallelism.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """Median seconds of forward (with loss), backward and optimizer; peak bytes allocated, 0 on a
-    processor.
+    """Median seconds of forward (with loss), backward and optimizer, and peak bytes.
+
+    Peak bytes are 0 on a processor.
     """
 
     forward_s: float
@@ -36,6 +38,8 @@ class MeasuredStep:
 
 
 class _Attention(nn.Module):  # type: ignore[misc]
+    """Causal attention with grouped key heads and rotary embedding."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         hidden, self.heads, self.groups = (
@@ -56,17 +60,20 @@ class _Attention(nn.Module):  # type: ignore[misc]
         )
         q, k, v = heads.split([self.heads, self.groups, self.groups], dim=1)
         mixed = functional.scaled_dot_product_attention(
-            _rotate(q, rotary), _rotate(k, rotary), v, is_causal=True, enable_gqa=True
+            _apply_rotary(q, rotary), _apply_rotary(k, rotary), v, is_causal=True, enable_gqa=True
         )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
 
 
-def _rotate(x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def _apply_rotary(x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Apply the rotary embedding (cosines, sines) to queries or keys."""
     left, right = x.chunk(2, dim=-1)
     return x * rotary[0] + torch.cat((-right, left), dim=-1) * rotary[1]
 
 
 class _Mlp(nn.Module):  # type: ignore[misc]
+    """Gated feed-forward (SwiGLU)."""
+
     def __init__(self, hidden: int, inner: int) -> None:
         super().__init__()
         self.up = nn.Linear(hidden, 2 * inner, bias=False)
@@ -78,6 +85,8 @@ class _Mlp(nn.Module):  # type: ignore[misc]
 
 
 class _Experts(nn.Module):  # type: ignore[misc]
+    """Mixture of experts with an equal number of tokens for each expert."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.chosen = config["num_experts_per_tok"]
@@ -105,6 +114,8 @@ class _Experts(nn.Module):  # type: ignore[misc]
 
 
 class _Layer(nn.Module):  # type: ignore[misc]
+    """Decoder layer: attention and feed-forward, each after a norm."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         hidden = config["hidden_size"]
@@ -122,6 +133,8 @@ class _Layer(nn.Module):  # type: ignore[misc]
 
 
 class _Decoder(nn.Module):  # type: ignore[misc]
+    """Decoder: embedding, layers, norm and head."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.embed = nn.Embedding(config["vocab_size"], config["hidden_size"])
@@ -148,8 +161,7 @@ def measure_step(
     repetitions: int,
     warm_up: int,
 ) -> MeasuredStep:
-    """Time training steps of the decoder that a Hugging Face configuration (llama or mixtral)
-    describes.
+    """Time training steps of the decoder of a Hugging Face configuration (llama or mixtral).
 
     Args:
         dtype: of parameters and activations; a 16-bit one has fp32 master copies in the optimizer
@@ -167,9 +179,9 @@ def measure_step(
     else:
         held = 0
     model = _Decoder(config).to(device=device, dtype=TORCH_DTYPES[dtype])
-    update = _optimizer(model, dtype)
+    update = _optimizer_step(model, dtype)
     tokens = torch.randint(config["vocab_size"], (batch, length + 1), device=device)
-    rotary = _rotary(config, length, device, TORCH_DTYPES[dtype])
+    rotary = _rotary_tables(config, length, device, TORCH_DTYPES[dtype])
 
     def forward() -> torch.Tensor:
         logits = model(tokens[:, :-1], rotary)
@@ -177,15 +189,19 @@ def measure_step(
 
     times: list[tuple[float, float, float]] = []
     for _ in range(warm_up + repetitions):
-        start = _now(device)
+        start = _synchronised_time(device)
         loss = forward()
-        after_forward = _now(device)
+        after_forward = _synchronised_time(device)
         loss.backward()
-        after_backward = _now(device)
+        after_backward = _synchronised_time(device)
         del loss
         update()
         times.append(
-            (after_forward - start, after_backward - after_forward, _now(device) - after_backward)
+            (
+                after_forward - start,
+                after_backward - after_forward,
+                _synchronised_time(device) - after_backward,
+            )
         )
     kept = times[warm_up:]
     return MeasuredStep(
@@ -196,16 +212,17 @@ def measure_step(
     )
 
 
-def _now(device: str) -> float:
+def _synchronised_time(device: str) -> float:
+    """Clock time in seconds after all work of the device is done."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def _optimizer(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
-    """A function that runs one fused AdamW step and frees the gradients.
+def _optimizer_step(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
+    """Make a function that runs one fused AdamW step and frees the gradients.
 
-    It updates fp32 master copies where parameters are 16-bit.
+    The step updates fp32 master copies where parameters are 16-bit.
     """
     parameters = list(model.parameters())
     if dtype.bits == 32:
@@ -233,9 +250,10 @@ def _optimizer(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
     return step_masters
 
 
-def _rotary(
+def _rotary_tables(
     config: Mapping[str, Any], length: int, device: str, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of the rotary embedding, each (length, head dim)."""
     width = config["hidden_size"] // config["num_attention_heads"]
     frequency = 1e4 ** (-torch.arange(0, width, 2, device=device).float() / width)
     angle = torch.outer(torch.arange(length, device=device).float(), frequency).repeat(1, 2)

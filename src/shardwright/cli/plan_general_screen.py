@@ -16,7 +16,7 @@ from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt, screen
 from shardwright.cli.terminal.extra_answers import Beside
 from shardwright.cli.terminal.frameworks_for_plan import frameworks_of
-from shardwright.files.dataclass_schemas import filed
+from shardwright.files.dataclass_schemas import to_json_value
 from shardwright.files.stored_documents import document_of, file_text
 from shardwright.report.screens.joint_search_screen import render_general
 from shardwright.search.search_answer import GeneralAnswer
@@ -41,7 +41,7 @@ def print_general(
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
-    searched = {} if left is None else {"unsearched": filed(left, names={})}
+    searched = {} if left is None else {"unsearched": to_json_value(left, names={})}
     screen.print_answer(
         form,
         document=lambda: {

@@ -1,3 +1,1 @@
-"""What the project writes to files and reads again, strictly: plans, simulations, profiles and
-traces.
-"""
+"""Strict readers and writers of the project's files: plans, simulations, profiles and traces."""

@@ -1,4 +1,4 @@
-"""Two documents, compared leaf by leaf: what a file says against what was made again."""
+"""Comparison of two JSON documents leaf by leaf, such as a stored file and its recomputation."""
 
 from __future__ import annotations
 
@@ -7,35 +7,42 @@ from math import isclose
 from typing import Any, Final
 
 from shardwright.errors import DataError
-from shardwright.files.document_text import kept
+from shardwright.files.document_text import canonical_value
 from shardwright.lazy_dataclass import dataclass
 
 DRIFT: Final = 1e-8
-"""Relative difference of numbers that are the same at the nine digits that files keep."""
+"""Relative difference at which two numbers count as equal: files keep nine digits."""
 MOST_NAMED: Final = 24
-"""Leaves that a message names."""
+"""Most leaves that a message names."""
 _ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A leaf whose values differ; the path is dotted, items of lists by their number."""
+    """A leaf whose values differ: its dotted path, the stored value and the recomputed value.
+
+    Items of lists have their number in the path.
+    """
 
     path: str
     said: Any
     found: Any
 
     def __str__(self) -> str:
-        """``prediction.step_time_s says 0.2, found 2.0``."""
-        return f"{self.path} says {_word(self.said)}, found {_word(self.found)}"
+        """Text such as ``prediction.step_time_s says 0.2, found 2.0``."""
+        return f"{self.path} says {_value_text(self.said)}, found {_value_text(self.found)}"
 
 
-def _word(value: Any) -> str:
+def _value_text(value: Any) -> str:
+    """A value in at most 40 characters, or ``nothing`` where the leaf is missing."""
     return "nothing" if value is _ABSENT else repr(value)[:40]
 
 
 def leaves(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted path, value) of every leaf; an empty object or list is one."""
+    """Yield (dotted path, value) of every leaf of a document.
+
+    An empty object or list is a leaf.
+    """
     items = (
         document.items()
         if isinstance(document, Mapping)
@@ -50,16 +57,18 @@ def leaves(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(said: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Leaves that differ, in the order of their paths: numbers by more than `DRIFT` of themselves,
-    all else at all.
+    """Leaves of two documents that differ, sorted by path.
+
+    Numbers differ by more than `DRIFT` of themselves; other values differ if they are not equal.
     """
-    one, other = dict(leaves(kept(said))), dict(leaves(kept(found)))
+    one, other = dict(leaves(canonical_value(said))), dict(leaves(canonical_value(found)))
     paths = sorted(one.keys() | other.keys())
     pairs = ((path, one.get(path, _ABSENT), other.get(path, _ABSENT)) for path in paths)
-    return tuple(Difference(path, a, b) for path, a, b in pairs if not _same(a, b))
+    return tuple(Difference(path, a, b) for path, a, b in pairs if not _is_same_leaf(a, b))
 
 
-def _same(said: Any, found: Any) -> bool:
+def _is_same_leaf(said: Any, found: Any) -> bool:
+    """True if two leaves are equal, numbers within `DRIFT`."""
     if isinstance(said, float) or isinstance(found, float):
         numbers = all(
             isinstance(value, int | float) and not isinstance(value, bool)
@@ -70,11 +79,7 @@ def _same(said: Any, found: Any) -> bool:
 
 
 def require_same(said: Mapping[str, Any], found: Mapping[str, Any]) -> int:
-    """How many leaves there are, all the same.
-
-    Raises:
-        DataError: some differ; names them.
-    """
+    """Number of leaves of two equal documents; DataError that names the leaves that differ."""
     wrong = differences(said, found)
     if wrong:
         named = "; ".join(map(str, wrong[:MOST_NAMED]))

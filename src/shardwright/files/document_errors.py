@@ -1,6 +1,4 @@
-"""What a document is refused for, in the project's words: the first thing that pydantic says, and
-what the schema asks for.
-"""
+"""Conversion of pydantic's validation errors to the project's one-line errors."""
 
 from __future__ import annotations
 
@@ -13,21 +11,21 @@ from shardwright.errors import MAX_WORD, DataError, ShardwrightError, nearest
 
 
 class ExpectedError(ValueError):
-    """A value is not what a validator of `must` asks for."""
+    """Raised by a validator of `require_value` where a value does not meet its condition."""
 
 
-def shown(value: object) -> str:
-    """A value as a message quotes it."""
+def quoted_value(value: object) -> str:
+    """A value as an error message quotes it, in at most 40 characters."""
     return repr(value)[:40]
 
 
 def _key(part: str) -> str:
     """Key of a mapping for a message: a document may hold keys of any length and any characters."""
-    return part if len(part) <= MAX_WORD and part.isprintable() else shown(part)
+    return part if len(part) <= MAX_WORD and part.isprintable() else quoted_value(part)
 
 
-def must(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
-    """A validator of what a type cannot say; `expected` is what a message asks for."""
+def require_value(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
+    """Validator for a condition that a type cannot express; `expected` is the error's text."""
 
     def validate(value: Any) -> Any:
         if not holds(value):
@@ -37,10 +35,10 @@ def must(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def refusal(
+def document_error(
     error: ValidationError, document: object, schema: Mapping[str, Any], *, name: str, hint: str
 ) -> ShardwrightError:
-    """The first thing that pydantic says, in the project's words."""
+    """Convert the first error of a validation to the project's error, with path and hint."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ShardwrightError):
@@ -60,22 +58,28 @@ def refusal(
             path.append(part)
             value = inner[part]
     last = first["loc"][-1] if first["loc"] else ""
-    where = [name, *_words(path)]
+    where = [name, *_path_words(path)]
     if first["type"] == "missing" and isinstance(last, str):
         return DataError(
             f"{': '.join([*where, last])} is missing", hint=nearest(last, value) or hint
         )
     if first["type"] == "extra_forbidden":
-        known = _at(schema, document, path[:-1]).get("properties", {})
+        known = _schema_at(schema, document, path[:-1]).get("properties", {})
         return DataError(
-            f"{': '.join(_words([name, *path[:-1]]))}: unknown field {shown(last)}",
+            f"{': '.join(_path_words([name, *path[:-1]]))}: unknown field {quoted_value(last)}",
             hint=nearest(str(last), known),
         )
     if first["type"].startswith("recursion"):
-        return DataError(f"{': '.join(_words([name, *path[:4]]))} is nested too deep", hint=hint)
+        return DataError(
+            f"{': '.join(_path_words([name, *path[:4]]))} is nested too deep", hint=hint
+        )
     if cause is not None and not isinstance(cause, ExpectedError):
         return DataError(f"{': '.join(where)}: {cause}", hint=hint)
-    expected = str(cause) if cause is not None else expectation(schema, _at(schema, document, path))
+    expected = (
+        str(cause)
+        if cause is not None
+        else expected_value_text(schema, _schema_at(schema, document, path))
+    )
     while (
         path
         and isinstance(path[-1], int)
@@ -83,14 +87,18 @@ def refusal(
         and " or " not in expected
     ):
         path = path[:-1]
-        expected, value = expectation(schema, _at(schema, document, path)), _inside(document, path)
+        expected, value = (
+            expected_value_text(schema, _schema_at(schema, document, path)),
+            _value_at(document, path),
+        )
     return DataError(
-        f"{': '.join(_words([name, *path]))} is {shown(value)}, not {expected}", hint=hint
+        f"{': '.join(_path_words([name, *path]))} is {quoted_value(value)}, not {expected}",
+        hint=hint,
     )
 
 
-def _words(path: Sequence[str | int]) -> list[str]:
-    """A path for a message: the number of an item stands behind its list's name."""
+def _path_words(path: Sequence[str | int]) -> list[str]:
+    """Path of a document as words of a message: an item's number follows its list's name."""
     found: list[str] = []
     for part in path:
         if isinstance(part, int):
@@ -100,14 +108,15 @@ def _words(path: Sequence[str | int]) -> list[str]:
     return found
 
 
-def _inside(document: Any, path: Sequence[str | int]) -> Any:
+def _value_at(document: Any, path: Sequence[str | int]) -> Any:
+    """Value of a document at a path."""
     for part in path:
         document = document[part]
     return document
 
 
 def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a value of a schema may be, but for null."""
+    """Alternatives of a JSON schema (``anyOf``, ``oneOf``) except null."""
     return [
         _resolved(root, one)
         for one in schema.get("anyOf", schema.get("oneOf", ()))
@@ -118,18 +127,17 @@ def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mappin
 def _resolved(
     root: Mapping[str, Any], schema: Mapping[str, Any], value: Any = None
 ) -> Mapping[str, Any]:
-    """The schema that a reference, one of a value that may be null, or the one of several that a
-    value has the form of, is.
-    """
+    """JSON schema behind a reference, or the alternative whose form the value has."""
     if "$ref" in schema:
         return _resolved(root, root["$defs"][schema["$ref"].rpartition("/")[2]], value)
     some = _branches(root, schema)
-    return next((one for one in some if len(some) == 1 or _has_the_form(one, value)), schema)
+    return next((one for one in some if len(some) == 1 or _has_form(one, value)), schema)
 
 
-def _has_the_form(schema: Mapping[str, Any], value: Any) -> bool:
-    """A value is of the JSON type of a schema; an object has its constants or, where there are
-    none, the fields that must be there.
+def _has_form(schema: Mapping[str, Any], value: Any) -> bool:
+    """True if a value has the JSON type of a schema.
+
+    An object must have the schema's constants or, where there are none, its required fields.
     """
     if not isinstance(value, dict) or schema.get("type") != "object":
         return isinstance(
@@ -147,8 +155,10 @@ def _has_the_form(schema: Mapping[str, Any], value: Any) -> bool:
     )
 
 
-def _at(root: Mapping[str, Any], document: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
-    """The schema of what stands at a path of a document."""
+def _schema_at(
+    root: Mapping[str, Any], document: Any, path: Sequence[str | int]
+) -> Mapping[str, Any]:
+    """JSON schema of the value at a path of a document."""
     schema = _resolved(root, root)
     for part in path:
         document = document[part]
@@ -161,12 +171,12 @@ def _at(root: Mapping[str, Any], document: Any, path: Sequence[str | int]) -> Ma
     return schema
 
 
-def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """What a schema asks for, in words."""
+def expected_value_text(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Text for the values that a JSON schema allows, such as ``a number above 0``."""
     schema = _resolved(root, schema)
     if some := _branches(root, schema):
         return " or ".join(
-            f"{expectation(root, one)}{' of ' * ('required' in one)}"
+            f"{expected_value_text(root, one)}{' of ' * ('required' in one)}"
             f"{' and '.join(one.get('required', ()))}"
             for one in some
         )
@@ -186,15 +196,16 @@ def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
             count = len(schema["prefixItems"])
             return (
                 f"a list of {'two' if count == 2 else count}"
-                f" {_kind(root, schema['prefixItems'][-1])}s"
+                f" {_item_word(root, schema['prefixItems'][-1])}s"
             )
         case "array":
-            return f"a list of {_kind(root, schema.get('items', {}))}s"
+            return f"a list of {_item_word(root, schema.get('items', {}))}s"
         case "object":
             return "an object"
     return "another value"
 
 
-def _kind(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+def _item_word(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Word for the items of a list: row, number, or the JSON type."""
     kind: str = _resolved(root, schema).get("type", "value")
     return {"array": "row", "integer": "number"}.get(kind, kind)

@@ -1,6 +1,4 @@
-"""The one text of a document: sorted keys, floats to nine significant digits, and the same bytes
-for the same result.
-"""
+"""Canonical JSON text of documents: sorted keys, nine significant digits, equal bytes."""
 
 from __future__ import annotations
 
@@ -18,42 +16,43 @@ MAX_FILE_BYTES: Final = 64 * 1024**2
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """The one text of a document:
-    sorted keys, floats to `DIGITS` digits, a line break at the end.
-    """
+    """Canonical JSON text of a document: sorted keys, floats to `DIGITS` digits, final newline."""
     return (
-        json.dumps(kept(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+        json.dumps(
+            canonical_value(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False
+        )
         + "\n"
     )
 
 
-def kept(value: Any) -> Any:
-    """`value` in JSON's own types, as a file keeps it; an infinite or undefined number is null, for
-    JSON has none.
+def canonical_value(value: Any) -> Any:
+    """Convert a value to JSON's own types with floats rounded to `DIGITS` digits.
+
+    An infinite or undefined number is null.
     """
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(key): kept(item) for key, item in value.items()}
+        return {str(key): canonical_value(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [kept(item) for item in value]
+        return [canonical_value(item) for item in value]
     return value
 
 
-def digest_of(document: Mapping[str, Any]) -> str:
-    """SHA-256, in hexadecimal, of a document's one text."""
+def document_digest(document: Mapping[str, Any]) -> str:
+    """SHA-256, in hexadecimal, of a document's canonical text."""
     return sha256(to_text(document).encode()).hexdigest()
 
 
 def read_text(path: Path, *, what: str, hint: str, most: int = MAX_FILE_BYTES) -> str:
-    """The text of a file.
+    """Read a UTF-8 text file of limited size.
 
     Args:
-        what: the file is, for messages.
-        most: bytes that it may have.
+        what: kind of file, for messages.
+        most: most bytes of the file.
 
     Raises:
-        DataError: it cannot be read, is too large or no text.
+        DataError: the file cannot be read, is too large or no text.
     """
     try:
         size = path.stat().st_size
@@ -66,8 +65,8 @@ def read_text(path: Path, *, what: str, hint: str, most: int = MAX_FILE_BYTES) -
     return text
 
 
-def decoded(text: str, *, name: str, hint: str) -> object:
-    """The value of a JSON text; DataError if it is none."""
+def parse_json(text: str, *, name: str, hint: str) -> object:
+    """Parse JSON text; DataError if it is none, or has half of a surrogate pair."""
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:

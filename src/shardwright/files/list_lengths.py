@@ -1,5 +1,6 @@
-"""Lists of a plan file that have as many items as another one: what a schema cannot say of a
-document, each checked once at the border.
+"""Checks of a plan file's lists that must be as long as other lists.
+
+A schema cannot express these conditions; each is checked once when a file is read.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from shardwright.search.scenario_certificate import ScenariosPart
 
 
 @dataclass(frozen=True, slots=True)
-class Tied:
-    """A list of `found` items that must have `needed`: one for each of what is named."""
+class ListLength:
+    """Length of a list: its `found` items, and the `needed` number, one for each of `each`."""
 
     path: str
     found: int
@@ -24,15 +25,15 @@ class Tied:
 
 
 def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
-    """Every list of a file has as many items as what it is about.
+    """Raise DataError unless every list of a stored plan has as many items as it must have.
 
     Args:
         name, hint: of the file, for messages.
 
     Raises:
-        DataError: one has more or fewer; or the stages are not numbered from 0.
+        DataError: a list has more or fewer items; or the stages are not numbered from 0.
     """
-    for one in _tied(saved):
+    for one in _list_lengths(saved):
         if one.found != one.needed:
             raise DataError(
                 f"{name}: {one.path} has {one.found} items, not {one.needed}: one for each of"
@@ -47,38 +48,40 @@ def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
         )
 
 
-def _tied(saved: StoredSimulation) -> Iterator[Tied]:
+def _list_lengths(saved: StoredSimulation) -> Iterator[ListLength]:
+    """Yield the lengths of all lists of a file that depend on other lists."""
     stages, classes, spending = saved.prediction.stages, saved.classes, saved.prediction.spending
-    yield Tied(
+    yield ListLength(
         "prediction.stages",
         min(len(stages), 1),
         1,
         "the pipeline's ranks or classes of devices, at least one",
     )
     if classes:
-        yield Tied("classes", len(classes), len(stages), "prediction.stages")
+        yield ListLength("classes", len(classes), len(stages), "prediction.stages")
     if spending is not None:
-        yield Tied(
+        yield ListLength(
             "prediction.spending.working_devices",
             len(spending.working_devices),
             len(spending.paid_devices),
             "prediction.spending.paid_devices",
         )
     if isinstance(saved, StoredPlan) and saved.certificate.mixed is not None:
-        yield from _of_pools(saved.certificate.mixed)
+        yield from _pool_list_lengths(saved.certificate.mixed)
     if isinstance(saved, StoredPlan) and saved.certificate.scenarios is not None:
-        yield from _of_states(saved.certificate.scenarios)
+        yield from _scenario_list_lengths(saved.certificate.scenarios)
 
 
-def _of_pools(part: MixedPart) -> Iterator[Tied]:
+def _pool_list_lengths(part: MixedPart) -> Iterator[ListLength]:
+    """Yield the lengths of lists with one item for each device pool."""
     pools, each, path = len(part.alone), "certificate.mixed.alone", "certificate.mixed"
     for i, closed in enumerate(part.closed):
         for j, dual in enumerate(closed.duals):
-            yield Tied(f"{path}.closed.{i}.duals.{j}.devices", len(dual.devices), pools, each)
+            yield ListLength(f"{path}.closed.{i}.duals.{j}.devices", len(dual.devices), pools, each)
     for i, cell in enumerate(part.valued.cells if part.valued is not None else ()):
         for j, shown in enumerate(cell.shown):
             for k, floor in enumerate(shown.floors):
-                yield Tied(
+                yield ListLength(
                     f"{path}.valued.cells.{i}.shown.{j}.floors.{k}.devices",
                     len(floor.devices),
                     pools,
@@ -86,9 +89,10 @@ def _of_pools(part: MixedPart) -> Iterator[Tied]:
                 )
 
 
-def _of_states(part: ScenariosPart) -> Iterator[Tied]:
+def _scenario_list_lengths(part: ScenariosPart) -> Iterator[ListLength]:
+    """Yield the lengths of lists with one item for each scenario."""
     for i, tried in enumerate(part.next_best):
-        yield Tied(
+        yield ListLength(
             f"certificate.scenarios.next_best.{i}.steps_s",
             len(tried.steps_s),
             len(part.outcomes),

@@ -1,8 +1,7 @@
-"""General plans as they stand in a file: the plan's own fields, and each stage's placements by
-their number in a list.
+"""File form of general plans, in which equal placements are stored once and referred to by number.
 
-A plan of 128 stages with one tree is small so, and stages with equal placements hold one object
-when it is read again.
+A plan of 128 stages with one tree is small so, and stages with equal placements share one object
+when the file is read.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
-    """A plan as a file holds it: `placements` are the different ones, and a stage's are the number
-    of one of them.
-    """
+    """A plan in a file: `placements` lists the different ones, and a stage refers by number."""
 
     version: int
     placements: tuple[tuple[Placement, ...], ...]
@@ -57,13 +54,13 @@ SPARSE: Final = frozenset(
 """Classes whose fields at their default are left out, as plans have very many of them."""
 
 
-def document_of(plan: Plan) -> PlanDocument:
-    """`plan` with placements by number, the first stage's first."""
+def plan_to_document(plan: Plan) -> PlanDocument:
+    """Convert a plan to its file form, with placements numbered from the first stage's on."""
     numbers: dict[Any, int] = {}
     for lane in plan.lanes:
         for stage in lane.stages:
             numbers.setdefault(stage.placements, len(numbers))
-    lanes = tuple(map(partial(_relabelled, placements=numbers), plan.lanes))
+    lanes = tuple(map(partial(_with_placements, placements=numbers), plan.lanes))
     listed = tuple(numbers)
     return PlanDocument(
         version=VERSION,
@@ -76,12 +73,8 @@ def document_of(plan: Plan) -> PlanDocument:
     )
 
 
-def plan_of(document: PlanDocument) -> Plan:
-    """The plan of a document; equal placements are one object.
-
-    Raises:
-        DataError: a stage has placements that are not listed.
-    """
+def document_to_plan(document: PlanDocument) -> Plan:
+    """Convert a plan's file form to the plan; equal placements are one object."""
     interned = {placements: placements for placements in document.placements}
     numbered: dict[Any, Any] = {
         number: interned[placements] for number, placements in enumerate(document.placements)
@@ -94,7 +87,7 @@ def plan_of(document: PlanDocument) -> Plan:
                     f"plan: {where} has placements of number {stage.placements}",
                     hint=f"there are {len(numbered)}, from 0",
                 )
-    lanes = tuple(map(partial(_relabelled, placements=numbered), document.lanes))
+    lanes = tuple(map(partial(_with_placements, placements=numbered), document.lanes))
     return Plan(
         devices=document.devices,
         lanes=lanes,
@@ -104,8 +97,8 @@ def plan_of(document: PlanDocument) -> Plan:
     )
 
 
-def _relabelled(lane: Lane, placements: Mapping[Any, Any]) -> Lane:
-    """`lane` with what stands for the placements of each stage."""
+def _with_placements(lane: Lane, placements: Mapping[Any, Any]) -> Lane:
+    """Copy of a lane with the placements of each stage mapped by `placements`."""
     return replace(
         lane,
         stages=tuple(

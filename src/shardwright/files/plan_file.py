@@ -1,4 +1,4 @@
-"""Plan and simulation files: what `plan -o` and `simulate -o` write, read again, strictly."""
+"""Strict reader of plan and simulation files, which `plan -o` and `simulate -o` write."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from shardwright.errors import DataError
-from shardwright.files.document_text import decoded, read_text
+from shardwright.files.document_text import parse_json, read_text
 from shardwright.files.list_lengths import require_lengths
-from shardwright.files.relative_paths import found_from
+from shardwright.files.relative_paths import request_resolved_from
 from shardwright.files.stored_documents import (
     NAMES,
     PLAN_SCHEMA,
@@ -22,7 +22,14 @@ from shardwright.files.stored_documents import (
     question_digest,
     with_sources,
 )
-from shardwright.files.strict_documents import FromOne, Limits, Members, Mirror, Signed, body_of
+from shardwright.files.strict_documents import (
+    DocumentModel,
+    FromOne,
+    Limits,
+    Members,
+    Signed,
+    document_body,
+)
 from shardwright.search.certificate import Certificate
 from shardwright.search.mixed_certificate import GIVEN_UP, Dual, Floor, PoolAlone
 from shardwright.search.search_answer import Answer
@@ -30,8 +37,9 @@ from shardwright.search.search_request import Request
 from shardwright.simulator.prediction import Prediction
 
 BESIDE: Final = ("search_time_s", "unsearched", "batches", "frameworks", "training")
-"""What `plan --json` prints beside the file: how long it took and what else was asked, which is no
-part of the answer."""
+"""Fields that `plan --json` prints and the file does not hold: search time and answers to other
+options.
+"""
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
 _FATES: Final = (
@@ -51,17 +59,16 @@ _LIMITS: Final[Limits] = {
     Floor: {"replicas": Signed},
     PoolAlone: {"stopped_at": Annotated[int, Field(ge=GIVEN_UP)]},
 }
-PLAN: Final = Mirror(kind=StoredPlan, names=NAMES, limits=_LIMITS)
-SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
+PLAN: Final = DocumentModel(kind=StoredPlan, names=NAMES, limits=_LIMITS)
+SIMULATION: Final = DocumentModel(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
 
 
 def read_saved(path: Path) -> StoredSimulation:
-    """What `shardwright plan -o` or `shardwright simulate -o` wrote at `path`; files that its
-    question names are found from there.
+    """Read a stored plan or simulation; paths in its request are resolved from its folder.
 
     Raises:
-        DataError: it cannot be read, is neither, is of another version, or its question was edited
-        (the digest). StrategyError: its strategy cannot be read.
+        DataError: the file cannot be read, is neither, is of another version, or its request was
+            edited (the digest). StrategyError: its strategy cannot be read.
     """
     text = read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one")
     return parse_saved(text, name=str(path), folder=path.parent)
@@ -70,29 +77,36 @@ def read_saved(path: Path) -> StoredSimulation:
 def parse_saved(
     text: str, *, name: str = "plan file", folder: Path | None = None
 ) -> StoredSimulation:
-    """The same of a text; `name` is for messages. folder: that it lies in, from where the files
-    that it names are found.
+    """Parse the text of a plan or simulation file; see `read_saved`.
+
+    Args:
+        name: of the file, for messages.
+        folder: folder of the file, from which paths in its request are resolved.
     """
-    document = decoded(text, name=name, hint=_HINT)
+    document = parse_json(text, name=name, hint=_HINT)
     simulated = isinstance(document, dict) and document.get("schema") == SIMULATION_SCHEMA
     schema, hint = (SIMULATION_SCHEMA, _SIMULATION_HINT) if simulated else (PLAN_SCHEMA, _HINT)
-    body = body_of(document, schema=schema, version=VERSION, name=name, what="plan file", hint=hint)
+    body = document_body(
+        document, schema=schema, version=VERSION, name=name, what="plan file", hint=hint
+    )
     digest = body.pop("digest", None)
     for field in BESIDE:
         body.pop(field, None)
-    mirror: Mirror[StoredSimulation] | Mirror[StoredPlan] = SIMULATION if simulated else PLAN
+    mirror: DocumentModel[StoredSimulation] | DocumentModel[StoredPlan] = (
+        SIMULATION if simulated else PLAN
+    )
     found = with_sources(mirror.read(body, name=name, hint=hint))
     if found.grid is None and found.plan is None:
         raise DataError(f"{name}: it has neither a strategy nor a plan", hint=hint)
     require_lengths(found, name=name, hint=hint)
     if digest != question_digest(body):
         raise DataError(f"{name}: what was asked is not what its digest is of", hint=hint)
-    request = found.request if folder is None else found_from(found.request, folder)
+    request = found.request if folder is None else request_resolved_from(found.request, folder)
     return found if request is found.request else replace(found, request=request)
 
 
 def read_plan_file(path: Path) -> tuple[Request, Answer]:
-    """The question and the answer of a grid search that `shardwright plan -o` wrote at `path`.
+    """Read the request and the answer of a grid search from a plan file.
 
     Raises:
         DataError: as `read_saved`; or the file holds no answer of a grid search.
@@ -107,12 +121,10 @@ def read_plan_file(path: Path) -> tuple[Request, Answer]:
     return found.request, answer
 
 
-def require_whole(saved: StoredSimulation, *, name: str = "plan file") -> None:
-    """What is drawn of a step adds up to it. `check` makes every number again and says which
-    differs; this is for who only looks.
+def require_breakdown_sum(saved: StoredSimulation, *, name: str = "plan file") -> None:
+    """Raise DataError unless the parts of a stored step's breakdown add up to the step time.
 
-    Raises:
-        DataError: the parts are not the step.
+    `check` recomputes every number; this function is for commands that only show the file.
     """
     parts, step = (
         sum(seconds for _, seconds in saved.prediction.breakdown_s),

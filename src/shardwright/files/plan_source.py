@@ -1,4 +1,4 @@
-"""Plans from the command line: a plan file, the general notation, or a grid's text."""
+"""Reader of a command line's plan argument: a plan file, the general notation, or a grid's text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.errors import StrategyError, UsageError
 from shardwright.files.document_text import read_text
 from shardwright.files.plan_file import parse_saved
-from shardwright.files.relative_paths import is_same
+from shardwright.files.relative_paths import is_same_model
 from shardwright.files.stored_documents import StoredPlan, StoredSimulation
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.models_by_name import load_model
@@ -29,7 +29,7 @@ _HINT: Final = "a .plan text, or what `shardwright plan -o` wrote"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPlan:
-    """A plan, its name and the model it is for; what it was asked for, where a file says so."""
+    """A general plan, its name, its model, and the request of its file where there is one."""
 
     name: str
     plan: Plan
@@ -39,8 +39,9 @@ class NamedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStrategy:
-    """A strategy as it was given, a grid or a plan, and its name; how words that are not of the
-    notation were read.
+    """A strategy of the command line, a grid or a plan, and its name.
+
+    `read_as` is the notation that was read from other words.
     """
 
     name: str
@@ -49,27 +50,27 @@ class NamedStrategy:
 
 
 def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 0) -> NamedStrategy:
-    """The strategy that `source` is or names.
+    """Read the strategy of a command-line argument: grid text, notation, or the path of a file.
 
     Args:
-        source: a grid's text; a text in the general notation; or the path of one, or of what `plan
-            -o` or `simulate -o` wrote.
-        model, model_name: the model that it is to be for.
-        devices: what a grid that does not say dp is to use; 0 = not known.
+        source: a grid's text; a text in the general notation; or the path of one, or of a file of
+            `plan -o` or `simulate -o`.
+        model, model_name: the model of the strategy.
+        devices: devices of a grid that has no dp; 0 = not known.
 
     Raises:
-        DataError: the file cannot be read. StrategyError: it says no strategy, or a stored plan is
-        for another model (``plan.model``).
+        DataError: the file cannot be read. StrategyError: it has no strategy, or a stored plan is
+            for another model (``plan.model``).
     """
     text, name = source, ""
-    if not _is_text(source) and _is_path(source):
+    if not _is_notation(source) and _is_path(source):
         text, name = read_text(Path(source), what="plan", hint=_HINT), source
     if text.lstrip().startswith("{"):
         saved = parse_saved(
             text, name=name or "the plan", folder=Path(name).parent if name else None
         )
         return _saved_strategy(saved, name=name or "the plan", model_name=model_name)
-    if not name and not _is_text(source):
+    if not name and not _is_notation(source):
         reading = read_words(source, of=None)
         return NamedStrategy(
             name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as
@@ -78,21 +79,22 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
 
 
 def is_grid_text(source: str) -> bool:
-    """A grid's words, not a path, a notation or a file's JSON."""
-    return not _is_text(source) and not _is_path(source)
+    """True if a text is a grid's words: no path, no notation and no JSON."""
+    return not _is_notation(source) and not _is_path(source)
 
 
-def _is_text(source: str) -> bool:
-    """The notation itself, or a file's JSON, not a path or a grid."""
+def _is_notation(source: str) -> bool:
+    """True if a text is in the general notation or JSON: no path and no grid."""
     return "\n" in source.strip() or source.lstrip().startswith(("plan ", "{"))
 
 
 def _saved_strategy(saved: StoredSimulation, *, name: str, model_name: str) -> NamedStrategy:
+    """Strategy of a stored file; StrategyError if its plan is for another model."""
     name = name if isinstance(saved, StoredPlan) and saved.grid is not None else saved.name
     if saved.grid is not None:
         return NamedStrategy(name=name, strategy=saved.grid)
     assert saved.plan is not None
-    if not is_same(saved.request.model, model_name):
+    if not is_same_model(saved.request.model, model_name):
         raise StrategyError(
             f"the plan is for {saved.request.model[:60]}, not {model_name[:60]}",
             hint="a plan names blocks of its model; a grid suits any",
@@ -102,7 +104,7 @@ def _saved_strategy(saved: StoredSimulation, *, name: str, model_name: str) -> N
 
 
 def _notation_name(text: str) -> str:
-    """The name in the first line of a notation, empty if it has none."""
+    """Name in the first line of a notation; empty if it has none."""
     lines = (line.partition("#")[0].split() for line in text.split("\n"))
     words = next((words for words in lines if words), [])
     return words[1] if len(words) > 1 and words[0] == "plan" else ""
@@ -111,29 +113,30 @@ def _notation_name(text: str) -> str:
 def read_plan(
     source: str, *, model: str = "", devices: int = 0, global_batch: int = 0
 ) -> NamedPlan:
-    """The plan at the path `source`, or the one that the grid `source` says.
+    """Read the general plan of a path, or lower the grid of a text to a plan.
 
     Args:
-        model: catalog name or path; a plan file names its own, which is used when this is empty.
-        devices: of a grid; dp, unless it says one, is what its other degrees leave over. 0 = the
-            product of its degrees.
+        model: catalog name or path; a plan file has its own, which is used when this is empty.
+        devices: of a grid; dp, unless the grid has one, is the quotient of the devices by its other
+            degrees. 0 = the product of its degrees.
         global_batch: of a grid, in samples. 0 = one microbatch for each pipeline rank.
 
     Raises:
-        DataError: the file cannot be read. StrategyError: it says no plan, or not one for these
-        devices. ModelError: the model is unknown. UsageError: a notation or a grid without a model.
+        DataError: the file cannot be read. StrategyError: it has no plan, or none for these
+            devices. ModelError: the model is unknown. UsageError: a notation or a grid without a
+            model.
     """
     path = Path(source)
     if _is_path(source):
         text = read_text(path, what="plan", hint=_HINT)
         if text.lstrip().startswith("{"):
-            return _from_file(text, path=path, model=model)
+            return _plan_from_document(text, path=path, model=model)
         if devices or global_batch:
             raise UsageError(
                 "--devices and --global-batch are for grids; a plan says its own",
                 hint="leave them out",
             )
-        chosen = _model(model)
+        chosen = _required_model(model)
         return NamedPlan(
             name=_notation_name(text) or path.stem,
             plan=parse_plan(text, model=chosen),
@@ -146,7 +149,7 @@ def read_plan(
             hint="leave out dp: it takes the rest",
             rule="grid.devices",
         )
-    chosen = _model(model)
+    chosen = _required_model(model)
     batch = global_batch or grid.dp * grid.microbatch * grid.pp
     return NamedPlan(
         name=source, plan=plan_of(grid, model=chosen, global_batch=batch), model=chosen
@@ -154,27 +157,29 @@ def read_plan(
 
 
 def _is_path(source: str) -> bool:
-    """A grid's words hold no separators and no such endings."""
+    """True if the text ends as a plan file does, has a path separator, or names a file."""
     try:
         return source.endswith(_SUFFIXES) or os.sep in source or Path(source).exists()
     except (OSError, ValueError):
         return False
 
 
-def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
+def _plan_from_document(text: str, *, path: Path, model: str) -> NamedPlan:
+    """Plan of a stored file's JSON text, for the given model or the file's own."""
     saved = parse_saved(text, name=str(path), folder=path.parent)
     asked, plan = saved.request, saved.plan
     chosen = asked_model(model or asked.model, train=asked.train, teacher=asked.teacher)
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)
-    same = not model or is_same(model, saved.request.model)
+    same = not model or is_same_model(model, saved.request.model)
     return NamedPlan(
         name=path.stem, plan=plan, model=chosen, request=saved.request if same else None
     )
 
 
-def _model(name: str) -> Model:
+def _required_model(name: str) -> Model:
+    """Load the model; UsageError where its name is empty."""
     if not name:
         raise UsageError(
             "a plan in notation needs the model it is for", hint="shardwright draw PLAN MODEL"

@@ -1,4 +1,4 @@
-"""Profile files: what `calibrate -o` writes, read again, strictly.
+"""Strict reader and writer of profile files, which `calibrate -o` writes.
 
 Seconds, bytes, bytes/s and FLOP/s, no clock value but the day that the caller gave: the same
 profile is the same bytes.
@@ -13,17 +13,17 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field
 
-from shardwright.files.dataclass_schemas import Names, filed
-from shardwright.files.document_errors import must
-from shardwright.files.document_text import decoded, read_text
+from shardwright.files.dataclass_schemas import Names, to_json_value
+from shardwright.files.document_errors import require_value
+from shardwright.files.document_text import parse_json, read_text
 from shardwright.files.strict_documents import (
+    DocumentModel,
     Factor,
     FromOne,
-    Mirror,
     Number,
     Positive,
     annotated,
-    body_of,
+    document_body,
 )
 from shardwright.hardware.profile.profile import (
     AttentionPoint,
@@ -44,36 +44,38 @@ _HINT: Final = "write the file again with `shardwright calibrate -o FILE`"
 _MAX_NAME: Final = 64
 
 
-def _rows(counts: int, numbers: int) -> Any:
-    """Rows of whole numbers from 1 and then numbers above 0."""
+def _rows_type(counts: int, numbers: int) -> Any:
+    """Type of rows with `counts` whole numbers from 1 and then `numbers` numbers above 0."""
     row = annotated[
         types.GenericAlias(tuple, (FromOne,) * counts + (Positive,) * numbers), Field(strict=False)
     ]
     return annotated[types.GenericAlias(tuple, (row, ...)), Field(strict=False)]
 
 
-def _points(kind: Callable[..., Any], counts: int, numbers: int) -> Any:
-    """Rows that are the fields of a named tuple."""
+def _points_type(kind: Callable[..., Any], counts: int, numbers: int) -> Any:
+    """Type of rows that are read as the named tuple `kind`."""
     return annotated[
-        _rows(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))
+        _rows_type(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))
     ]
 
 
-def _once(*keys: str) -> Callable[[Any], bool]:
-    """Whether no two rows have the same keys."""
+def _has_unique(*keys: str) -> Callable[[Any], bool]:
+    """Condition that no two rows have the same values of `keys`."""
     return lambda rows: len({tuple(getattr(row, key) for key in keys) for row in rows}) == len(rows)
 
 
 def _is_name(text: str) -> bool:
+    """True if a text is a printable name of 1 to 64 characters."""
     return 0 < len(text) <= _MAX_NAME and text.isprintable() and text == text.strip()
 
 
-def _rises(curve: Any) -> bool:
+def _has_rising_lengths(curve: Any) -> bool:
+    """True if a curve has points and their lengths increase."""
     lengths = [length for length, _ in curve]
     return bool(lengths) and lengths == sorted(set(lengths))
 
 
-_NAME: Final = Annotated[str, must(_is_name, f"a name of 1 to {_MAX_NAME} characters")]
+_NAME: Final = Annotated[str, require_value(_is_name, f"a name of 1 to {_MAX_NAME} characters")]
 _LINE: Final = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 _NAMES: Final[Names] = {
     CollectiveFit: {
@@ -92,21 +94,23 @@ _RATES: Final = {
     "sustained": Factor,
 }
 _LIMITS: Final = {
-    GemmProfile: {**_RATES, "points": _points(GemmPoint, 3, 1)},
+    GemmProfile: {**_RATES, "points": _points_type(GemmPoint, 3, 1)},
     AttentionProfile: {
         "generation": _NAME,
-        "curve": annotated[_rows(1, 1), must(_rises, "rows of rising lengths")],
+        "curve": annotated[
+            _rows_type(1, 1), require_value(_has_rising_lengths, "rows of rising lengths")
+        ],
         "backward_ratio": Positive,
-        "points": _points(AttentionPoint, 4, 2),
+        "points": _points_type(AttentionPoint, 4, 2),
     },
-    ElementProfile: {"bytes_per_second": Positive, "points": _rows(1, 1)},
+    ElementProfile: {"bytes_per_second": Positive, "points": _rows_type(1, 1)},
     CollectiveFit: {
         "collective": _NAME,
         "num_devices": Annotated[int, Field(ge=2, lt=2**63)],
         "bus_bandwidth": Positive,
         "large_bandwidth": Positive,
         "reference": _LINE,
-        "points": _rows(1, 1),
+        "points": _rows_type(1, 1),
     },
     KernelShare: {"kind": _NAME},
     HostFacts: {"num_devices": FromOne, "to_device": Number, "from_device": Number},
@@ -114,26 +118,24 @@ _LIMITS: Final = {
     Profile: {"accelerator": _NAME},
 }
 _CHECKS: Final = {
-    (Profile, "gemm"): must(_once("dtype"), "a list with each dtype once"),
-    (Profile, "attention"): must(_once("generation"), "a list with each generation once"),
-    (Profile, "collectives"): must(
-        _once("collective", "num_devices"), "a list with each collective once"
+    (Profile, "gemm"): require_value(_has_unique("dtype"), "a list with each dtype once"),
+    (Profile, "attention"): require_value(
+        _has_unique("generation"), "a list with each generation once"
+    ),
+    (Profile, "collectives"): require_value(
+        _has_unique("collective", "num_devices"), "a list with each collective once"
     ),
 }
-PROFILE: Final = Mirror(kind=Profile, names=_NAMES, limits=_LIMITS, checks=_CHECKS)
+PROFILE: Final = DocumentModel(kind=Profile, names=_NAMES, limits=_LIMITS, checks=_CHECKS)
 
 
 def profile_document(profile: Profile) -> dict[str, Any]:
-    """A profile file; `files.text.to_text` makes its text."""
-    return {"schema": SCHEMA, "version": VERSION, **filed(profile, names=_NAMES)}
+    """JSON document of a profile file; `document_text.to_text` makes its text."""
+    return {"schema": SCHEMA, "version": VERSION, **to_json_value(profile, names=_NAMES)}
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile file at `path`.
-
-    Raises:
-        DataError: it cannot be read, is no profile, or is of another version.
-    """
+    """Read a profile file; DataError if it is unreadable, no profile, or of another version."""
     return parse_profile(
         read_text(path, what="profile", hint="`shardwright calibrate -o FILE` writes one"),
         name=str(path),
@@ -141,11 +143,13 @@ def read_profile(path: Path) -> Profile:
 
 
 def parse_profile(text: str, *, name: str = "profile") -> Profile:
-    """The profile with this text; `name` is for messages.
+    """Parse the text of a profile file; `name` is for messages.
 
     Raises:
-        DataError: it is no profile, or is of another version.
+        DataError: the text is no profile, or is of another version.
     """
-    document = decoded(text, name=name, hint=_HINT)
-    body = body_of(document, schema=SCHEMA, version=VERSION, name=name, what="profile", hint=_HINT)
+    document = parse_json(text, name=name, hint=_HINT)
+    body = document_body(
+        document, schema=SCHEMA, version=VERSION, name=name, what="profile", hint=_HINT
+    )
     return PROFILE.read(body, name=name, hint=_HINT)

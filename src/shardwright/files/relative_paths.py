@@ -1,5 +1,6 @@
-"""Paths that a question names: in a file they are relative to its folder, so that it is read from
-anywhere and moves with them.
+"""Relative paths of files in a request: in a plan file they are relative to its folder.
+
+The file is then readable from any folder, and the files move together.
 """
 
 from __future__ import annotations
@@ -14,39 +15,41 @@ from shardwright.model.catalog.models_by_name import is_catalog_name
 from shardwright.search.search_request import Request
 
 _NAMED: Final = ("model", "teacher")
-"""What may be a name of the catalog, which wins over a file of that name."""
+"""Fields that may be a name of the catalog, which wins over a file of that name."""
 _PATHS: Final = (*_NAMED, "cluster", "profile", "scenarios")
 
 
-def relative_to(request: Request, folder: Path) -> Request:
-    """The question with its files as they are found from a folder; names, expressions and absolute
-    paths stay as they are.
+def request_relative_to(request: Request, folder: Path) -> Request:
+    """Request with the paths of existing files relative to a folder.
+
+    Names, expressions and absolute paths stay.
     """
 
     def moved(text: str) -> str:
         return (
             os.path.relpath(text, folder)
-            if not os.path.isabs(text) and _is_there(Path(text))
+            if not os.path.isabs(text) and _exists(Path(text))
             else text
         )
 
-    return _mapped(request, moved)
+    return _with_changed_paths(request, moved)
 
 
-def found_from(request: Request, folder: Path) -> Request:
-    """The question of a file in a folder with its files as they are found from here; what is not
-    there stays as it is written.
+def request_resolved_from(request: Request, folder: Path) -> Request:
+    """Request of a file in a folder with its paths resolved from the current folder.
+
+    Paths of missing files stay.
     """
 
     def found(text: str) -> str:
         path = folder / text
-        return os.path.normpath(path) if _is_there(path) else text
+        return os.path.normpath(path) if _exists(path) else text
 
-    return _mapped(request, found)
+    return _with_changed_paths(request, found)
 
 
-def is_same(one: str, other: str) -> bool:
-    """Two names of a model: one text, or one file."""
+def is_same_model(one: str, other: str) -> bool:
+    """True if two model names are equal or paths of one file."""
     if one == other:
         return True
     try:
@@ -55,7 +58,8 @@ def is_same(one: str, other: str) -> bool:
         return False
 
 
-def _mapped(request: Request, change: Callable[[str], str]) -> Request:
+def _with_changed_paths(request: Request, change: Callable[[str], str]) -> Request:
+    """Request with `change` applied to each of its paths; catalog names stay."""
     written = {name: getattr(request, name) for name in _PATHS}
     paths = {
         name: text
@@ -66,7 +70,8 @@ def _mapped(request: Request, change: Callable[[str], str]) -> Request:
     return replace(request, **changed) if changed != paths else request
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
+    """True if a path exists; false where the system cannot check it."""
     try:
         return path.exists()
     except (OSError, ValueError):

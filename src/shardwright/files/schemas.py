@@ -1,4 +1,4 @@
-"""JSON schemas of the files, made of the models that read them."""
+"""JSON schemas of the project's files, generated from their readers' models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from shardwright.files.plan_file import PLAN, SIMULATION
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def _headed(schema: Mapping[str, Any], *, name: str, version: int, **more: Any) -> dict[str, Any]:
-    """A body's schema with the fields that say what the file is."""
+def _with_heading(
+    schema: Mapping[str, Any], *, name: str, version: int, **more: Any
+) -> dict[str, Any]:
+    """JSON schema of a file: its body with the fields for kind and version."""
     heading = {"schema": {"const": name}, "version": {"const": version}, **more}
     return {
         **schema,
@@ -22,15 +24,17 @@ def _headed(schema: Mapping[str, Any], *, name: str, version: int, **more: Any) 
     }
 
 
-def _stored(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _stored_schema(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """JSON schema of a plan or simulation file, with its digest."""
     digest = {"type": "string", "description": f"SHA-256 of {', '.join(stored_documents.QUESTION)}"}
-    return _headed(schema, name=name, version=stored_documents.VERSION, digest=digest)
+    return _with_heading(schema, name=name, version=stored_documents.VERSION, digest=digest)
 
 
-def _trace() -> dict[str, Any]:
+def _trace_schema() -> dict[str, Any]:
+    """JSON schema of a trace file."""
     body = trace_file.TRACE.json_schema()
     events = body["properties"].pop("traceEvents")
-    other = _headed(
+    other = _with_heading(
         {**body, "required": ["traces"]}, name=trace_file.SCHEMA, version=trace_file.VERSION
     )
     definitions = other.pop("$defs")
@@ -45,17 +49,17 @@ def _trace() -> dict[str, Any]:
 
 
 SCHEMAS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
-    "plan": lambda: _stored(PLAN.schema, stored_documents.PLAN_SCHEMA),
-    "simulation": lambda: _stored(SIMULATION.schema, stored_documents.SIMULATION_SCHEMA),
-    "profile": lambda: _headed(
+    "plan": lambda: _stored_schema(PLAN.schema, stored_documents.PLAN_SCHEMA),
+    "simulation": lambda: _stored_schema(SIMULATION.schema, stored_documents.SIMULATION_SCHEMA),
+    "profile": lambda: _with_heading(
         profile_file.PROFILE.schema, name=profile_file.SCHEMA, version=profile_file.VERSION
     ),
-    "trace": _trace,
+    "trace": _trace_schema,
 }
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """The JSON schema of a kind of file.
+    """JSON schema of a kind of file: plan, simulation, profile or trace.
 
     Raises:
         UsageError: there is no such kind.

@@ -1,4 +1,4 @@
-"""What a plan file and a simulation file hold, in one shape, and their documents."""
+"""Contents of plan and simulation files, and their JSON documents."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from shardwright.files.dataclass_schemas import Names, filed
-from shardwright.files.document_text import digest_of, to_text
-from shardwright.files.relative_paths import relative_to
+from shardwright.files.dataclass_schemas import Names, to_json_value
+from shardwright.files.document_text import document_digest, to_text
+from shardwright.files.relative_paths import request_relative_to
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.certificate import Certificate
@@ -23,22 +23,24 @@ PLAN_SCHEMA: Final = "shardwright.plan"
 SIMULATION_SCHEMA: Final = "shardwright.simulation"
 VERSION: Final = 3
 QUESTION: Final = ("request", "name", "strategy", "plan", "notes")
-"""What the digest of a file is of: what its numbers are about. Nothing in it can be made again."""
+"""Fields that a file's digest covers: the request and strategy behind its numbers, which cannot be
+recomputed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSimulation:
-    """One simulated strategy.
+    """Contents of a simulation file: one simulated strategy.
 
     Args:
-        name: of the strategy, in words.
-        grid: the grid that says it, None if none does.
-        plan: the general plan; None where the grid was lowered as it is.
-        runtime: by its own name.
+        name: of the strategy, for a person.
+        grid: the strategy as a grid, None if it is none.
+        plan: the general plan; None where the grid was lowered unchanged.
+        runtime: name with options.
         classes: devices of each class of a general plan.
-        notes: what was done to the strategy.
+        notes: changes that were made to the strategy.
         fitting: changes that would fit, where it does not.
-        sources: where the prediction's inputs come from.
+        sources: of the prediction's inputs.
     """
 
     request: Request
@@ -54,17 +56,17 @@ class StoredSimulation:
 
     @property
     def simulation(self) -> Simulation:
-        """What `simulate` returns."""
+        """The answer of `simulate` that the file was written from."""
         return Simulation(**{field.name: getattr(self, field.name) for field in fields(Simulation)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPlan(StoredSimulation):
-    """The answer of a search: the best strategy, and why it is best.
+    """Contents of a plan file: the best strategy of a search, and the certificate.
 
     Args:
-        space: that was searched.
-        certificate: every member accounted for.
+        space: name of the searched space.
+        certificate: account of every member of the space.
         alternatives: next best, in rank.
     """
 
@@ -77,8 +79,9 @@ class StoredPlan(StoredSimulation):
 
     @property
     def answer(self) -> Answer | None:
-        """What `plan` returns of a space of grids; None of another one, and of several states of
-        the cluster.
+        """Answer of a grid search that the file was written from; None for other searches.
+
+        None too for a search over several cluster conditions.
         """
         if (
             self.grid is None
@@ -122,7 +125,7 @@ NAMES: Final[Names] = {
 
 
 def stored_simulation(simulation: Simulation) -> StoredSimulation:
-    """What a file holds of a simulation."""
+    """Convert a simulation to the contents of its file."""
     prediction = simulation.prediction
     given = {field.name: getattr(simulation, field.name) for field in fields(simulation)}
     return StoredSimulation(
@@ -131,7 +134,7 @@ def stored_simulation(simulation: Simulation) -> StoredSimulation:
 
 
 def stored_answer(answer: Answer) -> StoredPlan:
-    """What a file holds of a grid search's answer."""
+    """Convert the answer of a grid search to the contents of a plan file."""
     assert answer.request is not None
     found = Simulation(
         request=answer.request,
@@ -159,7 +162,7 @@ def stored_plan(
     goodput: Goodput | None = None,
     nearby: tuple[Nearby, ...] = (),
 ) -> StoredPlan:
-    """What a file holds of the best strategy of a space."""
+    """Contents of a plan file from the simulated best strategy and its certificate."""
     found = stored_simulation(simulation)
     return StoredPlan(
         **{field.name: getattr(found, field.name) for field in fields(found)},
@@ -173,40 +176,41 @@ def stored_plan(
 
 
 def document_of(stored: StoredSimulation) -> dict[str, Any]:
-    """The document of a file; `files.text.to_text` makes its text. No clock value is in it."""
-    body = filed(stored, names=NAMES)
+    """JSON document of a file's contents, with kind, version and digest, and no clock value."""
+    body = to_json_value(stored, names=NAMES)
     schema = PLAN_SCHEMA if isinstance(stored, StoredPlan) else SIMULATION_SCHEMA
     return {"schema": schema, "version": VERSION, "digest": question_digest(body), **body}
 
 
 def file_text(stored: StoredSimulation, path: Path) -> str:
-    """What is written at `path`: the document, with the files that its question names as they are
-    found from there.
-    """
-    return to_text(document_of(replace(stored, request=relative_to(stored.request, path.parent))))
+    """Text of a file at `path`; paths of its request are relative to the file's folder."""
+    return to_text(
+        document_of(replace(stored, request=request_relative_to(stored.request, path.parent)))
+    )
 
 
 def plan_document(answer: Answer) -> dict[str, Any]:
-    """The plan file of a grid search's answer."""
+    """JSON document of a grid search's answer, as a plan file holds it."""
     return document_of(stored_answer(answer))
 
 
 def simulation_document(simulation: Simulation) -> dict[str, Any]:
-    """The simulation file of one strategy."""
+    """JSON document of a simulated strategy, as a simulation file holds it."""
     return document_of(stored_simulation(simulation))
 
 
 def prediction_document(prediction: Prediction) -> dict[str, Any]:
-    """What stands under ``prediction`` in a file: ``simulate --json``."""
-    found = filed(prediction, names=NAMES)
+    """JSON value of a prediction, as files hold it under ``prediction``."""
+    found = to_json_value(prediction, names=NAMES)
     assert isinstance(found, dict)
     return found
 
 
 def question_digest(body: dict[str, Any]) -> str:
-    """The digest of a file's question, and of what repeats its search: where it was stopped, and
-    whether it looked further, at another network and at other batches and numbers of devices
-    (`looked_further`).
+    """SHA-256 of a document's request and of the limits at which its search stopped.
+
+    It covers the searches beside it, too: at another network, and at other batches and numbers of
+    devices (`has_further_answers`).
     """
     certificate = body.get("certificate") or {}
     joint, mixed = (certificate.get(part) or {} for part in ("joint", "mixed"))
@@ -214,17 +218,15 @@ def question_digest(body: dict[str, Any]) -> str:
     if mixed:
         alone = [one.get("stopped_at") for one in mixed.get("alone", ())]
         search += [mixed.get("composed_stopped_at"), mixed.get("tolerance"), alone]
-    search.append(looked_further(body))
-    return digest_of({"search": search, **{field: body.get(field) for field in QUESTION}})
+    search.append(has_further_answers(body))
+    return document_digest({"search": search, **{field: body.get(field) for field in QUESTION}})
 
 
-def looked_further(body: dict[str, Any]) -> bool:
-    """Whether a file holds what searches beside its own found:
-    its sensitivity, or what is nearby.
-    """
+def has_further_answers(body: dict[str, Any]) -> bool:
+    """True if a document holds a sensitivity or nearby answers."""
     return body.get("sensitivity") is not None or bool(body.get("nearby"))
 
 
 def with_sources(stored: StoredSimulation) -> StoredSimulation:
-    """`stored` with the sources in its prediction too, as a simulation has them."""
+    """Copy of a file's contents with its sources in the prediction too, as in a simulation."""
     return replace(stored, prediction=replace(stored.prediction, sources=stored.sources))

@@ -1,5 +1,6 @@
-"""The border: a JSON document becomes a dataclass by a strict pydantic model of it, or one clear
-error.
+"""Strict conversion of JSON documents to dataclasses, by pydantic models made from the fields.
+
+A wrong document gives one clear error.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from pydantic import (
 )
 
 from shardwright.errors import DataError
-from shardwright.files.dataclass_schemas import Names, default_of, fields_of, mapped
-from shardwright.files.document_errors import must, refusal, shown
-from shardwright.files.plan_document import SPARSE, VERSION, PlanDocument, plan_of
+from shardwright.files.dataclass_schemas import Names, default_of, mapping_value_type, typed_fields
+from shardwright.files.document_errors import document_error, quoted_value, require_value
+from shardwright.files.plan_document import SPARSE, VERSION, PlanDocument, document_to_plan
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import Stage
@@ -38,7 +39,7 @@ LARGEST: Final = 1e30
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Members = Annotated[int, Field(ge=0)]
-"""Of a space: joint ones have more than any machine word counts."""
+"""Number of members of a space; joint spaces have more than any machine word counts."""
 FromOne = Annotated[int, Field(ge=1, lt=2**63)]
 Number = Annotated[float, Field(ge=0, le=LARGEST)]
 Signed = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -47,7 +48,7 @@ Factor = Annotated[float, Field(ge=1, le=LARGEST)]
 _LAX = Field(strict=False)
 """JSON has lists for tuples and strings for enumerations."""
 annotated: Final[Any] = Annotated
-"""For types that are made while the program runs."""
+"""For types that are made at run time."""
 _LEAVES: Final[Mapping[Any, Any]] = {
     int: Count,
     float: Number,
@@ -56,30 +57,33 @@ _LEAVES: Final[Mapping[Any, Any]] = {
 _OF_PLANS: Final[Mapping[Any, Mapping[str, Any]]] = {
     PlanDocument: {
         "version": Annotated[
-            Count, must(lambda version: version == VERSION, f"{VERSION}, which this release reads")
+            Count,
+            require_value(
+                lambda version: version == VERSION, f"{VERSION}, which this release reads"
+            ),
         ]
     },
     Stage: {"placements": Count},
 }
 T = TypeVar("T")
 Limits = Mapping[Any, Mapping[str, Any]]
-"""Types of a class's fields in a file that say more than the class's own."""
+"""Types of a class's fields in a file that are stricter than the class's own."""
 
 
 class Record(BaseModel):
-    """An object of a file: unknown fields, strings for numbers and infinities are errors."""
+    """Base of objects in a file: unknown fields, numbers as text and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 @dataclasses.dataclass(frozen=True)
-class Mirror(Generic[T]):
-    """The model of a dataclass.
+class DocumentModel(Generic[T]):
+    """Strict pydantic model of a dataclass, made when the first file is read.
 
     Args:
-        names: see `faces.Names`.
+        names: see `dataclass_schemas.Names`.
         limits: see `Limits`.
-        checks: of a class's field, behind its type.
+        checks: validators of a class's field, after its type.
     """
 
     kind: type[T]
@@ -92,37 +96,40 @@ class Mirror(Generic[T]):
 
     @cached_property
     def adapter(self) -> TypeAdapter[T]:
-        """The model, made when the first file is read."""
+        """pydantic adapter of the model, made on first use."""
         return TypeAdapter(self._annotation(self.kind))
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """Its JSON schema."""
+        """JSON schema of the model."""
         return self.adapter.json_schema()
 
     def read(self, document: object, *, name: str, hint: str) -> T:
-        """The dataclass that a document says; `name` and `hint` are for messages.
+        """Convert a document to the dataclass.
+
+        Args:
+            name, hint: of the file, for messages.
 
         Raises:
-            DataError: it says none; the path of the first wrong field is named. Another error of
-            the project: by what a text of it says.
+            DataError: the document does not match; the path of the first wrong field is named.
+                Another error of the project: from the text of a field.
         """
         try:
             return self.adapter.validate_python(document)
         except ValidationError as error:
-            raise refusal(error, document, self.schema, name=name, hint=hint) from None
+            raise document_error(error, document, self.schema, name=name, hint=hint) from None
 
     def _model(self, kind: type) -> Any:
-        """`kind` as a type that pydantic reads; inside itself it is known by its name."""
+        """pydantic type of a dataclass; inside itself a reference by name."""
         if kind in self._models:
             return self._models[kind]
-        # A model's own name is the model without what builds the class of it.
+        # By its own name pydantic finds the model without the validator that builds the dataclass.
         inside = f"Built{kind.__name__}"
         self._models[kind] = typing.ForwardRef(inside)
         names, limits = self.names.get(kind, {}), self.limits.get(kind, _OF_PLANS.get(kind, {}))
         outer: dict[str, dict[str, Any]] = {"": {}}
         places: list[tuple[str, str, str]] = []
-        for field, hint in fields_of(kind):
+        for field, hint in typed_fields(kind):
             group, _, last = names.get(field, field).rpartition(".")
             if last:
                 annotation = limits[field] if field in limits else self._annotation(hint)
@@ -139,7 +146,7 @@ class Mirror(Generic[T]):
                     create_model(f"{kind.__name__}.{group}", __base__=Record, **inner),
                     ...,
                 )
-        described = _filled(kind.__doc__ or "")
+        described = _unwrapped_paragraphs(kind.__doc__ or "")
         model = create_model(kind.__name__, __base__=Record, __doc__=described, **outer[""])
 
         def build(found: BaseModel) -> Any:
@@ -149,7 +156,7 @@ class Mirror(Generic[T]):
             }
             return kind(
                 **{
-                    field: _pairs(value) if isinstance(value, dict) else value
+                    field: _mapping_pairs(value) if isinstance(value, dict) else value
                     for field, value in given.items()
                 }
             )
@@ -159,6 +166,7 @@ class Mirror(Generic[T]):
         return self._models[kind]
 
     def _annotation(self, hint: Any) -> Any:
+        """pydantic type of a field's type."""
         origin, inner = typing.get_origin(hint), typing.get_args(hint)
         if hint in _LEAVES:
             return _LEAVES[hint]
@@ -167,12 +175,18 @@ class Mirror(Generic[T]):
             if len(some) == 1:
                 return typing.Union.__getitem__((self._annotation(some[0]), None))
             tagged = tuple(annotated[self._annotation(one), Tag(str(one))] for one in inner)
-            return annotated[typing.Union.__getitem__(tagged), _form_of(inner)]
+            return annotated[typing.Union.__getitem__(tagged), _form_discriminator(inner)]
         if hint is Plan:
-            return annotated[self._model(PlanDocument), AfterValidator(plan_of)]
-        if mapped(hint) is not None:
+            return annotated[self._model(PlanDocument), AfterValidator(document_to_plan)]
+        if mapping_value_type(hint) is not None:
             return types.GenericAlias(
-                dict, (str, Signed if mapped(hint) is float else self._annotation(mapped(hint)))
+                dict,
+                (
+                    str,
+                    Signed
+                    if mapping_value_type(hint) is float
+                    else self._annotation(mapping_value_type(hint)),
+                ),
             )
         if origin is tuple:
             return annotated[
@@ -188,15 +202,16 @@ class Mirror(Generic[T]):
         )
 
 
-def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
-    """Which of several types a value must be, by its JSON form: of classes, the first whose fields
-    without a default are all there.
+def _form_discriminator(kinds: tuple[Any, ...]) -> Discriminator:
+    """Discriminator that chooses a union's type by the JSON form of a value.
+
+    Of classes, the first whose fields without a default are all present.
     """
 
     def has_form(kind: Any, value: object) -> bool:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             return isinstance(value, dict) and all(
-                name in value or default_of(kind, name) is not ... for name, _ in fields_of(kind)
+                name in value or default_of(kind, name) is not ... for name, _ in typed_fields(kind)
             )
         return type(value) is (list if typing.get_origin(kind) is tuple else kind)
 
@@ -205,8 +220,8 @@ def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
     )
 
 
-def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Numbers with a fraction largest first, whichever way, all else in the file's order."""
+def _mapping_pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Pairs of an object; the largest number first if any has a fraction, else in file order."""
     largest = (
         sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
         if any(isinstance(v, float) for v in values.values())
@@ -215,13 +230,13 @@ def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(largest or values.items())
 
 
-def body_of(
+def document_body(
     document: object, *, schema: str, version: int, name: str, what: str, hint: str
 ) -> dict[str, Any]:
-    """The fields of a file's document but ``schema`` and ``version``, which say what it is.
+    """Fields of a file's document without ``schema`` and ``version``, which must match.
 
     Raises:
-        DataError: they say another thing.
+        DataError: they name another kind of file or version.
     """
     if not isinstance(document, dict) or document.get("schema") != schema:
         raise DataError(f"{name} is not a {what}: its schema is not {schema}", hint=hint)
@@ -229,13 +244,13 @@ def body_of(
     if isinstance(found, bool) or found != version:
         older = isinstance(found, int) and found < version
         raise DataError(
-            f"{name}: version {shown(found)} is not {version}",
+            f"{name}: version {quoted_value(found)} is not {version}",
             hint=hint if older else "use the release that wrote it",
         )
     return {field: value for field, value in document.items() if field not in ("schema", "version")}
 
 
-def _filled(docstring: str) -> str:
-    """Each paragraph of a docstring on one line: how the source breaks lines is not in a schema."""
+def _unwrapped_paragraphs(docstring: str) -> str:
+    """Docstring with each paragraph on one line, so that line breaks do not change a schema."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)

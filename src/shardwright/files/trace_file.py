@@ -1,4 +1,4 @@
-"""Traces as files in Chrome's trace event format, which Perfetto opens; and read again, strictly.
+"""Writer and strict reader of traces in Chrome's trace event format, which Perfetto opens.
 
 A device of a trace is a process, a track a thread, a span a complete event (``X``), memory a
 counter (``C``), a message an arrow of two flow events (``s``, ``f``). Times are microseconds to six
@@ -25,9 +25,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
 from shardwright.errors import DataError
-from shardwright.files.document_errors import must, refusal
-from shardwright.files.document_text import decoded, read_text
-from shardwright.files.strict_documents import Count, FromOne, Number, Record, Signed, body_of
+from shardwright.files.document_errors import document_error, require_value
+from shardwright.files.document_text import parse_json, read_text
+from shardwright.files.strict_documents import Count, FromOne, Number, Record, Signed, document_body
 from shardwright.program.step_trace import (
     Origin,
     Sample,
@@ -50,7 +50,7 @@ _HELD: Final = "held"
 _HINT: Final = "`shardwright trace PLAN -o FILE` writes one"
 _WORDS: Final = {"lane": -1, "chunk": -1, "microbatch": -1, "slice": 0, "peer": -1, "target": -1}
 _THREADS: Final = 16
-"""Numbers of threads that a process may take: its own number times these, and a track's."""
+"""Thread numbers of each process: its own number times these, and a track's number."""
 _CATEGORIES: Final = {
     Track.COMPUTE: "compute",
     Track.SEND_F: "message",
@@ -63,8 +63,9 @@ _Place = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
 def trace_text(*traces: StepTrace) -> str:
-    """The file of these traces: what the same device does in each stands together. One event a
-    line.
+    """Text of a trace file with these traces; tracks of the same device are neighbours.
+
+    One event a line.
     """
     places = sorted(
         ((d.device, number, d) for number, trace in enumerate(traces) for d in trace.devices),
@@ -92,13 +93,13 @@ def trace_text(*traces: StepTrace) -> str:
     events = [
         event
         for device, number, traced in places
-        for event in _events(traces[number], traced, pid=processes[number, device])
+        for event in _device_events(traces[number], traced, pid=processes[number, device])
     ]
     arrows = [(number, ends) for number, trace in enumerate(traces) for ends in messages(trace)]
     events += [
         event
         for one, (number, ends) in enumerate(arrows, start=1)
-        for event in _flow(ends, number, processes, identity=one)
+        for event in _flow_events(ends, number, processes, identity=one)
     ]
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
     other = json.dumps(
@@ -109,51 +110,56 @@ def trace_text(*traces: StepTrace) -> str:
     return f'{{"displayTimeUnit": "ms",\n"otherData": {other},\n"traceEvents": [\n{lines}\n]}}\n'
 
 
-def _events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
+def _device_events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
+    """Yield the events of one device: names, spans and memory."""
     spans = [span for span in trace.spans if span.device == device.device]
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
-    yield _named(
+    yield _metadata_event(
         pid, 0, "process_name", name=f"{trace.origin.value} · device {device.device}{more}"
     )
-    yield _named(pid, 0, "process_sort_index", sort_index=pid)
+    yield _metadata_event(pid, 0, "process_sort_index", sort_index=pid)
     if device.runs:
-        yield _named(pid, 0, "process_labels", labels=device.runs)
+        yield _metadata_event(pid, 0, "process_labels", labels=device.runs)
     for track in sorted({span.track for span in spans}, key=_TRACKS.index):
-        yield _named(pid, _thread(pid, track), "thread_name", name=track.value)
-        yield _named(pid, _thread(pid, track), "thread_sort_index", sort_index=_TRACKS.index(track))
+        yield _metadata_event(pid, _thread_number(pid, track), "thread_name", name=track.value)
+        yield _metadata_event(
+            pid, _thread_number(pid, track), "thread_sort_index", sort_index=_TRACKS.index(track)
+        )
     for span in spans:
         start, end = _picoseconds(span.start_s), _picoseconds(span.end_s)
         yield {
             "ph": "X",
             "pid": pid,
-            "tid": _thread(pid, span.track),
-            "name": _name(span),
+            "tid": _thread_number(pid, span.track),
+            "name": _span_name(span),
             "cat": _CATEGORIES[span.track],
-            "ts": _micro(start),
-            "dur": _micro(max(end - start, 0)),
-            "args": dict(_arguments(span)),
+            "ts": _microseconds(start),
+            "dur": _microseconds(max(end - start, 0)),
+            "args": dict(_span_arguments(span)),
         }
     for sample in trace.memory:
         if sample.device == device.device:
             yield {
                 "ph": "C",
                 "pid": pid,
-                "tid": _thread(pid, Track.COMPUTE),
+                "tid": _thread_number(pid, Track.COMPUTE),
                 "name": _HELD,
-                "ts": _micro(_picoseconds(sample.time_s)),
+                "ts": _microseconds(_picoseconds(sample.time_s)),
                 "args": {"bytes": sample.held},
             }
 
 
-def _thread(pid: int, track: Track) -> int:
+def _thread_number(pid: int, track: Track) -> int:
+    """Thread number of a track of a process."""
     return pid * _THREADS + _TRACKS.index(track)
 
 
-def _flow(
+def _flow_events(
     ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int
 ) -> Iterator[dict[str, Any]]:
-    """An arrow from the middle of a span to that of another, or as early in it as the other is
-    sent.
+    """Yield the two flow events of an arrow between the middles of two spans.
+
+    The arrow ends earlier where the message arrives later than the receiving span begins.
     """
     sent, met = ends
     (first, until), (start, stop) = (
@@ -170,29 +176,32 @@ def _flow(
         begin = end
     for phase, span, time, more in (("s", sent, begin, {}), ("f", met, end, {"bp": "e"})):
         pid = processes[trace, span.device]
-        place = {"pid": pid, "tid": _thread(pid, span.track)}
+        place = {"pid": pid, "tid": _thread_number(pid, span.track)}
         yield {
             "ph": phase,
             **place,
             "name": "message",
             "cat": "message",
             "id": identity,
-            "ts": _micro(time),
+            "ts": _microseconds(time),
             **more,
         }
 
 
-def _named(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, Any]:
+def _metadata_event(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, Any]:
+    """Metadata event that names or sorts a process or thread."""
     return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": arguments}
 
 
 def _picoseconds(seconds: float) -> int:
+    """Seconds as whole picoseconds."""
     return round(seconds * TERA)
 
 
-def _micro(picoseconds: int) -> float:
-    """Microseconds that have all of their whole nanoseconds when Perfetto multiplies them by 1000
-    and cuts off: 1.005 has 1004.
+def _microseconds(picoseconds: int) -> float:
+    """Microseconds of whole picoseconds, rounded so that Perfetto shows the right nanosecond.
+
+    Perfetto multiplies by 1000 and cuts off: 1.005 would have 1004.
     """
     value = picoseconds / MEGA
     while int(value * 1000) < picoseconds // NANO:
@@ -200,8 +209,11 @@ def _micro(picoseconds: int) -> float:
     return value
 
 
-def _name(span: Span) -> str:
-    """``F 3 chunk 1``: Perfetto gives names that differ only in numbers one colour."""
+def _span_name(span: Span) -> str:
+    """Name of a span's event, such as ``F 3 chunk 1``.
+
+    Perfetto gives names that differ only in numbers one colour.
+    """
     if span.microbatch < 0:
         return span.kind if span.chunk < 0 else f"{span.kind} chunk {span.chunk}"
     lane = f" lane {span.lane}" if span.lane > 0 else ""
@@ -209,8 +221,8 @@ def _name(span: Span) -> str:
     return f"{span.kind} {span.microbatch} chunk {span.chunk}{lane}{part}"
 
 
-def _arguments(span: Span) -> Iterator[tuple[str, Any]]:
-    """What is not as it is for most."""
+def _span_arguments(span: Span) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments of a span that differ from their defaults."""
     yield "kind", span.kind
     for name, usual in _WORDS.items():
         value = getattr(span, name)
@@ -221,7 +233,7 @@ def _arguments(span: Span) -> Iterator[tuple[str, Any]]:
     if span.size:
         yield "bytes", span.size
     if span.exposed_s:
-        yield "exposed_us", _micro(_picoseconds(span.exposed_s))
+        yield "exposed_us", _microseconds(_picoseconds(span.exposed_s))
 
 
 class DeviceRecord(Record):
@@ -234,7 +246,7 @@ class DeviceRecord(Record):
 
 
 class HeaderRecord(Record):
-    """One of the file's traces."""
+    """Header of one of the file's traces."""
 
     plan: str
     origin: Annotated[Origin, Field(strict=False)]
@@ -244,7 +256,7 @@ class HeaderRecord(Record):
 
 
 class ArgumentsRecord(Record):
-    """What is not as it is for most spans."""
+    """Arguments of a span that differ from their defaults."""
 
     kind: str
     lane: _Place = -1
@@ -266,7 +278,7 @@ class SpanEvent(Record):
     tid: Annotated[
         int,
         Field(ge=0),
-        must(
+        require_value(
             lambda tid: tid % _THREADS < len(_TRACKS),
             f"{_THREADS} x pid + a number below {len(_TRACKS)}",
         ),
@@ -279,7 +291,7 @@ class SpanEvent(Record):
 
 
 class HeldRecord(Record):
-    """What a device holds."""
+    """Bytes that a device holds."""
 
     bytes: Count
 
@@ -296,14 +308,15 @@ class HeldEvent(Record):
 
 
 class OtherEvent(Record):
-    """A name of a process or a track."""
+    """Metadata event: the name of a process or a track."""
 
     model_config = ConfigDict(extra="allow")
 
     ph: str
 
 
-def _kind_of(event: Any) -> str:
+def _event_tag(event: Any) -> str:
+    """Kind of an event: X (span), C (memory) or other."""
     kind = event.get("ph") if isinstance(event, dict) else None
     return kind if kind in ("X", "C") else "other"
 
@@ -312,7 +325,7 @@ Event = Annotated[
     Annotated[SpanEvent, Tag("X")]
     | Annotated[HeldEvent, Tag("C")]
     | Annotated[OtherEvent, Tag("other")],
-    Discriminator(_kind_of),
+    Discriminator(_event_tag),
 ]
 
 
@@ -327,10 +340,10 @@ TRACE: Final = TypeAdapter(TraceRecord)
 
 
 def read_traces(path: Path) -> tuple[StepTrace, ...]:
-    """The traces that are in a file.
+    """Read all traces of a file.
 
     Raises:
-        DataError: it cannot be read, or is not what `trace_text` writes.
+        DataError: the file cannot be read, or is not of the form of `trace_text`.
     """
     return parse_traces(
         read_text(path, what="trace", hint=_HINT, most=MAX_FILE_BYTES), name=str(path)
@@ -338,10 +351,10 @@ def read_traces(path: Path) -> tuple[StepTrace, ...]:
 
 
 def read_measured(path: Path) -> StepTrace:
-    """The measured trace of a file.
+    """Read the one measured trace of a file.
 
     Raises:
-        DataError: as `read_traces`; or it has none, or several.
+        DataError: as `read_traces`; or the file has none, or several.
     """
     found = [trace for trace in read_traces(path) if trace.origin is Origin.MEASURED]
     if len(found) != 1:
@@ -355,10 +368,10 @@ def read_measured(path: Path) -> StepTrace:
 
 
 def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
-    """The same of a text; `name` is for messages."""
-    document = decoded(text, name=name, hint=_HINT)
+    """Parse the traces of a file's text; `name` is for messages."""
+    document = parse_json(text, name=name, hint=_HINT)
     other = document.get("otherData") if isinstance(document, dict) else None
-    body = body_of(
+    body = document_body(
         other, schema=SCHEMA, version=VERSION, name=name, what="trace of a plan", hint=_HINT
     )
     assert isinstance(document, dict)
@@ -366,8 +379,8 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
     try:
         found = TRACE.validate_python(body)
     except ValidationError as error:
-        raise refusal(error, body, TRACE.json_schema(), name=name, hint=_HINT) from None
-    places = _places(found.traces, name=name)
+        raise document_error(error, body, TRACE.json_schema(), name=name, hint=_HINT) from None
+    places = _process_devices(found.traces, name=name)
     spans: list[list[Span]] = [[] for _ in found.traces]
     memory: list[list[Sample]] = [[] for _ in found.traces]
     for number, event in enumerate(found.events):
@@ -380,7 +393,7 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
             )
         trace, device = places[event.pid]
         if isinstance(event, SpanEvent):
-            spans[trace].append(_span(event, device=device))
+            spans[trace].append(_span_of_event(event, device=device))
         else:
             memory[trace].append(
                 Sample(device=device, time_s=event.ts / MEGA, held=event.args.bytes)
@@ -401,8 +414,8 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
     )
 
 
-def _places(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, int]]:
-    """(number of the trace, device) of each process."""
+def _process_devices(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, int]]:
+    """(number of the trace, device) of each process; DataError where one occurs twice."""
     places: dict[int, tuple[int, int]] = {}
     for number, header in enumerate(headers):
         for device in header.devices:
@@ -416,7 +429,8 @@ def _places(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, i
     return places
 
 
-def _span(event: SpanEvent, *, device: int) -> Span:
+def _span_of_event(event: SpanEvent, *, device: int) -> Span:
+    """Span of an event of the file."""
     said = event.args
     return Span(
         device=device,

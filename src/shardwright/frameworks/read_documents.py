@@ -22,7 +22,12 @@ from shardwright.frameworks.registry import CLAIMANTS
 from shardwright.frameworks.shell.script import read_script
 from shardwright.frameworks.shell.script_state import Sources
 from shardwright.frameworks.shell.started_program import Started, started
-from shardwright.runtime.launch_arguments import ON, Arguments, arguments_of, parse_arguments
+from shardwright.runtime.launch_arguments import (
+    ON,
+    Arguments,
+    arguments_from_words,
+    parse_arguments,
+)
 
 ARGUMENTS: Final = "the arguments"
 """Name of arguments that are given in place of a file."""
@@ -118,7 +123,7 @@ def _of_script(
         yield Document(
             name=file,
             kind=FileKind.COMMAND,
-            settings=arguments_of(command.words, keep_off=True),
+            settings=arguments_from_words(command.words, keep_off=True),
             program=command.program,
             launchers=frozenset(name for name, _ in command.launchers),
             launched=_launched(command),
@@ -136,7 +141,7 @@ def _launched(command: Started) -> Arguments:
     found = {
         f"{launcher}.{name}": value
         for launcher, words in command.launchers
-        for name, value in arguments_of(words).items()
+        for name, value in arguments_from_words(words).items()
     }
     # A command of a launcher, as of `accelerate launch`, says something without a setting.
     return found | {

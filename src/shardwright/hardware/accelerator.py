@@ -1,6 +1,4 @@
-"""Accelerators: peak numbers from data sheets, achieved numbers from measurements, each with where
-it comes from.
-"""
+"""Accelerators: peak rates from data sheets and achieved rates, each with its source."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class Evidence(StrEnum):
-    """How a number is known."""
+    """Kind of evidence for a number: measured, fitted, published or assumed."""
 
     MEASURED = "measured"
     FITTED = "fitted"
@@ -21,7 +19,7 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a number comes from: how it is known, and the file, page or paper."""
+    """Source of a number: the kind of evidence, and the file, page or paper."""
 
     evidence: Evidence
     reference: str
@@ -29,7 +27,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmRates:
-    """The four-number roofline of a GEMM (m, n, k) on one accelerator in one dtype.
+    """Roofline of a GEMM (m, n, k) on one accelerator in one dtype: four numbers.
 
     t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) + t0, with P and BW the peaks of the data
     sheet.
@@ -56,9 +54,9 @@ class GemmRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionRates:
-    """Fused attention of one kernel generation on one accelerator.
+    """Achieved FLOP/s of one generation of fused attention kernels on one accelerator.
 
-    Fraction of peak FLOP/s against context length, piecewise linear in log2(length): (tokens,
+    Shares of peak FLOP/s against context length, piecewise linear in log2(length): (tokens,
     fraction) in rising order.
 
     Args:
@@ -83,11 +81,11 @@ class AttentionRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accelerator:
-    """One device as the planner sees it. Units: bytes, bytes/s one direction, FLOP/s dense.
+    """One device: memory, peak and achieved rates. Units: bytes, bytes/s one way, dense FLOP/s.
 
     Args:
         name: catalog name, such as ``h100-sxm``.
-        memory_bytes: what a program may allocate.
+        memory_bytes: memory that a program may allocate.
         memory_bandwidth: peak bytes/s.
         peak_flops: (dtype, dense FLOP/s) pairs.
         element_efficiency: achieved share of memory_bandwidth by streaming (element-wise) kernels.

@@ -1,5 +1,6 @@
-"""The same cluster with one thing changed: what sensitivity analysis, ``--max-devices`` and
-``--memory-reserve`` plan against.
+"""Copies of a cluster with one change: network bandwidth, number of devices, or memory.
+
+Sensitivity analysis, ``--max-devices`` and ``--memory-reserve`` plan on these copies.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from shardwright.hardware.cluster import Cluster, NodeGroup, NodeKind
 
 
 def scale_network(cluster: Cluster, *, factor: float) -> Cluster:
-    """`cluster` with `factor` times the bandwidth between nodes, both ways: cards, and with them
-    every switch tier. Latency stays.
+    """Multiply the bandwidth of all network cards of the cluster by `factor`, both ways.
+
+    Every switch tier scales with the cards. Latency stays.
     """
     if not (math.isfinite(factor) and factor > 0):
         raise ClusterError(
@@ -34,8 +36,9 @@ def scale_network(cluster: Cluster, *, factor: float) -> Cluster:
 
 
 def limit_devices(cluster: Cluster, *, num_devices: int) -> Cluster:
-    """The first whole nodes of `cluster` with at most `num_devices` devices in all; a smaller node
-    where not even one fits.
+    """Keep the first whole nodes with at most `num_devices` devices in all, in node order.
+
+    Where not even one node fits, the cluster is one smaller node.
     """
     if num_devices < 1:
         raise ClusterError(f"a cluster of {num_devices} devices", hint="at least 1")
@@ -62,9 +65,7 @@ def limit_devices(cluster: Cluster, *, num_devices: int) -> Cluster:
 
 
 def reserve_memory(cluster: Cluster, *, reserve_bytes: int) -> Cluster:
-    """`cluster` with `reserve_bytes` less to allocate on every device; an error where nothing would
-    be left.
-    """
+    """Subtract `reserve_bytes` from the memory of every device; ClusterError if none is left."""
     if reserve_bytes < 0:
         raise ClusterError(f"memory reserve of {reserve_bytes} bytes", hint="0 or more")
 
@@ -82,8 +83,8 @@ def reserve_memory(cluster: Cluster, *, reserve_bytes: int) -> Cluster:
     return replace(cluster, groups=tuple(replace(g, kind=reserved(g.kind)) for g in cluster.groups))
 
 
-def keep_free(cluster: Cluster, *, share: float) -> Cluster:
-    """`cluster` with `share` less to allocate on every device, of each what it has."""
+def reserve_memory_share(cluster: Cluster, *, share: float) -> Cluster:
+    """Subtract `share` of its own memory from every device of the cluster."""
 
     def less(kind: NodeKind) -> NodeKind:
         return replace(
@@ -96,8 +97,6 @@ def keep_free(cluster: Cluster, *, share: float) -> Cluster:
     return replace(cluster, groups=tuple(replace(g, kind=less(g.kind)) for g in cluster.groups))
 
 
-def effective_memory(cluster: Cluster) -> int:
-    """Bytes that a program may allocate on every device of `cluster`: the smallest of its kinds,
-    reserves already taken off.
-    """
+def smallest_memory_bytes(cluster: Cluster) -> int:
+    """Bytes of memory of the cluster's smallest device; reserves are subtracted already."""
     return min(g.kind.accelerator.memory_bytes for g in cluster.groups)

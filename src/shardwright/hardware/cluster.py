@@ -23,9 +23,10 @@ ONE_SWITCH: Final = Origin(
 )
 
 
-def _printed(value: Any) -> str:
-    """A dataclass as its own ``repr``, without the fields of `_AT_DEFAULT` that have their default:
-    digests are made of what is printed.
+def _repr_without_defaults(value: Any) -> str:
+    """Return a dataclass's ``repr`` without the fields of `_AT_DEFAULT` that have their default.
+
+    Digests of problems are made of this text.
     """
     shown = [
         one
@@ -43,11 +44,10 @@ _AT_DEFAULT: Final = frozenset(["node_tiers", "reliability"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A node's host side: memory and NVMe capacity in bytes, PCIe share of one device, NVMe bytes/s
-    of the node.
+    """A node's host: memory and NVMe capacity in bytes, one device's PCIe link, NVMe bytes/s.
 
-    `memory_bytes` of 0: nobody says how much there is, so that no plan needs too much of it.
-    `origin` says where the sizes come from; None = not said.
+    `memory_bytes` of 0: the capacity is not known, so that no plan needs too much of it. `origin`
+    is the source of the sizes; None = not known.
     """
 
     memory_bytes: int
@@ -60,14 +60,13 @@ class Host:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTier:
-    """A path inside a node that joins its scale-up islands: a processor's PCIe, or the link between
-    two processors.
+    """A path inside a node that joins its scale-up islands, such as PCIe through a processor.
 
     Args:
-        name: ``processor``, ``sockets``.
-        num_devices: devices below one unit of it; the last tier joins the node.
-        link: what all devices of a unit of the level below send together into this tier, and
-            seconds of a message over it.
+        name: ``processor``, or ``sockets`` for the link between two processors.
+        num_devices: devices below one unit of the tier; the last tier joins the node.
+        link: bytes/s that all devices of a unit of the level below send together into this tier,
+            and seconds of a message over the tier.
     """
 
     name: str
@@ -77,19 +76,19 @@ class NodeTier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """A kind of node.
+    """A kind of node: accelerators, scale-up link, network cards and host.
 
     Args:
-        num_devices: accelerators in it.
+        num_devices: accelerators of the node.
         island: devices of one scale-up domain (may exceed num_devices: NVL72).
         scale_up: one device's link inside the island.
         nics: network cards of the node;
         nic: the link of one card.
-        node_tiers: from the islands upward, what joins those of one node; empty = they reach each
-            other over the cards.
+        node_tiers: from the islands upward, the tiers that join the islands of one node; empty =
+            the islands reach each other over the cards.
         in_network_reduction: the scale-up switch can reduce (NVLink SHARP).
-        at_work: devices of a node that share its cards; 0 = all of them. What a plan leaves idle
-            sends nothing (`graph.at_work`).
+        at_work: devices of a node that share its cards; 0 = all of them. Devices that a plan leaves
+            idle send nothing (`device_topology.with_working_devices`).
     """
 
     name: str
@@ -105,20 +104,19 @@ class NodeKind:
     node_tiers: tuple[NodeTier, ...] = ()
 
     def __repr__(self) -> str:
-        return _printed(self)
+        return _repr_without_defaults(self)
 
     @property
     def sharing(self) -> int:
-        """Devices that share the node's cards and links."""
+        """Number of devices that share the node's cards and links."""
         return self.at_work or self.num_devices
 
     @property
     def network_per_device(self) -> Link:
-        """One device's share of the node's cards when all that share them send.
+        """One device's share of the node's cards while all devices that share them send.
 
-        Each has as many cards as there are for a device, or its part of those that it shares with
-        others, one at most: of 8 devices with 4 cards each has half a card; with 3 of them at work
-        it has a whole one, and so it has alone.
+        A device has at most one card's bandwidth. Each of 8 devices with 4 cards has half a card;
+        with 3 of them at work each has a whole card.
         """
         share = max(self.nics / self.num_devices, min(1.0, self.nics / self.sharing))
         return replace(
@@ -129,11 +127,11 @@ class NodeKind:
 
     @property
     def inner_levels(self) -> tuple[Tier, ...]:
-        """Levels inside a node as a device sees them, innermost first: its scale-up island, then
-        the tiers that join islands of the node.
+        """Network levels inside a node as one device sees them, innermost first.
 
-        A device has an equal part of what its unit of the level below sends into a tier, at most
-        what it has on that level.
+        The first level is the scale-up island; then come the tiers that join the node's islands. A
+        device has an equal part of the bandwidth that its unit of the level below has into a tier,
+        at most its own bandwidth on the level below.
         """
         up = self.scale_up
         levels = [
@@ -164,12 +162,12 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """`count` nodes of one kind in a row.
+    """`count` nodes of one kind in a row, with their zone and price.
 
     Args:
-        zone: that they are in; empty where the cluster has one.
-        price: dollars of a device in an hour; 0 = not said.
-        price_origin: where a price is from that the cluster does not say itself.
+        zone: of the nodes; empty where the cluster has one zone.
+        price: dollars of a device in an hour; 0 = not known.
+        price_origin: source of a price that the cluster itself does not state.
     """
 
     kind: NodeKind
@@ -179,10 +177,8 @@ class NodeGroup:
     price_origin: Origin | None = field(default=None, compare=False, repr=False)
 
 
-def by_zone(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
-    """The groups with those of a zone side by side,
-    zones in the order in which they first stand.
-    """
+def sorted_by_zone(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
+    """Sort node groups so that groups of one zone are neighbours, zones in order of appearance."""
     written = tuple(groups)
     zones = tuple(dict.fromkeys(group.zone for group in written))
     return tuple(sorted(written, key=lambda group: zones.index(group.zone)))
@@ -190,16 +186,16 @@ def by_zone(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricTier:
-    """One switch tier of the scale-out network.
+    """One switch tier of the scale-out network: reach, oversubscription and latency.
 
     Args:
         name: ``leaf``, ``spine``, ``core``.
         num_devices: devices below one unit of this tier; 0 = the whole cluster.
-        oversubscription: what all devices below a unit of the tier below can send together over
-            what that unit's links into this tier carry, >= 1: 3 on ``spine`` is a leaf whose
-            uplinks are a third of its downlinks. What stays below a leaf is not slowed, nor are
-            rings, of which few members' messages leave it. The first tier joins nodes at their
-            cards' rate: it has none.
+        oversubscription: ratio, >= 1, of the rate at which all devices below a unit of the tier
+            below send together to the rate of that unit's links into this tier: 3 on ``spine`` is
+            a leaf whose uplinks are a third of its downlinks. Traffic inside a leaf is not slowed,
+            nor are rings, of which few messages leave a leaf. The first tier joins nodes at their
+            cards' rate: it has no oversubscription.
         latency_s: added to a message that crosses this tier.
         rails: devices of equal place in their nodes share a switch (rail-optimised).
     """
@@ -216,14 +212,15 @@ _ONE_TIER: Final = (FabricTier(name="network", num_devices=0),)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """Failures and storage of a cluster as its file states them, for goodput
-    (`hardware.reliability`).
+    """Failure rate, storage bandwidth and restart time that a cluster file states, for goodput.
+
+    See `hardware.reliability`.
 
     Args:
         failures_per_device_hour: unexpected interruptions; None = as each accelerator has.
         storage_bandwidth: bytes/s that the whole cluster writes to its shared storage; 0 = not
-            said.
-        restart_s: seconds from an interruption to training again; None = not said.
+            known.
+        restart_s: seconds from an interruption to training again; None = not known.
     """
 
     failures_per_device_hour: float | None = None
@@ -234,16 +231,16 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Nodes and the network between them. Mixed kinds are legal.
+    """Nodes and the network between them; kinds of nodes may be mixed.
 
     Args:
-        expression: what the user wrote, kept for plan files and messages.
-        fabric: from the tier next to the nodes upward, in every zone; empty = one non-blocking
-            switch.
-        fabric_origin: where they come from.
-        links: of each zone to each other, in the order of the zones; empty where there is one zone.
-        reliability: of its devices and its storage.
-        note: what its words count, where that is no count of devices.
+        expression: text of the user, kept for plan files and messages.
+        fabric: switch tiers from the nodes upward, in every zone; empty = one non-blocking switch.
+        fabric_origin: source of the tiers.
+        links: from each zone to each other, in the order of the zones; empty where there is one
+            zone.
+        reliability: of the devices and the storage.
+        note: unit of the count in the expression, where the count is not of devices.
     """
 
     expression: str
@@ -255,7 +252,7 @@ class Cluster:
     note: str = field(default="", compare=False, repr=False)
 
     def __repr__(self) -> str:
-        return _printed(self)
+        return _repr_without_defaults(self)
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal clusters have equal words and numbers of nodes, and their rates
@@ -266,12 +263,12 @@ class Cluster:
 
     @property
     def num_devices(self) -> int:
-        """Devices in all nodes."""
+        """Number of devices in all nodes."""
         return sum(g.count * g.kind.num_devices for g in self.groups)
 
     @property
     def is_uniform(self) -> bool:
-        """All nodes are of one kind, in one zone."""
+        """True if all nodes are of one kind and in one zone."""
         first = self.groups[0]
         return all(g.zone == first.zone and g.kind == first.kind for g in self.groups[1:])
 
@@ -282,23 +279,20 @@ class Cluster:
 
     @property
     def node(self) -> NodeKind:
-        """The kind of the first group (the only one in a uniform cluster)."""
+        """Node kind of the first group (the only kind of a uniform cluster)."""
         return self.groups[0].kind
 
     @property
     def network(self) -> tuple[FabricTier, ...]:
-        """The tiers above the nodes, from the one next to them upward; one switch if none are
-        given.
-        """
+        """Switch tiers above the nodes, the nearest first; one switch if none are stated."""
         return self.fabric or _ONE_TIER
 
     def network_rates(self, kind: NodeKind) -> tuple[tuple[FabricTier, float, float], ...]:
-        """Each tier of the network with achieved bytes/s of a device's share and seconds of a
-        message over it, from nodes of a kind.
+        """(tier, bytes/s of a device's share, seconds of a message) for each network tier.
 
-        What narrows or delays a tier does so for all above it: with an oversubscription of 3 on the
-        second of three tiers, the shares of a card of 50 GB/s for each device are 50, 16.7 and 16.7
-        GB/s.
+        The rates are those of a device in nodes of `kind`. Oversubscription and latency of a tier
+        apply to all tiers above it: with an oversubscription of 3 on the second of three tiers, the
+        shares of a card of 50 GB/s for each device are 50, 16.7 and 16.7 GB/s.
         """
         share, latency_s = kind.network_per_device.achieved, kind.nic.latency_s
         found = []
@@ -309,9 +303,7 @@ class Cluster:
         return tuple(found)
 
     def described(self) -> str:
-        """Devices, nodes and scale-up domains in words, so that a count that was meant otherwise is
-        seen.
-        """
+        """Text for a person with the counts of devices, nodes and scale-up domains of a group."""
         parts = []
         for group in self.groups:
             kind, count = group.kind, group.count
@@ -327,9 +319,9 @@ class Cluster:
         return " + ".join(parts) + (f" ({self.note})" if self.note else "")
 
     def tiers(self) -> tuple[Tier, ...]:
-        """Levels of a uniform cluster, innermost first: island, tiers inside a node, the network's.
+        """Network levels of a uniform cluster, innermost first: island, node tiers, switch tiers.
 
-        Bytes/s are achieved ones, of one device's share.
+        Bytes/s are achieved rates of one device's share.
         """
         kind = self.node
         total = self.num_devices

@@ -1,7 +1,7 @@
-"""States of one cluster: the same devices and links, some of them slower than usual.
+"""Conditions of a cluster: the same devices and links, some slower than usual.
 
-A state only takes away, so no plan is faster in it than on the cluster as it is; devices keep their
-numbers.
+A state only makes devices and links slower, so no plan is faster in a state than on the usual
+cluster. Devices keep their numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_STATES: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node that is slower than usual.
+    """Slowdown of one node: shares of its devices' speed and of its cards' bandwidth.
 
     Args:
         node: its number in the cluster, from 0.
@@ -37,9 +37,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """A link from one zone to another that is narrower or later than usual: share of its bandwidth,
-    seconds more of latency.
-    """
+    """Slowdown of the link between two zones: share of its bandwidth, seconds of added latency."""
 
     source: str
     target: str
@@ -49,12 +47,13 @@ class LinkState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """One state of a cluster, and how often it is met.
+    """One condition of a cluster, with its weight: slower devices, network, nodes or links.
 
     Args:
-        weight: in proportion to the time that the cluster spends in it.
-        devices, network: share of their usual speed that all devices have, and of its usual
-            bandwidth that the network between nodes has.
+        weight: proportional to the time that the cluster spends in the state.
+        devices, network: share of the usual speed of all devices, and of the usual bandwidth
+            between nodes.
+        nodes, links: slower nodes, and slower links between zones.
     """
 
     name: str
@@ -66,29 +65,31 @@ class State:
 
     @property
     def alike(self) -> State:
-        """The state without what is of single nodes: no plan is slower in it."""
+        """Copy without the slowdowns of single nodes: no plan is slower in it."""
         return replace(self, nodes=())
 
 
-def shares_of(states: tuple[State, ...]) -> tuple[float, ...]:
-    """Share of the time of each state: its weight over the weights of all."""
+def time_shares(states: tuple[State, ...]) -> tuple[float, ...]:
+    """Share of the time that each state takes: its weight over the sum of all weights."""
     total = sum(one.weight for one in states)
     return tuple(one.weight / total for one in states)
 
 
-def in_state(cluster: Cluster, state: State) -> Cluster:
-    """The cluster in a state: slower nodes are groups of their own, in their place, so that every
-    device keeps its number.
+def cluster_in_state(cluster: Cluster, state: State) -> Cluster:
+    """Apply a state's slowdowns to a cluster.
+
+    Slower nodes become groups of their own, in their place, so that every device keeps its number.
 
     Raises:
-        ClusterError: it has no such node, or no link between such zones; or one is named twice.
+        ClusterError: the cluster has no such node, or no link between such zones; or the state
+            names a node or link twice.
     """
     changed = scale_network(cluster, factor=state.network) if state.network != 1.0 else cluster
     if state.devices != 1.0:
         changed = replace(
             changed,
             groups=tuple(
-                replace(g, kind=_slower(g.kind, devices=state.devices)) for g in changed.groups
+                replace(g, kind=_slower_node(g.kind, devices=state.devices)) for g in changed.groups
             ),
         )
     if state.nodes:
@@ -97,6 +98,7 @@ def in_state(cluster: Cluster, state: State) -> Cluster:
 
 
 def _with_slow_nodes(cluster: Cluster, state: State) -> tuple[NodeGroup, ...]:
+    """Node groups of the cluster with each slow node of the state as a group of its own."""
     slow = {one.node: one for one in state.nodes}
     if len(slow) < len(state.nodes):
         raise ClusterError(
@@ -118,7 +120,9 @@ def _with_slow_nodes(cluster: Cluster, state: State) -> tuple[NodeGroup, ...]:
             one = slow[first + number]
             groups.append(
                 replace(
-                    group, kind=_slower(group.kind, devices=one.devices, cards=one.cards), count=1
+                    group,
+                    kind=_slower_node(group.kind, devices=one.devices, cards=one.cards),
+                    count=1,
                 )
             )
             at = number + 1
@@ -129,6 +133,7 @@ def _with_slow_nodes(cluster: Cluster, state: State) -> tuple[NodeGroup, ...]:
 
 
 def _with_slow_links(cluster: Cluster, state: State) -> tuple[ZoneLink, ...]:
+    """Zone links of the cluster with the bandwidth and latency of the state."""
     slow = {(one.source, one.target): one for one in state.links}
     if len(slow) < len(state.links):
         raise ClusterError(
@@ -149,23 +154,25 @@ def _with_slow_links(cluster: Cluster, state: State) -> tuple[ZoneLink, ...]:
         state = slow.get((one.source, one.target))
         if state is None:
             return one
-        link = _narrower(one.link, state.bandwidth)
+        link = _narrower_link(one.link, state.bandwidth)
         return replace(one, link=replace(link, latency_s=link.latency_s + state.later_s))
 
     return tuple(changed(one) for one in cluster.links)
 
 
-def _slower(kind: NodeKind, *, devices: float = 1.0, cards: float = 1.0) -> NodeKind:
+def _slower_node(kind: NodeKind, *, devices: float = 1.0, cards: float = 1.0) -> NodeKind:
+    """Copy of a node kind with its devices' speed and cards' bandwidth at these shares."""
     return replace(
         kind,
         accelerator=slower_device(kind.accelerator, 1.0 / devices),
-        nic=_narrower(kind.nic, cards),
+        nic=_narrower_link(kind.nic, cards),
     )
 
 
 def slower_device(device: Accelerator, times: float) -> Accelerator:
-    """A device on which every kernel takes so many times as long: its peaks, its memory's bandwidth
-    and its launches alike.
+    """Copy of a device on which every kernel takes `times` times as long.
+
+    Peaks, memory bandwidth and launch times all scale.
     """
     return replace(
         device,
@@ -176,7 +183,8 @@ def slower_device(device: Accelerator, times: float) -> Accelerator:
     )
 
 
-def _narrower(link: Link, share: float) -> Link:
+def _narrower_link(link: Link, share: float) -> Link:
+    """Copy of a link with `share` of its bandwidth, both ways."""
     return replace(
         link, bandwidth=link.bandwidth * share, reverse_bandwidth=link.reverse_bandwidth * share
     )

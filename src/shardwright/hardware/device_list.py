@@ -1,10 +1,9 @@
-"""An ordered list of device numbers, stored as a nested strided pattern where it follows one: a
-few integers then describe a million devices.
+"""Ordered lists of device numbers, stored as a nested strided pattern where possible.
 
-Devices 0, 1, 16, 17, 32, 33 are stored as first device 0 and the levels (count 3, step 16) and
-(count 2, step 1). A list that follows no such pattern is stored as the offset of each device from
-the first one. Two lists of the same devices in the same order always have the same stored form, so
-they compare equal and have the same hash.
+A few integers then describe a million devices. Devices 0, 1, 16, 17, 32, 33 are stored as first
+device 0 and the levels (count 3, step 16) and (count 2, step 1). A list that follows no such
+pattern is stored as the offset of each device from the first one. Two lists of the same devices in
+the same order always have the same stored form, so they compare equal and have the same hash.
 
 A `DeviceList` never compares equal to a tuple, as a `range` does not. `tuple(devices)` gives the
 device numbers.
@@ -30,19 +29,20 @@ Levels = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceList(Sequence[int]):
-    """Device numbers in a given order. Construct it with `of`, `mesh` or `run`, which find the one
-    stored form of a list.
+    """Device numbers in a given order, stored as a pattern (first, levels) or as offsets.
+
+    Construct a list with `of`, `mesh` or `run`, which find the one stored form of a list.
 
     Args:
         first: the first device of the list.
         levels: (count, step) of each level of the pattern, outermost first. Two levels that could
             be merged into one are merged. () is a list of the first device alone.
         offsets: where the list follows no pattern, each device number minus `first`, as the bytes
-            of an int64 array; levels is then ((count, 0),). b"" for a list that follows a
-            pattern. An empty list has first 0 and levels ((0, 0),).
+            of an int64 array; levels is then ((count, 0),). b"" for a list that follows a pattern.
+            An empty list has first 0 and levels ((0, 0),).
         size, last: the number of devices, and the last device of the list.
-        nests: whether the list follows a pattern, and the step of each level is at least the span
-            of device numbers that the levels inside it cover. Device numbers then increase.
+        nests: the list follows a pattern, and the step of each level is at least the span of device
+            numbers that the levels inside it cover. Device numbers then increase.
     """
 
     first: int
@@ -54,7 +54,7 @@ class DeviceList(Sequence[int]):
 
     @staticmethod
     def of(devices: Iterable[int]) -> DeviceList:
-        """The list of the given device numbers. It copies an array that it is given."""
+        """Build the list of the given device numbers."""
         if isinstance(devices, DeviceList):
             return devices
         row = np.asarray(
@@ -64,10 +64,10 @@ class DeviceList(Sequence[int]):
         if not len(row):
             return EMPTY
         first, last, size = int(row[0]), int(row[-1]), len(row)
-        levels = _levels(row)
+        levels = _pattern_levels(row)
         if levels is not None:
             return DeviceList(
-                first=first, levels=levels, size=size, last=last, nests=_nested(levels)
+                first=first, levels=levels, size=size, last=last, nests=_is_nested(levels)
             )
         return DeviceList(
             first=first,
@@ -80,13 +80,15 @@ class DeviceList(Sequence[int]):
 
     @staticmethod
     def run(first: int, count: int) -> DeviceList:
-        """`count` consecutive device numbers from `first`."""
+        """Build the list of `count` consecutive device numbers from `first`."""
         return DeviceList.mesh(first, ((count, 1),))
 
     @staticmethod
     def mesh(first: int, levels: Iterable[tuple[int, int]]) -> DeviceList:
-        """The devices first + step_1 x i_1 + step_2 x i_2 + .., in nested loops over the levels
-        (count_k, step_k), outermost first; i_k runs from 0 to count_k - 1.
+        """Build the list of a strided mesh: nested loops over (count, step), outermost first.
+
+        Its devices are first + step_1 x i_1 + step_2 x i_2 + .., where i_k runs from 0 to count_k -
+        1.
         """
         found: list[tuple[int, int]] = []
         size, last = 1, first
@@ -101,10 +103,12 @@ class DeviceList(Sequence[int]):
             else:
                 found.append((count, step))
         pattern = tuple(reversed(found))
-        return DeviceList(first=first, levels=pattern, size=size, last=last, nests=_nested(pattern))
+        return DeviceList(
+            first=first, levels=pattern, size=size, last=last, nests=_is_nested(pattern)
+        )
 
     def shifted(self, by: int) -> DeviceList:
-        """The list with `by` added to each device number."""
+        """Copy of the list with `by` added to each device number."""
         if not by or not self.size:
             return self
         return DeviceList(
@@ -175,6 +179,7 @@ class DeviceList(Sequence[int]):
         return found
 
     def _part(self, place: slice) -> DeviceList:
+        """Sub-list of a slice of the list."""
         if len(self.levels) > 1 or self.offsets:
             return DeviceList.of(self.array[place])
         places, step = range(len(self))[place], self.levels[0][1] if self.levels else 0
@@ -186,7 +191,7 @@ class DeviceList(Sequence[int]):
         if not isinstance(device, (int, np.integer)):
             return False
         if self.nests:
-            return _has(self.levels, int(device) - self.first)
+            return _pattern_contains(self.levels, int(device) - self.first)
         return bool((self.array == device).any())
 
     def index(self, value: int, start: int = 0, stop: int | None = None) -> int:
@@ -201,14 +206,14 @@ class DeviceList(Sequence[int]):
         return int((self.array == value).sum())
 
     def common(self, others: DeviceList) -> DeviceList:
-        """The devices of this list that are in `others` too, in the order of this list."""
+        """Devices that are in both lists, in the order of this list."""
         if self == others:
             return self
         row = self.array
         return DeviceList.of(row[others.has(row)])
 
     def has(self, devices: IntArray) -> BoolArray:
-        """For each of `devices`, true if it is in this list: an array of the shape of `devices`."""
+        """Boolean array of the shape of `devices`: true where the device is in this list."""
         if not self.nests:
             row = np.sort(self.array)
             return (
@@ -237,7 +242,9 @@ class DeviceList(Sequence[int]):
             return self.size
         if self.nests:
             return max(
-                _below(self.levels, high - self.first) - _below(self.levels, low - self.first), 0
+                _count_below(self.levels, high - self.first)
+                - _count_below(self.levels, low - self.first),
+                0,
             )
         row = self.array
         return int(((row >= low) & (row < high)).sum())
@@ -256,8 +263,8 @@ class DeviceList(Sequence[int]):
 EMPTY = DeviceList(first=0, levels=((0, 0),), size=0, last=0, nests=False)
 
 
-def apart(rows: Iterable[DeviceList]) -> bool:
-    """True if the lists are disjoint and none of them has a device twice."""
+def are_disjoint(rows: Iterable[DeviceList]) -> bool:
+    """True if no device is in two of the lists or twice in one list."""
     rows = [row for row in rows if row.size]
     if False not in [row.nests or row.rises for row in rows]:
         ends = sorted([(row.first, row.last) for row in rows])
@@ -266,11 +273,11 @@ def apart(rows: Iterable[DeviceList]) -> bool:
             or _interleaved(rows) is not None
         ):
             return True
-    return not rows or int(_mask(rows).sum()) == sum([row.size for row in rows])
+    return not rows or int(_membership_mask(rows).sum()) == sum([row.size for row in rows])
 
 
 def union(rows: Iterable[DeviceList]) -> DeviceList:
-    """Each device that is in any of the lists, once, sorted by device number."""
+    """Sorted list of the devices that are in any of the lists, without duplicates."""
     objects = {id(row): row for row in rows if row.size}
     different = sorted({_distinct(row) for row in objects.values()}, key=lambda row: row.first)
     if len(different) < 2:
@@ -281,19 +288,19 @@ def union(rows: Iterable[DeviceList]) -> DeviceList:
         return DeviceList.run(
             different[0].first, max([row.last for row in different]) + 1 - different[0].first
         )
-    return _interleaved(different) or DeviceList.of(np.flatnonzero(_mask(different)))
+    return _interleaved(different) or DeviceList.of(np.flatnonzero(_membership_mask(different)))
 
 
 def _distinct(row: DeviceList) -> DeviceList:
-    """The devices of a list, each once, sorted by device number."""
+    """Sorted list of the devices of a list, without duplicates."""
     row = row.by_number()
     return row if row.rises else DeviceList.of(distinct(row.array))
 
 
 def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
-    """The union of lists that have equal `levels` and different first devices, as one pattern.
-    None where levels differ, or the first devices follow no pattern, or device numbers would not
-    strictly increase along the combined pattern.
+    """Union of lists with equal `levels` as one pattern; None if the union is no such pattern.
+
+    The first devices of the lists must differ.
     """
     levels = rows[0].levels
     if any(row.offsets or row.levels != levels for row in rows):
@@ -305,8 +312,8 @@ def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
     return both if not firsts.offsets and both.rises else None
 
 
-def _mask(rows: Sequence[DeviceList]) -> BoolArray:
-    """For each device from 0 to the highest one of the lists, true if it is in any of the lists."""
+def _membership_mask(rows: Sequence[DeviceList]) -> BoolArray:
+    """For each device from 0 to the highest of the lists, true if any list has the device."""
     arrays = [row.array for row in rows]
     found = np.zeros(1 + max(int(row.max(initial=-1)) for row in arrays), dtype=np.bool_)
     for row in arrays:
@@ -315,7 +322,8 @@ def _mask(rows: Sequence[DeviceList]) -> BoolArray:
 
 
 @lru_cache(maxsize=4096)
-def _nested(levels: Levels) -> bool:
+def _is_nested(levels: Levels) -> bool:
+    """True if each level's step is at least the span of the levels inside it."""
     width = 1
     for count, step in reversed(levels):
         if step < width:
@@ -324,7 +332,7 @@ def _nested(levels: Levels) -> bool:
     return True
 
 
-def _has(levels: Levels, offset: int) -> bool:
+def _pattern_contains(levels: Levels, offset: int) -> bool:
     """True if `offset` is in a nested pattern whose first device is 0."""
     for count, step in levels:
         index, offset = divmod(offset, step)
@@ -333,7 +341,7 @@ def _has(levels: Levels, offset: int) -> bool:
     return offset == 0
 
 
-def _below(levels: Levels, offset: int) -> int:
+def _count_below(levels: Levels, offset: int) -> int:
     """Number of devices below `offset` in a nested pattern whose first device is 0."""
     found, inside = 0, prod([count for count, _ in levels])
     for count, step in levels:
@@ -347,9 +355,8 @@ def _below(levels: Levels, offset: int) -> int:
     return found + (offset > 0)
 
 
-def _levels(row: IntArray) -> Levels | None:
-    """The levels of the pattern that an array of device numbers follows; None where it follows
-    none.
+def _pattern_levels(row: IntArray) -> Levels | None:
+    """Find the levels of the strided pattern of a device array; None where it follows none.
 
     The longest run of constant step at the start of the array is the innermost level. The array
     must be a repetition of that run, and the first devices of the runs are then treated alike.

@@ -1,12 +1,11 @@
-"""Where the devices of a cluster lie and what their links carry: one form for uniform and mixed
-clusters.
+"""Network levels of a cluster: the unit of each device, and the rate between any two devices.
 
-A network has levels, innermost first: the scale-up islands, the tiers that join islands of a node,
-the switch tiers, zones where there are several, and the whole. On each level every device lies in
-one unit; units of a level need not be equal (islands of 8 beside islands of 72). Two devices
-exchange over the innermost level that has both in one unit, as fast as the slower of them sends
-there, and between zones at the rate of their zones' link. Neither depends on the devices that take
-no part.
+One form serves uniform and mixed clusters. The levels are, innermost first: the scale-up islands,
+the tiers that join islands of a node, the switch tiers, zones where there are several, and the
+whole cluster. On each level every device lies in one unit; units of a level need not be equal
+(islands of 8 beside islands of 72). Two devices exchange over the innermost level that has both in
+one unit, at the rate of the slower device there, and between zones at the rate of their zones'
+link. Devices that do not send do not change these rates.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from itertools import accumulate, groupby, product
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray, numbers_of
+from shardwright.arrays import FloatArray, IntArray, as_int_array
 from shardwright.hardware.cluster import Cluster, NodeKind
 from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
@@ -27,12 +26,14 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """The units of one level in the order of devices: runs of equal ones, one behind the other.
+    """Partition of all devices into the units (such as islands) of one network level.
+
+    Units are stored as runs of equal units, in the order of devices.
 
     Args:
         first: first device of each run, from 0.
-        size: devices of a unit of each.
-        number: the first unit of each.
+        size: devices of a unit of each run.
+        number: number of the first unit of each run.
     """
 
     first: tuple[int, ...]
@@ -40,8 +41,9 @@ class Units:
     number: tuple[int, ...]
 
     def of(self, devices: IntArray) -> IntArray:
-        """The unit that each device lies in. With runs of (0, 8) and (16, 72) devices 7, 8, 16 and
-        87 lie in units 0, 1, 2 and 2.
+        """Number of the unit that each device lies in.
+
+        With runs of (0, 8) and (16, 72) devices 7, 8, 16 and 87 lie in units 0, 1, 2 and 2.
         """
         if len(self.first) == 1:
             return np.asarray(devices // self.size[0], dtype=np.int64)
@@ -52,38 +54,41 @@ class Units:
         return np.asarray(number + (devices - first) // size, dtype=np.int64)
 
     def at(self, device: int) -> int:
-        """The unit that a device lies in."""
+        """Number of the unit that one device lies in."""
         run = bisect_right(self.first, device) - 1
         return self.number[run] + (device - self.first[run]) // self.size[run]
 
     def around(self, device: int) -> tuple[int, int]:
-        """The first device of the unit that a device lies in, and the first one behind it."""
+        """First device of the unit that a device lies in, and the first device after that unit."""
         run = bisect_right(self.first, device) - 1
         first = device - (device - self.first[run]) % self.size[run]
         return first, min([first + self.size[run], *self.first[run + 1 : run + 2]])
 
     def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
-        """The first device of the unit that `first` lies in, and the units as devices that are
-        counted from it see them, up to the largest of `lasts`: equal wherever they lie alike.
+        """First device of the unit of `first`, and the units renumbered from that device.
+
+        The units reach up to the largest of `lasts`. The result is equal wherever devices have an
+        equal neighbourhood.
         """
         if len(self.first) == 1:
             return first - first % self.size[0], self
         run = bisect_right(self.first, first) - 1
         base = first - (first - self.first[run]) % self.size[run]
-        return base, _between(self, base, max(lasts))
+        return base, _units_in_range(self, base, max(lasts))
 
     def sizes(self, devices: IntArray) -> IntArray:
-        """Devices of the unit that each device lies in, itself among them."""
+        """Number of devices in the unit of each device."""
         return np.array(self.size)[np.searchsorted(np.array(self.first), devices, side="right") - 1]
 
 
-def regular(sizes: tuple[int, ...]) -> tuple[Units, ...]:
-    """Levels of equal units, of so many devices each."""
+def equal_units(sizes: tuple[int, ...]) -> tuple[Units, ...]:
+    """One level of equal units for each of the sizes (devices a unit)."""
     return tuple(Units(first=(0,), size=(size,), number=(0,)) for size in sizes)
 
 
 @lru_cache(maxsize=4096)
-def _between(units: Units, base: int, last: int) -> Units:
+def _units_in_range(units: Units, base: int, last: int) -> Units:
+    """Units from that which begins at device `base` to that of `last`, renumbered from `base`."""
     runs = range(bisect_right(units.first, base) - 1, bisect_right(units.first, last))
     numbers = [units.at(max(units.first[run], base)) for run in runs]
     return Units(
@@ -94,41 +99,40 @@ def _between(units: Units, base: int, last: int) -> Units:
 
 
 def levels_inside_nodes(cluster: Cluster) -> int:
-    """Levels inside nodes: those of the kind that has most."""
+    """Number of network levels inside nodes, of the node kind that has most."""
     return 1 + max(len(group.kind.node_tiers) for group in cluster.groups)
 
 
 @lru_cache(maxsize=256)
-def units_of(cluster: Cluster) -> tuple[Units, ...]:
-    """The units of every level, innermost first;
-    those of a level are whole units of the one below.
+def network_units(cluster: Cluster) -> tuple[Units, ...]:
+    """Units of every network level of the cluster, innermost first.
+
+    Units of a level are whole units of the level below.
     """
     if cluster.is_uniform:
-        return regular(tuple(tier.num_devices for tier in cluster.tiers()))
-    zones = _zones(cluster)
-    levels = [_inside_nodes(cluster, level) for level in range(levels_inside_nodes(cluster))]
-    for index in _kept(cluster)[:-1]:
+        return equal_units(tuple(tier.num_devices for tier in cluster.tiers()))
+    zones = _zone_starts(cluster)
+    levels = [_units_inside_nodes(cluster, level) for level in range(levels_inside_nodes(cluster))]
+    for index in _level_tiers(cluster)[:-1]:
         levels.append(
-            _filled(levels[-1], cluster.network[index].num_devices, cluster.num_devices, zones)
+            _merged_units(
+                levels[-1], cluster.network[index].num_devices, cluster.num_devices, zones
+            )
         )
     if len(zones) > 1:
-        levels.append(_filled(levels[-1], cluster.num_devices, cluster.num_devices, zones))
-    return (*levels, *regular((cluster.num_devices,)))
+        levels.append(_merged_units(levels[-1], cluster.num_devices, cluster.num_devices, zones))
+    return (*levels, *equal_units((cluster.num_devices,)))
 
 
 @lru_cache(maxsize=256)
-def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
-    """Each level of the network as a device of a node group sees it.
-
-    In a mixed cluster `num_devices` is that of the largest unit. With several zones the last level
-    is the slowest link that leaves the group's zone (`zone_rates` has the links of each two zones).
-    """
+def network_levels(cluster: Cluster, group: int) -> tuple[Tier, ...]:
+    """Rate and latency of each network level as a device of one node group sees them."""
     if cluster.is_uniform:
         return cluster.tiers()
-    kind, units = cluster.groups[group].kind, units_of(cluster)
-    found = [_inner(kind, level) for level in range(levels_inside_nodes(cluster))]
+    kind, units = cluster.groups[group].kind, network_units(cluster)
+    found = [_inner_level(kind, level) for level in range(levels_inside_nodes(cluster))]
     rates = cluster.network_rates(kind)
-    for level, index in enumerate(_kept(cluster), start=len(found)):
+    for level, index in enumerate(_level_tiers(cluster), start=len(found)):
         tier, bandwidth, latency_s = rates[index]
         joins = (
             level < len(units) - 1
@@ -157,14 +161,14 @@ def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
 
 @lru_cache(maxsize=256)
 def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) achieved bytes/s from a device of one node group to one of another, anywhere
-    in the cluster, while all devices of its node that work send; and seconds of a message.
+    """(groups, groups) bytes/s and message seconds from a device of one node group to another.
 
-    Between zones the link is a node's: its devices, and those of the node that it sends to, share
-    it. None has more than the networks of both zones leave it.
+    The bytes/s are achieved while all working devices of its node send, anywhere in the cluster.
+    Between zones the link is a node's: its devices, and those of the receiving node, share it. No
+    rate exceeds that of the networks inside both zones.
     """
     links = {(one.source, one.target): one.link for one in cluster.links}
-    own = [cluster.network_rates(group.kind)[_kept(cluster)[-1]] for group in cluster.groups]
+    own = [cluster.network_rates(group.kind)[_level_tiers(cluster)[-1]] for group in cluster.groups]
     bandwidth, latency_s = (np.zeros((len(own), len(own))) for _ in range(2))
     for (one, source), (other, target) in product(enumerate(cluster.groups), repeat=2):
         shares, waits = [own[one][1], own[other][1]], max(own[one][2], own[other][2])
@@ -177,42 +181,43 @@ def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
 
 
 def level_between(one: IntArray, other: IntArray, units: tuple[Units, ...]) -> IntArray:
-    """The innermost level that has both devices of each pair in one unit."""
+    """Innermost network level that has both devices of each pair in one unit."""
     level = np.full(one.shape, len(units) - 1, dtype=np.int64)
     for index in range(len(units) - 2, -1, -1):
         level[units[index].of(one) == units[index].of(other)] = index
     return level
 
 
-def groups_of(cluster: Cluster, devices: IntArray) -> IntArray:
-    """The node group that each device is in."""
+def node_group_numbers(cluster: Cluster, devices: IntArray) -> IntArray:
+    """Number of the node group that each device is in."""
     return np.searchsorted(np.array(group_ends(cluster)), devices, side="right")
 
 
 def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]:
-    """Number of the devices in each node group."""
+    """Number of the devices in each node group of the cluster."""
     if len(cluster.groups) == 1:
         return (len(devices),)
     return tuple(
-        np.bincount(groups_of(cluster, numbers_of(devices)), minlength=len(cluster.groups)).tolist()
+        np.bincount(
+            node_group_numbers(cluster, as_int_array(devices)), minlength=len(cluster.groups)
+        ).tolist()
     )
 
 
-def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """The cluster as a plan on some devices finds it: those of a node that work share its cards and
-    its zone's links, idle ones do not.
+def with_working_devices(cluster: Cluster, devices: Sequence[int]) -> Cluster:
+    """Cluster in which only the given devices share the cards of their node and the zone links.
 
-    Nodes of one kind share as the fullest of them does, so that islands and groups stay alike.
-    Where all devices of some node work, or have a card each and no zone's link to share, it is the
-    cluster itself.
+    Idle devices of a plan do not send. Nodes of one kind share as the node with the most working
+    devices does, so that islands and groups stay equal. The cluster itself is returned where all
+    devices of some node work, or have a card each and no zone link to share.
     """
     kinds = tuple(
-        dict.fromkeys(group.kind for group in cluster.groups if _shares(cluster, group.kind))
+        dict.fromkeys(group.kind for group in cluster.groups if _shares_links(cluster, group.kind))
     )
     if not kinds:
         return cluster
     fullest = dict.fromkeys(kinds, 0)
-    ends, some = group_ends(cluster), numbers_of(devices)
+    ends, some = group_ends(cluster), as_int_array(devices)
     for group, start, end in zip(cluster.groups, (0, *ends), ends, strict=False):
         inside = some[(some >= start) & (some < end)]
         if group.kind in fullest and len(inside):
@@ -220,18 +225,22 @@ def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
             fullest[group.kind] = max(fullest[group.kind], most)
     if all(most in (0, kind.sharing) for kind, most in fullest.items()):
         return cluster
-    return _shared_by(cluster, tuple(fullest.items()))
+    return _with_sharing_counts(cluster, tuple(fullest.items()))
 
 
-def _shares(cluster: Cluster, kind: NodeKind) -> bool:
+def _shares_links(cluster: Cluster, kind: NodeKind) -> bool:
+    """True if devices of such nodes share network cards, node tiers or zone links."""
     return kind.num_devices > 1 and (
         kind.nics < kind.num_devices or len(cluster.zones) > 1 or bool(kind.node_tiers)
     )
 
 
 @lru_cache(maxsize=1024)
-def _shared_by(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> Cluster:
-    """Equal questions have one answer, the same object: problems on it are kept by what it is."""
+def _with_sharing_counts(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> Cluster:
+    """Cluster with the number of sharing devices set for each node kind; cached.
+
+    Equal arguments return the same object, so caches keyed by the cluster are reused.
+    """
     kinds = {kind: replace(kind, at_work=most or kind.at_work) for kind, most in fullest}
     return replace(
         cluster,
@@ -243,28 +252,27 @@ def _shared_by(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> C
 
 @lru_cache(maxsize=256)
 def group_ends(cluster: Cluster) -> tuple[int, ...]:
-    """The first device behind each node group."""
+    """First device number after each node group."""
     return tuple(accumulate(group.count * group.kind.num_devices for group in cluster.groups))
 
 
-def repeats_after(units: tuple[Units, ...]) -> int:
-    """Devices after which the network repeats; 0 = it does not."""
+def repetition_devices(units: tuple[Units, ...]) -> int:
+    """Number of devices after which the network repeats; 0 = it does not repeat."""
     if max([len(level.first) for level in units]) > 1:
         return 0
     return units[-2].size[0] if len(units) > 1 else 1
 
 
-def _inner(kind: NodeKind, level: int) -> Tier:
-    """A level inside nodes of a kind; of a kind that has fewer the last, as nothing lies between
-    its units and the network.
-    """
+def _inner_level(kind: NodeKind, level: int) -> Tier:
+    """Network level number `level` inside nodes of a kind; its last level where it has fewer."""
     levels = kind.inner_levels
     return levels[min(level, len(levels) - 1)]
 
 
-def _inside_nodes(cluster: Cluster, level: int) -> Units:
-    """Units of a level inside nodes. Groups of one kind and zone that are neighbours fill islands
-    together.
+def _units_inside_nodes(cluster: Cluster, level: int) -> Units:
+    """Units of a level inside nodes.
+
+    Neighbouring groups of one kind and zone fill islands together.
     """
     first, size, number = list[int](), list[int](), list[int]()
     start = 0
@@ -272,13 +280,13 @@ def _inside_nodes(cluster: Cluster, level: int) -> Units:
         devices = sum(group.count for group in groups) * kind.num_devices
         number.append(number[-1] - (first[-1] - start) // size[-1] if first else 0)
         first.append(start)
-        size.append(min(_inner(kind, level).num_devices, devices))
+        size.append(min(_inner_level(kind, level).num_devices, devices))
         start += devices
     return Units(first=tuple(first), size=tuple(size), number=tuple(number))
 
 
-def _zones(cluster: Cluster) -> tuple[int, ...]:
-    """The first device of each run of nodes in one zone."""
+def _zone_starts(cluster: Cluster) -> tuple[int, ...]:
+    """First device of each run of nodes in one zone."""
     ends = (0, *group_ends(cluster))
     return tuple(
         ends[n]
@@ -287,9 +295,11 @@ def _zones(cluster: Cluster) -> tuple[int, ...]:
     )
 
 
-def _kept(cluster: Cluster) -> tuple[int, ...]:
-    """The tiers of a mixed cluster's network that are levels: those that join some of its islands,
-    then one that joins all (the last, if none reaches so far).
+def _level_tiers(cluster: Cluster) -> tuple[int, ...]:
+    """Indices of the switch tiers that are levels of a mixed cluster.
+
+    These are the tiers that join some of its islands, then one tier that joins all (the last, if
+    none reaches so far).
     """
     smallest, total = (
         min(group.kind.inner_levels[-1].num_devices for group in cluster.groups),
@@ -302,9 +312,10 @@ def _kept(cluster: Cluster) -> tuple[int, ...]:
     return (*(index for index, reach in enumerate(reaches) if smallest < reach < total), joins_all)
 
 
-def _filled(below: Units, size: int, total: int, borders: tuple[int, ...]) -> Units:
-    """Units of at most `size` devices, each of whole units `below` in their order; one that is
-    larger is a unit alone, and none goes across a border.
+def _merged_units(below: Units, size: int, total: int, borders: tuple[int, ...]) -> Units:
+    """Join whole units of the level below, in order, into units of at most `size` devices.
+
+    A larger unit stays alone, and no unit crosses a border.
     """
     starts = [
         device

@@ -8,7 +8,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A link of one device or NIC.
+    """Link of one device or network card: latency, peak bytes/s each way, achieved share.
 
     Args:
         latency_s: seconds for one message of no bytes (software included).
@@ -37,9 +37,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
-    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share
-    of the bandwidth, latency.
-    """
+    """One network level as a device sees it: devices of a unit, its own bytes/s, and latency."""
 
     name: str
     num_devices: int

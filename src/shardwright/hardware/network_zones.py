@@ -1,7 +1,7 @@
-"""Zones: parts of a cluster that wide links join (data centres, availability zones, regions).
+"""Zones of a cluster (data centres, regions) and the links between them, with checks.
 
-A link is what one node has to the nodes of another zone, in one direction, as clouds sell it; what
-crosses is paid by the gigabyte.
+A link is one node's rate to the nodes of another zone, in one direction, as clouds sell it; traffic
+between zones is paid by the gigabyte.
 """
 
 from __future__ import annotations
@@ -16,19 +16,24 @@ from shardwright.lazy_dataclass import dataclass
 
 MAX_ZONES: Final = 64
 MAX_DOLLARS: Final = 1000.0
-"""Dollars that no device costs in an hour: more is another unit (a node's price, a month's)."""
+"""Most dollars that a device costs in an hour; a higher number has another unit (a node's price, a
+month's).
+"""
 
 
 MAX_EGRESS: Final = 10.0
-"""Dollars that no cloud asks for 10^9 bytes: more is another unit (a terabyte's price, a month's).
+"""Most dollars that a cloud charges for 10^9 bytes; a higher number has another unit (a terabyte's
+price, a month's).
 """
 MAX_LATENCY_S: Final = 10.0
-"""Seconds that no link takes: more is another unit (microseconds given as milliseconds)."""
+"""Most seconds that a link takes; a higher number has another unit (microseconds given as
+milliseconds).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZoneLink:
-    """The link of one node of a zone to nodes of another.
+    """Link of one node of a zone to the nodes of another zone, in one direction.
 
     Args:
         source, target: names of the zones.
@@ -43,11 +48,11 @@ class ZoneLink:
 
 
 def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[ZoneLink, ...]:
-    """The links, in the order of the zones, one for each ordered pair.
+    """Check the links between zones and sort them: one for each ordered pair of zones.
 
     Raises:
-        ClusterError: a pair without a link or with two, a zone that no node is in, links of a
-            cluster without zones, too many zones, or a number that is none in its unit.
+        ClusterError: a pair without a link or with two, a zone without nodes, links of a cluster
+            without zones, too many zones, or a number that is impossible in its unit.
     """
     known = tuple(dict.fromkeys(zones))
     if len(known) > MAX_ZONES:
@@ -90,7 +95,7 @@ def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[Zone
 
 
 def _require_units(link: ZoneLink) -> None:
-    """Raise for numbers that no link has in their unit."""
+    """Raise ClusterError for a latency or price that no link has in its unit."""
     name = f"the link from {link.source[:60]!r} to {link.target[:60]!r}"
     if not 0.0 <= link.link.latency_s <= MAX_LATENCY_S:
         raise ClusterError(
@@ -105,11 +110,7 @@ def _require_units(link: ZoneLink) -> None:
 
 
 def checked_price(dollars: float, *, what: str) -> float:
-    """Dollars of a device in an hour.
-
-    Raises:
-        ClusterError: none that a device has in this unit.
-    """
+    """Return the dollars of a device-hour; ClusterError if no device costs so much or so little."""
     if not 0.0 < dollars <= MAX_DOLLARS:
         raise ClusterError(
             f"{what}: {dollars:g} dollars for a device and hour",

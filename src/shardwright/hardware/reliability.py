@@ -1,9 +1,8 @@
-"""Failures of a cluster, bandwidth of its storage and duration of a restart: the facts behind
-goodput.
+"""Failure rate, storage bandwidth and restart time of a job, the inputs of goodput.
 
-What a cluster file does not say is assumed: failures as each accelerator's entry of the catalog has
-them, storage of BLOOM's rate a device up to what the storage of Llama 3's cluster sustains in all,
-and ten minutes for a restart.
+Numbers that a cluster file does not state are assumed: failures as each accelerator's entry of the
+catalog has them, storage of BLOOM's rate a device up to the rate that the storage of Llama 3's
+cluster sustains, and ten minutes for a restart.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ RESTART_ORIGIN: Final = Origin(
 )
 
 
-class Stated(NamedTuple):
-    """A number in SI units, and where it is from."""
+class SourcedNumber(NamedTuple):
+    """A number in SI units, and its source."""
 
     value: float
     origin: Origin
@@ -41,7 +40,7 @@ class Stated(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReliability:
-    """The inputs of goodput, each with its source.
+    """Failure rate, storage bandwidth and restart time of a job, each with its source.
 
     Args:
         failures_per_hour: unexpected interruptions of the devices together.
@@ -49,17 +48,20 @@ class JobReliability:
         restart_s: seconds from an interruption to training again.
     """
 
-    failures_per_hour: Stated
-    storage: Stated
-    restart_s: Stated
+    failures_per_hour: SourcedNumber
+    storage: SourcedNumber
+    restart_s: SourcedNumber
 
 
-def reliability_of(cluster: Cluster, *, devices: int) -> JobReliability:
-    """The facts of a job on so many devices of a cluster, the same part of every node group."""
+def job_reliability(cluster: Cluster, *, devices: int) -> JobReliability:
+    """Failure rate, storage bandwidth and restart time of a job on `devices` devices.
+
+    The job has the same part of every node group.
+    """
     said = cluster.reliability
     part = devices / cluster.num_devices
     if said.failures_per_device_hour is not None:
-        failures = Stated(said.failures_per_device_hour * devices, said.origin)
+        failures = SourcedNumber(said.failures_per_device_hour * devices, said.origin)
     else:
         rates = [(g.count * g.kind.num_devices * part, g.kind.accelerator) for g in cluster.groups]
         origins = {one.failures_origin for _, one in rates if one.failures_origin is not None}
@@ -70,16 +72,18 @@ def reliability_of(cluster: Cluster, *, devices: int) -> JobReliability:
             ),
             reference="; ".join(sorted(one.reference for one in origins)) or "no figure is known",
         )
-        failures = Stated(
+        failures = SourcedNumber(
             sum(number * one.failures_per_device_hour for number, one in rates), origin
         )
-    usual = Stated(min(STORAGE_PER_DEVICE * devices, STORAGE_AT_MOST), STORAGE_ORIGIN)
+    usual = SourcedNumber(min(STORAGE_PER_DEVICE * devices, STORAGE_AT_MOST), STORAGE_ORIGIN)
     return JobReliability(
         failures_per_hour=failures,
-        storage=Stated(said.storage_bandwidth, said.origin) if said.storage_bandwidth else usual,
+        storage=SourcedNumber(said.storage_bandwidth, said.origin)
+        if said.storage_bandwidth
+        else usual,
         restart_s=(
-            Stated(RESTART_S, RESTART_ORIGIN)
+            SourcedNumber(RESTART_S, RESTART_ORIGIN)
             if said.restart_s is None
-            else Stated(said.restart_s, said.origin)
+            else SourcedNumber(said.restart_s, said.origin)
         ),
     )

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import Int32Array, IntArray, distinct, split_by
-from shardwright.hardware.device_list import DeviceList, apart
+from shardwright.hardware.device_list import DeviceList, are_disjoint
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_keys import Same
 from shardwright.program.orders.action_rows import ActionRows
@@ -277,7 +277,7 @@ def _parts_of_rows(
     """Devices of each row divided by their families; and, for each stage's families, the family
     index of each device, -1 = none.
     """
-    if not members and apart(rows.devices):
+    if not members and are_disjoint(rows.devices):
         return [(row,) for row in rows.devices], {}
     last = max(
         devices[-1]

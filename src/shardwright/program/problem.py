@@ -12,7 +12,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_keys import Same
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_options import runtime_with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def under(problem: Problem, options: Options) -> Problem:
 
 @lru_cache(maxsize=64)
 def _under(problem: Same[Problem], options: Options) -> Problem:
-    runtime = chosen(problem.value.runtime, options)
+    runtime = runtime_with_options(problem.value.runtime, options)
     return (
         problem.value
         if runtime is problem.value.runtime

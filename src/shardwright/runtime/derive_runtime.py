@@ -1,5 +1,6 @@
-"""Constructors of training runtimes from statements (`statements.FactSchema`), or from another
-runtime and the differences.
+"""Constructors of training runtimes, from statements alone or from a base runtime and changes.
+
+See `statements.FactSchema`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = [
     "IDENTITY",
     "Statement",
     "derive",
-    "named",
+    "identity_fields",
     "read",
     "runtime",
     "collected_facts",
@@ -40,10 +41,10 @@ stated: Final = _RUNTIME.stated
 read: Final = _RUNTIME.read
 
 
-def named(
+def identity_fields(
     name: str, *, framework: str = "", version: str = "", released: str = ""
 ) -> dict[str, str]:
-    """Identity fields of a runtime: its catalog name, and those that differ from its base's."""
+    """Identity fields of a runtime: its catalog name, and the given non-empty fields."""
     given = {"framework": framework, "version": version, "released": released}
     return {"name": name, **{key: text for key, text in given.items() if text}}
 
@@ -51,7 +52,7 @@ def named(
 def runtime(
     identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()
 ) -> Runtime:
-    """A runtime built from statements alone, with the options that it `offers`.
+    """Build a runtime from statements alone, with the option values that it `offers`.
 
     Raises:
         ValueError: a field is not stated, or twice.
@@ -62,8 +63,9 @@ def runtime(
 def derive(
     base: Runtime, identity: dict[str, str], *statements: Statement, offers: tuple[Offer, ...] = ()
 ) -> Runtime:
-    """`base` with the changes of the statements; their facts replace the base's facts on the same
-    fields, `offers` replaces its offers.
+    """Copy a base runtime with the changes of the statements and with other `offers`.
+
+    The statements' facts replace the base's facts on the same fields.
 
     Raises:
         ValueError: a field is stated twice.

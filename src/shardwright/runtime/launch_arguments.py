@@ -1,6 +1,4 @@
-"""Arguments of a launch script, and the runtime options that they set, by the flags of its
-offers.
-"""
+"""Parser of launch-script arguments, and the runtime options that these arguments set."""
 
 from __future__ import annotations
 
@@ -23,10 +21,12 @@ Arguments = Mapping[str, str]
 
 
 def parse_arguments(text: str, *, keep_off: bool = False) -> Arguments:
-    """Arguments written as ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2``, ``tp: 2, bf16: true`` or
-    ``tp=2 bf16=true``, by name.
+    """Parse the text of launch-script arguments into {name: value}.
 
-    An argument that is off, or empty, is left out; of one that stands twice, the last counts.
+    The text is written as ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2``, ``tp: 2, bf16: true`` or
+    ``tp=2 bf16=true``.
+
+    An argument that is off, or empty, is left out; of a duplicate argument, the last counts.
 
     Args:
         keep_off: arguments that are off stay, with their value.
@@ -42,15 +42,15 @@ def parse_arguments(text: str, *, keep_off: bool = False) -> Arguments:
         raise RuntimeModelError(
             f"arguments cannot be read: {error}", hint="--name value, as a launch script has them"
         ) from None
-    return arguments_of(words, keep_off=keep_off)
+    return arguments_from_words(words, keep_off=keep_off)
 
 
 _OVERRIDE: Final = re.compile(r"[+~]{0,2}[A-Za-z_][A-Za-z0-9_./@-]{0,200}=.*", re.DOTALL)
 """``key=value`` behind an argument that has its value: Hydra's and OmegaConf's overrides."""
 
 
-def arguments_of(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
-    """Arguments by name of words that a shell has split; see `parse_arguments`."""
+def arguments_from_words(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
+    """Arguments by name, from words that a shell has split; see `parse_arguments`."""
     values: dict[str, str] = {}
     name = ""
     for word in words:
@@ -73,16 +73,19 @@ def arguments_of(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
     }
 
 
-def _plain(value: str) -> str:
-    """A value as files of all forms have it: Python's True is true, and a list has spaces."""
+def _normalised_value(value: str) -> str:
+    """A value in lower case, with commas replaced by spaces.
+
+    Python's ``True`` then equals ``true``, and lists in files of all formats are equal.
+    """
     return value.lower().replace(",", " ")
 
 
-def options_of(runtime: Runtime, arguments: Arguments) -> Options:
-    """(option, value) that `arguments` set of each option of `runtime`.
+def options_from_arguments(runtime: Runtime, arguments: Arguments) -> Options:
+    """Runtime options, as (option, value) pairs, that launch `arguments` set.
 
-    The value with the most flags that are all among the arguments, else the one without a flag. An
-    option that has neither keeps the runtime's value.
+    Each option gets the value with the most flags that are all among the arguments, else the value
+    without a flag. An option that has neither is left out: it keeps the runtime's value.
     """
     options = []
     for name, values in offered_values(runtime).items():
@@ -95,7 +98,7 @@ def options_of(runtime: Runtime, arguments: Arguments) -> Options:
             value
             for value in values
             if all(
-                _plain(arguments.get(flag, "")) == _plain(word)
+                _normalised_value(arguments.get(flag, "")) == _normalised_value(word)
                 for flag, word in flags[value].items()
             )
         ]

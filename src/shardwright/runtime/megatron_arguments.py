@@ -1,8 +1,7 @@
-"""Strategy in the arguments of Megatron-LM, as plain values; arguments that are missing have their
-defaults.
+"""Readers of parallelism, recompute and precision settings in Megatron-LM's arguments.
 
-Source of names and defaults: Megatron-LM, megatron/training/arguments.py and
-megatron/core/transformer/transformer_config.py.
+Arguments that are missing have their defaults. Source of names and defaults: Megatron-LM,
+megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from shardwright.runtime.launch_arguments import Arguments
 MAX_DIGITS: Final = 12
 MAX_STAGES: Final = 4096
 MAX_LAYOUT: Final = 10_000
-"""Characters of a layout that is written out."""
+"""Characters of an expanded pipeline layout."""
 DEFAULTS: Final[Arguments] = MappingProxyType(
     {
         "tensor-model-parallel-size": "1",
@@ -30,7 +29,7 @@ DEFAULTS: Final[Arguments] = MappingProxyType(
         "transformer-impl": "transformer_engine",
     }
 )
-"""Of arguments whose default is another than none."""
+"""Arguments whose default is not "not set"."""
 MODULES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "layernorm": "recompute_norms",
@@ -41,26 +40,27 @@ MODULES: Final[Mapping[str, str]] = MappingProxyType(
         "moe": "recompute_moe",
     }
 )
-"""Word of ``--recompute-modules`` -> option of a runtime; ``core_attn`` is ``recompute=selective``
-of a grid."""
+"""Module of ``--recompute-modules`` -> option of a runtime; ``core_attn`` is
+``recompute=selective`` of a grid.
+"""
 _STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP -> stage of ZeRO."""
 _REPEATED: Final = re.compile(r"\(([A-Za-z|]*)\)\*([0-9]{1,4})|([A-Za-z|])\*([0-9]{1,4})")
 
 
 def whole_number(text: str) -> int | None:
-    """The number that `text` writes; None where it is none, or has more than `MAX_DIGITS`
-    digits.
-    """
+    """Parse a whole number; None if the text is no number or has over `MAX_DIGITS` digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def layout_layers(text: str) -> tuple[int, ...]:
-    """Layers (``t``) of each chunk of a layout: ``Et*3|(tt|)*6mL`` is 3, six times 2, and 0 beside
-    the multi-token predictor and the loss.
+    """Decoder layers of each chunk of a ``--pipeline-model-parallel-layout`` text.
+
+    ``Et*3|(tt|)*6mL`` has 3, six times 2, and 0 beside the multi-token predictor and the loss: each
+    ``t`` is a layer.
 
     Raises:
-        RuntimeModelError: it has other letters, or is too long written out.
+        RuntimeModelError: the layout has other letters, or is too long when expanded.
     """
     layout = text.replace(",", "").replace("\\", "").strip()
     while (match := _REPEATED.search(layout)) is not None:
@@ -78,8 +78,9 @@ def layout_layers(text: str) -> tuple[int, ...]:
 def pipeline_chunks(
     arguments: Arguments, *, layers: int, pp: int, vpp: int = 1
 ) -> tuple[int, tuple[int, ...]]:
-    """Chunks a rank, and layers of each chunk, or of each stage, by any of the arguments that set
-    them; empty = evenly.
+    """Chunks a rank, and layers of each chunk (or of each stage), from Megatron's arguments.
+
+    Empty layers = layers are divided evenly.
 
     Args:
         layers: layers of the decoder, 0 = not known.
@@ -118,7 +119,7 @@ def pipeline_chunks(
 def _end_stage_layers(
     layers: int, pp: int, first_layers: int | None, last_layers: int | None
 ) -> tuple[int, ...]:
-    """Layers of each stage where those of the first or last stage are given: the others evenly."""
+    """Layers of each stage if the first or last stage's are given; the rest are divided evenly."""
     num_middle = pp - (first_layers is not None) - (last_layers is not None)
     middle_layers = (layers - (first_layers or 0) - (last_layers or 0)) // max(num_middle, 1)
     return (
@@ -129,25 +130,24 @@ def _end_stage_layers(
 
 
 def number_format(arguments: Arguments) -> str:
-    """``bf16``, ``fp16``, ``fp8`` or ``fp4``, the format of matrix multiplications; empty where
-    none is set.
-    """
+    """GEMM number format that the arguments set: bf16, fp16, fp8 or fp4; empty if not set."""
     base = next((name for name in ("bf16", "fp16") if name in arguments), "")
     return "fp4" if "fp4-format" in arguments else "fp8" if "fp8-format" in arguments else base
 
 
 def has_dropout(arguments: Arguments) -> bool:
-    """True if attention or hidden dropout is on; both are by default, see `DEFAULTS`."""
+    """True if attention or hidden dropout is above 0; both are by default, see `DEFAULTS`."""
     rates = (arguments.get(name, "") for name in ("attention-dropout", "hidden-dropout"))
     return any(float(text) > 0 for text in rates if _is_number(text))
 
 
 def _is_number(text: str) -> bool:
+    """True if the text is a non-negative decimal number."""
     return re.fullmatch(r"[0-9]{0,9}(\.[0-9]{0,9})?", text) is not None and text not in ("", ".")
 
 
 def sharding_stage(arguments: Arguments) -> int | None:
-    """ZeRO stage; None for an unknown strategy of Megatron-FSDP, or stage of Megatron-DeepSpeed."""
+    """ZeRO stage that the arguments set; None for an unknown sharding strategy or stage."""
     if "zero-stage" in arguments:
         return {"0": 0, "1": 1, "2": 2, "3": 3}.get(arguments["zero-stage"])
     if "use-megatron-fsdp" in arguments or "use-custom-fsdp" in arguments:
@@ -155,10 +155,8 @@ def sharding_stage(arguments: Arguments) -> int | None:
     return int("use-distributed-optimizer" in arguments)
 
 
-def recomputed(arguments: Arguments) -> tuple[str, tuple[str, ...]]:
-    """The granularity of recompute (``none``, ``selective``, ``full``), and the modules of a
-    selective one.
-    """
+def recompute_setting(arguments: Arguments) -> tuple[str, tuple[str, ...]]:
+    """Recompute granularity (none, selective or full), and the modules of a selective one."""
     older = (
         "full"
         if "checkpoint-activations" in arguments

@@ -1,5 +1,6 @@
-"""A training framework's version as the planner sees it: booleans, enumerations and sizes, each
-with a link to its source. No fitted number.
+"""Description of a training framework's version: switches, enumerations and sizes with sources.
+
+The planner's cost model reads these fields. None of the numbers is fitted.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ class TpOverlap(StrEnum):
 
 
 class ElementKernels(StrEnum):
-    """Fusion of element-wise kernels: one pass for a chain of operators, a compiler's fusion, or
-    one pass each.
-    """
+    """Fusion of element-wise kernels: hand-fused, fused by a compiler, or one kernel each."""
 
     FUSED = "fused"
     COMPILED = "compiled"
@@ -46,8 +45,10 @@ class AttentionKernel(StrEnum):
 
 
 class SelectiveRecompute(StrEnum):
-    """Operators that `recompute=selective` runs again: the attention core; all but every second
-    GEMM and the attention core; or all except `Runtime.kept_outputs`.
+    """Operators of a layer that ``recompute=selective`` runs again in the backward pass.
+
+    CORE: the attention core. OPERATORS: all but every second GEMM and the attention core. NAMED:
+    all except `Runtime.kept_outputs`.
     """
 
     CORE = "core"
@@ -56,9 +57,11 @@ class SelectiveRecompute(StrEnum):
 
 
 class ExpertDispatch(StrEnum):
-    """Transport of tokens to their experts: one copy for each chosen expert, one for each device
-    (and each node on the way) that holds a chosen expert, or all tokens to all devices that share
-    experts.
+    """Transport of tokens to their experts.
+
+    GATHERED: all tokens go to all devices that share experts. ALL_TO_ALL: one copy for each chosen
+    expert. DEDUPLICATED: one copy for each device (and each node on the way) that holds a chosen
+    expert.
     """
 
     GATHERED = "all-gather"
@@ -67,8 +70,10 @@ class ExpertDispatch(StrEnum):
 
 
 class Capture(StrEnum):
-    """Part of an iteration that captured graphs replay without the host: none, routers, state-space
-    mixers, these and attention, all but the experts, or the whole iteration.
+    """Part of a training iteration that captured CUDA graphs replay without the host.
+
+    Nothing; routers; state-space mixers; these and attention; all but the experts; or the whole
+    iteration.
     """
 
     NONE = "none"
@@ -80,14 +85,13 @@ class Capture(StrEnum):
 
 
 class LinearLoss(StrEnum):
-    """Fusion of the head's matrix multiplication and the loss over parts of a microbatch's tokens,
-    so that the logits of all tokens never exist at once.
+    """Fusion of the head's matrix multiplication with the loss, over parts of the tokens.
 
-    NONE: not fused. LIGER: each part's gradient replaces its logits at once, and a part is so small
-    that its logits take about as much as the hidden states of all tokens
-    (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are computed again
-    in backward. CHUNKED: eight parts under autograd, which keeps the loss's inputs of each for
-    backward. PARTS: eight parts, each with its backward at once.
+    The logits of all tokens then never exist at once. NONE: not fused. LIGER: each part's gradient
+    replaces its logits at once, and a part is so small that its logits take about as much memory as
+    the hidden states of all tokens (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's
+    registers, and are computed again in backward. CHUNKED: eight parts under autograd, which keeps
+    the loss's inputs of each part for backward. PARTS: eight parts, each with its backward at once.
     """
 
     NONE = "none"
@@ -98,12 +102,12 @@ class LinearLoss(StrEnum):
 
 
 class Scaling(StrEnum):
-    """Granularity of the scales of 8-bit operands, and the time at which they are known.
+    """Elements of an 8-bit operand that share one scale, and when the scale is known.
 
     DELAYED: the tensor, from the magnitudes of earlier steps. CURRENT: the tensor, from its own
-    magnitude. ROWWISE: each row, of each product's own direction. MX: 32 elements (OCP
-    microscaling). BLOCKWISE: 128 elements, of weights 128 x 128 (DeepSeek-V3). Products in 4 bits
-    have NVFP4's: 16 elements and the tensor.
+    magnitude. ROWWISE: each row, of each GEMM's own direction. MX: 32 elements (OCP microscaling).
+    BLOCKWISE: 128 elements, of weights 128 x 128 (DeepSeek-V3). GEMMs in 4 bits have NVFP4's
+    scales: one for 16 elements and one for the tensor.
     """
 
     DELAYED = "delayed"
@@ -114,8 +118,9 @@ class Scaling(StrEnum):
 
 
 class ScaleGroup(StrEnum):
-    """Devices over which delayed scaling reduces magnitudes after each pass of a chunk: none; a
-    stage's tensor- and context-parallel members; all of a stage's devices.
+    """Devices over which delayed scaling reduces magnitudes after each pass of a chunk.
+
+    None; a stage's tensor- and context-parallel ranks; or all of a stage's devices.
     """
 
     NONE = "none"
@@ -124,9 +129,11 @@ class ScaleGroup(StrEnum):
 
 
 class KeptOutput(StrEnum):
-    """A layer's tensor that a policy keeps by name: its input; queries, keys and values at the
-    core's input; the core's output; the output of the projection behind it; those of the matrix
-    multiplications before and behind an activation.
+    """A layer's tensor that a rematerialisation policy keeps by name.
+
+    INPUT: the layer's input. QKV: queries, keys and values at the attention core's input. CORE: the
+    core's output. PROJ: the output of the projection after the core. UP and DOWN: the outputs of
+    the GEMMs before and after an activation.
     """
 
     INPUT = "input"
@@ -138,8 +145,9 @@ class KeptOutput(StrEnum):
 
 
 class FullRecompute(StrEnum):
-    """Part of a layer that `recompute=full` runs again: the whole layer, or all but its last GEMM
-    (a checkpoint that stops early).
+    """Part of a layer that ``recompute=full`` runs again.
+
+    WHOLE: the whole layer. STOPS_EARLY: all but its last GEMM (a checkpoint that stops early).
     """
 
     WHOLE = "whole"
@@ -148,13 +156,13 @@ class FullRecompute(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """The source of one field's value.
+    """Source of one field's value.
 
     Args:
-        field: name of the field of `Runtime`.
+        field: name of the field.
         link: file of the framework's code or page of its documentation.
-        checked: the linked text was read (at that commit, where one is named); False = from memory,
-            the link says where to look.
+        checked: the linked text was read (at that commit, where the link has one); False = from
+            memory, and the link is the place to check.
         note: statement of the source, where the value alone would puzzle.
     """
 
@@ -165,15 +173,15 @@ class Fact:
 
 
 Options: TypeAlias = tuple[tuple[str, str], ...]
-"""(option, value) of each that is set, in the order of the vocabulary (`options.OPTIONS`)."""
+"""(option, value) pairs in the order of the vocabulary (`runtime_options.OPTIONS`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A value of an option that a framework can run.
+    """A value of an option that a framework can run, with its launch flag and changed fields.
 
     Args:
-        option, value: words of the vocabulary (`options.OPTIONS`).
+        option, value: words of the vocabulary (`runtime_options.OPTIONS`).
         flag: the flag of a launch script that sets it; empty = the flag's absence.
         values: fields of `Runtime` that it changes.
         facts: sources of these values.
@@ -190,145 +198,150 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """A framework and version as the planner sees it.
+    """Facts of a training framework's version that the cost model and searches read.
 
     Args:
         name: catalog name, ``megatron-core-0.12``. framework, version, released (ISO month).
-        vendors: whose accelerators it, or a port of it, runs on.
-        gradient_dtype: in which gradients accumulate;
-        main_grad_copy: kept beside the parameter's own gradient.
-        zero_stages: ZeRO stages it can run;
-        zero_with_pipeline: the highest with pp > 1.
-        hybrid_sharding: shard group smaller than dp.
-        schedules: names it can run.
-        sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: what it
-        has.
-        overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own.
-        plain_p2p_blocks: but a rank of one chunk computes nothing while it sends or receives
-            (`blocks_sends`).
-        bucket_bytes: gradients a bucket; 0 = one bucket a layer.
-        gather_prefetch: layers whose ZeRO-3 parameters are gathered ahead.
-        gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to so many bytes; 0 = a layer,
-            or a bucket as of gradients.
-        listed_collectives: ZeRO-3 gathers and reduces each matrix alone, as a list of one tensor a
-            member (see `cost.sharded`).
-        sums_replicas_apart: hybrid sharding's sums over replicas have a communicator and a stream
-            of their own.
-        reuse_elements: parameters that are used again within so many are kept, all others gathered
-            again; 0 = all are kept.
+        vendors: vendors whose accelerators the framework, or a port of it, runs on.
+        gradient_dtype: dtype in which gradients accumulate;
+        main_grad_copy: that copy is kept beside the parameter's own gradient.
+        zero_stages: ZeRO stages that the framework can run;
+        zero_with_pipeline: the highest ZeRO stage with pp > 1.
+        hybrid_sharding: shard groups may be smaller than dp.
+        optimizer_offload: optimizer states can be kept in host memory.
+        schedules: names of the pipeline schedules that the framework can run.
+        sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: kinds of
+            parallelism that the framework has.
+        overlap_grad_reduce, overlap_param_gather, overlap_p2p: the communication runs on a CUDA
+            stream of its own, beside compute.
+        plain_p2p_blocks: nevertheless a rank of one chunk computes nothing while it sends or
+            receives (`blocks_sends`).
+        bucket_bytes: bytes of a gradient bucket; 0 = one bucket for each layer.
+        gather_prefetch: number of layers whose ZeRO-3 parameters are gathered ahead.
+        gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to this many bytes; 0 = one
+            layer, or one gradient bucket.
+        listed_collectives: ZeRO-3 gathers and reduces each matrix alone, as a list of one tensor
+            for each rank (see `cost.sharded`).
+        sums_replicas_apart: the all-reduce over replicas of hybrid sharding has its own
+            communicator and stream.
+        reuse_elements: parameters that are used again within this many elements stay gathered, all
+            others are gathered again; 0 = all stay.
         reduce_every_microbatch: ZeRO-2/3 reduces gradients each microbatch.
-        tp_overlap: see TpOverlap.
-        element_kernels, attention_kernel, full_recompute: see there.
+        tp_overlap: see `TpOverlap`.
+        element_kernels, attention_kernel, full_recompute: see `ElementKernels`, `AttentionKernel`
+            and `FullRecompute`.
         tp_synchronises: the host waits until the device is idle before and after each
             tensor-parallel collective.
-        launches_block: it waits for each kernel before it launches the next, so that nothing runs
-            beside anything.
+        launches_block: the host waits for each kernel before it launches the next, so that nothing
+            overlaps.
         tp_input_regather: column-parallel inputs are saved sharded and gathered again for the
             weight gradient.
-        p2p_scatter_gather: a pipeline border sends each tp member's own 1/tp and gathers behind it
-            (False: full copies, each by its own NIC).
+        p2p_scatter_gather: at a pipeline border each tp rank sends its own 1/tp, and the receivers
+            gather (False: full copies, each by its own NIC).
         fused_weight_gradient: weight gradients accumulate into fp32 in the GEMM's epilogue.
         fused_loss: cross-entropy reads and writes logits without fp32 copies.
         logits_bytes: bytes an element of logits and their copies at the peak of the loss.
-        logits_blocks_bytes: bytes an element of all blocks that the allocator makes for them: a
-            block made for an earlier, smaller copy serves no later, larger one. 0 = logits_bytes.
-        logits_parts: parts of a microbatch's tokens whose logits are made, and made again in
+        logits_blocks_bytes: bytes an element of all blocks that the allocator makes for the logits:
+            a block made for an earlier, smaller copy serves no later, larger one. 0 = logits_bytes.
+        logits_parts: parts of a microbatch's tokens whose logits are computed, and recomputed in
             backward, one after another; 0 = all at once.
-        linear_loss: see LinearLoss; what it says stands before logits_bytes, loss_bytes and
-            logits_parts.
-        split_logits_bytes: bytes an element more where the vocabulary is split over devices.
-        embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's
-            weight gradient takes.
+        linear_loss: see `LinearLoss`; it overrides logits_bytes, loss_bytes and logits_parts.
+        split_logits_bytes: additional bytes an element where the vocabulary is split over devices.
+        embedding_gradient_bytes: bytes an element of the temporary for the embedding's or head's
+            weight gradient.
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
-        allocator_reserve_percent: least share that the caching allocator holds beyond what is
-            allocated.
-        default_recompute: what this release does when nothing is said.
-        activation_offload: all that some layers keep can wait in host memory, without a pipeline
-            and without recompute.
-        selective_recompute: see SelectiveRecompute.
-        kept_outputs: what it keeps where that is NAMED (the layer's input always is);
-        host_outputs: of these and the input, what waits in host memory until backward.
+        allocator_reserve_percent: least share that the caching allocator holds beyond the allocated
+            memory.
+        default_recompute: recompute of this release where no option sets it.
+        activation_offload: all saved activations of some layers can be kept in host memory, without
+            a pipeline and without recompute.
+        selective_recompute: see `SelectiveRecompute`.
+        kept_outputs: tensors that a layer saves where selective_recompute is NAMED (the layer's
+            input always is saved);
+        host_outputs: those of kept_outputs and the input that are kept in host memory until
+            backward.
         gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is
             no working copy beside them.
-        zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of
-            an all_gather.
-        expert_dispatch: see ExpertDispatch.
-        hybrid_dispatch: DEDUPLICATED is HybridEP's also where DeepEP would do.
-        dispatches_eight_bit: where the job computes in 8 or 4 bits, tokens on their way to experts
-            and gradients of what these made travel in 8 bits, with a scale for each 128 elements;
-            what is summed stays in 16.
-        saves_quantized: linear operators keep their input for the weight gradient in the GEMM's
+        zero1_broadcasts: ZeRO-1 returns parameters by one broadcast for each rank, in series,
+            instead of an all_gather.
+        expert_dispatch: see `ExpertDispatch`.
+        hybrid_dispatch: DEDUPLICATED always is HybridEP, also where DeepEP would suffice.
+        dispatches_eight_bit: if the job computes in 8 or 4 bits, tokens sent to experts and
+            gradients of the experts' outputs have 8 bits, with a scale for each 128 elements; sums
+            keep 16 bits.
+        saves_quantized: linear operators save their input for the weight gradient in the GEMM's
             dtype, not in the activations' dtype.
-        reserved_multiprocessors: of a device, that products and attention of an overlapped pair
+        reserved_multiprocessors: multiprocessors that GEMMs and attention of an overlapped pair
             leave to its communication for as long as they run; 0 = none: communication takes its
-            share from whatever runs beside it.
-        saves_gates_eight_bit: what the activation of a feed-forward reads is kept for backward in 8
-            bits, whatever the GEMMs' dtype.
+            share from the kernels beside it.
+        saves_gates_eight_bit: inputs of a feed-forward's activation function are saved for backward
+            in 8 bits, in any GEMM dtype.
         moments: dtype of the optimizer's states where it is not the job's; None = the job's.
-        capture: see Capture.
-        routing_on_host: the host reads how many tokens each expert got before it launches the
-            experts, where that varies (`reads_routing`).
-        expert_overlap: tokens travel to and from experts beside the kernels of another microbatch.
-        fused_experts: one kernel for all local experts instead of one, and its operands'
-            quantisation, for each.
-        attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
-        rebuilds_latent: up projections of latent attention and their rotary embedding run again in
-        backward and are not kept. rebuilds_norms, rebuilds_expert_activation, rebuilds_mlp,
-        rebuilds_shared_experts,
-        rebuilds_experts: norms of the stream, the activation between experts' products, a dense
-        feed-forward, that of shared experts, routed experts with their dispatch run again in
-        backward, each under a checkpoint of its own, in layers that are not recomputed whole.
+        capture: see `Capture`.
+        routing_on_host: the host reads the number of tokens of each expert before it launches the
+            experts, where that number varies (`reads_routing`).
+        expert_overlap: token dispatch and combine overlap the kernels of another microbatch.
+        fused_experts: one grouped GEMM for all local experts instead of one GEMM, and quantisation
+            of its operands, for each.
+        attention_eight_bit: fused attention multiplies in 8 bits if the job computes in 8 or 4
+            bits.
+        rebuilds_latent: up projections of latent attention and their rotary embedding are
+            recomputed in backward and not saved.
+        rebuilds_norms, rebuilds_expert_activation, rebuilds_mlp, rebuilds_shared_experts,
+            rebuilds_experts: norms of the residual stream, the experts' activation function, a
+            dense feed-forward, that of shared experts, routed experts with their dispatch are
+            recomputed in backward, each under its own checkpoint, in layers that are not recomputed
+            whole.
         fused_chains: norms, rotary embeddings and gated activations are one kernel each although
             element-wise kernels are eager.
-        fp32_norms: the input of a norm is cast to fp32 by a kernel of its own, and its gradient
-            back.
-        adds_gradients: a kernel of its own adds each microbatch's weight gradients to the
-            accumulated ones.
-        loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit,
-            counted in its code; 0 = not counted: 24, or 12 where `fused_loss`, times the passes of
-            its element-wise kernels.
-        scaling: see Scaling.
-        scales_reduced: see ScaleGroup.
-        gathers_quantized: activations that products of few bits read are quantised before tensor
-            parallelism gathers them.
-        gathers_narrow: parameters of 8-bit products are kept, and gathered, in 8 bits.
-        collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
-        gradient_wire: dtype of gradients on the network where it is not the one they accumulate in;
-            None = the same.
+        fp32_norms: the input of a norm is cast to fp32 by its own kernel, and its gradient back.
+        adds_gradients: a separate kernel adds each microbatch's weight gradients to the accumulated
+            ones.
+        loss_bytes: bytes a logit that cross-entropy reads and writes, forward and backward, counted
+            in its code; 0 = not counted: 24, or 12 with `fused_loss`, times the passes of its
+            element-wise kernels.
+        scaling: see `Scaling`.
+        scales_reduced: see `ScaleGroup`.
+        gathers_quantized: inputs of 8- and 4-bit GEMMs are quantised before tensor parallelism
+            gathers them.
+        gathers_narrow: parameters of 8-bit GEMMs are stored and gathered in 8 bits.
+        collective_library: library whose algorithms run (`collectives.registry.LIBRARIES`).
+        gradient_wire: dtype of gradients on the network where it differs from the dtype in which
+            they accumulate; None = the same.
         gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's
             all_gather and reduce_scatter, bytes an element.
         row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton
             kernels, one program a row.
         gradient_passes: passes a step over all local gradients, before their collective and to zero
-            them; their scaling apart.
+            them, without their scaling.
         scales_gradients: gradients are multiplied by 1 / holders in their buffer before the
             collective sums them.
-        checkpoints_on_host: the inputs of layers that full recompute runs again wait in host
-            memory, each member of a tensor-parallel group with its own part.
-        parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for
-            each gather.
+        checkpoints_on_host: the inputs of layers under full recompute are kept in host memory, each
+            tensor-parallel rank with its own part.
+        parameters_on_host: ZeRO-3's shards of the working copy are kept in host memory, and are
+            copied to the device for each gather.
         host_gradient_bytes: bytes of the gradient's copy in host memory for each element whose
-            optimizer states lie there.
-        gradients_on_host: from ZeRO-2 on, of elements whose states lie there, the gradients lie
-            there alone: each microbatch's are copied there as they are reduced, and those before
-            them brought back to be added.
-        host_buffer_percent: buffers that its documentation counts in host memory, in percent of the
-            model states that lie there.
-        experts_split_as_layers: where nothing is said, experts are split over tp as dense layers
+            optimizer states are there.
+        gradients_on_host: from ZeRO-2 on, gradients of elements with states in host memory are
+            there alone: each microbatch's gradients are copied there as they are reduced, and
+            earlier ones are copied back to be added.
+        host_buffer_percent: buffers that the framework's documentation counts in host memory, in
+            percent of the model states there.
+        experts_split_as_layers: where no option sets etp, experts are split over tp as dense layers
             are (etp = tp).
-        router_kernels: kernels of a forward of the router and of what prepares the dispatch, where
-            each copy is sent; 0 = not counted.
+        router_kernels: kernels of a forward pass of the router and of the preparation of the
+            dispatch, where each copy is sent; 0 = not counted.
         fills_pipeline: 1F1B by name is refused with fewer microbatches than stages, unless there is
-            one.
-        ties_experts: experts are cut over tp as layers are (etp = tp).
+            only one microbatch.
+        ties_experts: experts are always split over tp as layers are (etp = tp).
         equal_stages: all stages have as many layers;
-        equal_between: all but the first and the last.
+        equal_between: all but the first and the last stage have.
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
-        facts: a link for every field.
-        offers: options that the framework has.
-        own: its value of each.
-        options: those that are set otherwise.
-        base: the name without options.
+        facts: a source link for every field.
+        offers: option values that the framework has.
+        own: (option, default value) of each option of the framework.
+        options: (option, value) of the options that are set to another value.
+        base: the runtime's name without options.
     """
 
     name: str
@@ -438,9 +451,9 @@ class Runtime:
 
     @property
     def reads_routing(self) -> bool:
-        """True if the host waits for the number of tokens of each expert.
+        """True if the host waits for the device to report the number of tokens of each expert.
 
-        It does not where that number is fixed, nor where a graph holds the iteration.
+        The host does not wait where that number is fixed, nor where a graph holds the iteration.
         """
         return (
             self.routing_on_host
@@ -449,9 +462,7 @@ class Runtime:
         )
 
     def blocks_sends(self, chunks: int) -> bool:
-        """True if a rank with `chunks` pipeline chunks computes nothing while it sends to another
-        rank.
-        """
+        """True if a pipeline rank with `chunks` chunks computes nothing while it sends."""
         return not self.overlap_p2p or (self.plain_p2p_blocks and chunks == 1)
 
     def __hash__(self) -> int:

@@ -1,6 +1,4 @@
-"""Recognition of a runtime from a framework's everyday name: ``Megatron-LM``, ``NeMo 25.07``,
-``PyTorch FSDP``.
-"""
+"""Recognition of a runtime from a framework's everyday name, such as ``NeMo 25.07``."""
 
 from __future__ import annotations
 
@@ -46,9 +44,9 @@ _FAMILIES: Final = (
     (re.compile(r"hai[- ]?llm"), (("", "deepseek-v3"),)),
     (re.compile(r"shardwright"), (("", "shardwright"),)),
 )
-"""Words of a framework -> (version from which on, base), in order of versions. Megatron-LM counted
-to 3 before Megatron-Core began at 0.1. NeMo counted to 2 before it took the year and month of its
-container.
+"""Pattern of a framework's name -> (first version, runtime), in order of versions. Megatron-LM
+counted to 3 before Megatron-Core began at 0.1. NeMo counted to 2 before it took the year and month
+of its container.
 """
 _USUAL: Final = {
     "megatron-core-0.12": (
@@ -61,18 +59,17 @@ _USUAL: Final = {
     "deepspeed-0.16": ("deepspeed-2021", "deepspeed-0.16"),
     "torchtitan-0.2": ("torchtitan-0.1", "torchtitan-0.2"),
 }
-"""Base without a version -> the bases of its family."""
+"""Usual runtime of a framework named without a version -> the runtimes of that framework."""
 _VERSION: Final = re.compile(
     r"(?<![0-9a-z.])(?<!zero-)(?<!zero )(?<!stage )v?([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9a-z])"
 )
 
 
-def described(words: str) -> str:
-    """Name of the runtime nearest to a framework and version in words; empty for an unknown
-    framework.
+def nearest_runtime_name(words: str) -> str:
+    """Name of the runtime nearest to a framework and version in free text; empty if unknown.
 
-    The newest runtime that is not newer than the version; the oldest for older ones; without a
-    version the usual one of the framework's bare name.
+    The newest runtime that is not newer than the version; the oldest for older versions; without a
+    version the usual runtime of the framework's bare name.
     """
     text = words.lower().replace("_", "-")
     for pattern, bases in _FAMILIES:
@@ -96,6 +93,6 @@ def described(words: str) -> str:
 
 
 def _number(text: str) -> tuple[int, int]:
-    """Version text as (major, minor)."""
+    """Parse version text as (major, minor)."""
     major, _, minor = text.partition(".")
     return (int(major or 0), int(minor or 0))

@@ -1,10 +1,9 @@
-"""Options of training frameworks, one vocabulary for all; each value with its flag and the facts
-that it changes.
+"""Vocabulary of options of all training frameworks, and functions that set them on a runtime.
 
-A framework offers the options that it has, and its version's value of each is the default. A
-runtime is then a framework's version and options, as text ``megatron-core-0.12 tp_overlap=dgrad
-loss=te``. An option changes fields of `Runtime` that mechanisms of the model read, never a number
-of its own.
+Each value of an option has the launch flag that sets it and the facts that it changes. A framework
+offers some of the options; the version's own value of each is the default. A runtime is then a
+framework's version and options, written as ``megatron-core-0.12 tp_overlap=dgrad loss=te``. An
+option changes fields of `Runtime` that the cost model reads, never a number of its own.
 """
 
 from __future__ import annotations
@@ -25,20 +24,18 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option of the vocabulary.
+    """An option of the vocabulary: its name, values and rules for search and devices.
 
     Args:
         about: the decision that the option takes.
-        values: word -> its meaning.
-        numerics: it changes the results of computation, not only the speed: a search never chooses
-            it by itself.
-        searched: values that a search tries by itself, where a runtime has them: their time and
-            their
+        values: value -> its meaning.
+        numerics: the option changes the results of computation, not only the speed; a search never
+            chooses it by itself.
+        searched: values that a search tries by itself, where a runtime has them. Their time and
             memory are both priced, and none is better in every plan.
-        along: axes of a grid; a plan that cuts nothing along these axes does not depend on the
+        along: axes of a grid; a plan that splits nothing along these axes does not depend on the
             option; empty = every plan does.
-        of_device: its values are kernels by the names that devices have for them; not every device
-            has all.
+        of_device: the values are kernels, named as devices name them; not every device has all.
         vendors: value -> vendors whose accelerators run it, for values of some vendors alone; a
             user's own accelerator may run any.
     """
@@ -56,7 +53,7 @@ class Option:
 def _switch(
     name: str, about: str, *, numerics: bool = False, vendors: frozenset[str] = frozenset()
 ) -> Option:
-    """An option with the values on and off.
+    """Make an option with the values on and off.
 
     Args:
         vendors: vendors whose accelerators can have it on, where not all can.
@@ -68,31 +65,33 @@ def _switch(
 
 
 NVIDIA: Final = frozenset({"NVIDIA"})
-"""CUDA's own: userbuffers of Transformer Engine, DeepEP and HybridEP, cuDNN, and what CUDA_
-variables set."""
+"""Vendors with CUDA-only features: userbuffers of Transformer Engine, DeepEP, HybridEP, cuDNN, and
+CUDA_ environment variables.
+"""
 CUDA_AND_ROCM: Final = frozenset({"NVIDIA", "AMD"})
-"""What is compiled for CUDA and for ROCm: Transformer Engine's Triton kernels, and collectives that
-MSCCL runs."""
+"""Vendors of features compiled for CUDA and ROCm: Transformer Engine's Triton kernels, and
+collectives that MSCCL runs.
+"""
 OPTIONS: Final = (
     Option(
         name="transformer",
-        about="whose transformer layers run",
-        values={"te": "Transformer Engine's", "local": "the framework's own"},
+        about="implementation of the transformer layers",
+        values={"te": "Transformer Engine", "local": "the framework's own"},
     ),
     Option(
         name="kernels",
         about="element-wise kernels",
         values={
             "fused": "one kernel for a chain of operators",
-            "eager": "one kernel an operator",
-            "compiled": "a compiler's fusion",
+            "eager": "one kernel for each operator",
+            "compiled": "kernels fused by a compiler",
         },
     ),
     Option(
         name="attention",
         about="kernel of the attention core",
         values={
-            "unfused": "scores are written to memory",
+            "unfused": "GEMMs and softmax; scores are written to memory",
             "flash-1": "FlashAttention",
             "flash-2": "FlashAttention-2",
             "flash-3": "FlashAttention-3",
@@ -102,16 +101,16 @@ OPTIONS: Final = (
     ),
     _switch(
         "fp8_attention",
-        "the attention core multiplies in 8 bits where the job computes in 8 or 4",
+        "the attention core multiplies in 8 bits if the job computes in 8 or 4 bits",
         numerics=True,
         vendors=NVIDIA,
     ),
     Option(
         name="loss",
-        about="cross-entropy",
+        about="implementation of the cross-entropy loss",
         values={
             "plain": "a kernel for each step of the formula, on an fp32 copy",
-            "native": "compiled in parts",
+            "native": "kernels compiled by torch.compile",
             "te": "Transformer Engine's kernel, in place",
         },
         vendors={"te": CUDA_AND_ROCM},
@@ -119,33 +118,33 @@ OPTIONS: Final = (
     Option(
         name="logits_parts",
         about=(
-            "parts of a microbatch whose logits are made, and made again in backward, one after"
-            " another"
+            "parts of a microbatch's tokens whose logits are computed, and recomputed in backward,"
+            " one after another"
         ),
         values={"1": "all at once", **{str(n): f"{n} parts" for n in (2, 4, 8, 16, 32)}},
     ),
     Option(
         name="linear_loss",
-        about="the head's product and the loss as one operator over parts of a microbatch's tokens",
+        about="the head's GEMM and the loss as one operator over parts of a microbatch's tokens",
         values={
             "off": "logits of all tokens at once",
             "liger": "Liger's fused linear cross-entropy: a part's gradient replaces its logits",
-            "cut": "Cut Cross-Entropy: logits stay in registers, and are made again in backward",
+            "cut": "Cut Cross-Entropy: logits stay in registers, and are recomputed in backward",
             "chunked": "torchtune's LinearCrossEntropyLoss: eight parts under autograd",
             "parts": "torchtitan's ChunkedLossWrapper: eight parts, each with its backward at once",
         },
         numerics=True,
         vendors={"liger": CUDA_AND_ROCM, "cut": CUDA_AND_ROCM},
     ),
-    _switch("wgrad_fusion", "weight gradients are added up in the epilogue of their GEMM"),
+    _switch("wgrad_fusion", "weight gradients are accumulated in the epilogue of their GEMM"),
     Option(
         name="tp_overlap",
-        about="collectives of tensor parallelism beside GEMMs",
+        about="overlap of tensor-parallel collectives with GEMMs",
         values={
-            "none": "never",
-            "dgrad": "that of the input gradient beside the weight gradient",
-            "userbuffers": "pieces beside pieces of the GEMM (Transformer Engine)",
-            "async": "pieces beside pieces of the GEMM (PyTorch's symmetric memory)",
+            "none": "no overlap",
+            "dgrad": "the input gradient's collective overlaps the weight gradient's GEMM",
+            "userbuffers": "chunks of both overlap (Transformer Engine's userbuffers)",
+            "async": "chunks of both overlap (PyTorch's symmetric memory)",
         },
         searched=("dgrad", "userbuffers", "async"),
         along=("tp",),
@@ -153,40 +152,40 @@ OPTIONS: Final = (
     ),
     Option(
         name="collectives",
-        about="whose algorithms run a sum",
+        about="algorithms of the all-reduces",
         values={
-            "library": "those of the library itself",
-            "synthesised": "schedules made for the group too: trees, forests, late members (MSCCL)",
+            "library": "those of the communication library (NCCL, RCCL)",
+            "synthesised": "also trees and forests synthesised for the group, run by MSCCL",
         },
         vendors={"synthesised": CUDA_AND_ROCM},
     ),
     _switch(
         "launch_blocking",
-        "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)",
+        "the host waits for each kernel before it launches the next (CUDA_LAUNCH_BLOCKING=1)",
         vendors=NVIDIA,
     ),
-    _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
-    _switch("grad_overlap", "gradients are reduced beside backward"),
-    _switch("param_overlap", "parameters are gathered beside compute"),
+    _switch("tp_timers", "timers around tensor-parallel collectives wait for the device"),
+    _switch("grad_overlap", "gradient reduction overlaps the backward pass"),
+    _switch("param_overlap", "parameter all-gathers overlap compute"),
     Option(
         name="p2p_overlap",
-        about="a pipeline sends and receives beside compute",
-        values={"interleaved": "where ranks have several chunks", "off": "never"},
+        about="overlap of pipeline sends and receives with compute",
+        values={"interleaved": "only if ranks have several chunks", "off": "never"},
     ),
     Option(
         name="grad_dtype",
-        about="dtype in which gradients add up and travel",
+        about="dtype in which gradients are accumulated and reduced",
         values={"fp32": "32 bits", "bf16": "16 bits"},
         numerics=True,
     ),
     _switch(
         "bf16_optimizer",
-        "DeepSpeed's BF16_Optimizer: fp32 gradients whole, beside the parameters' own",
+        "DeepSpeed's BF16_Optimizer: unsharded fp32 gradients beside the bf16 ones",
         numerics=True,
     ),
     _switch(
         "grad_check",
-        "the norm of every gradient bucket is taken before its collective, to find NaN",
+        "the norm of every gradient bucket is computed before its collective, to find NaN",
     ),
     Option(
         name="grad_average",
@@ -195,61 +194,61 @@ OPTIONS: Final = (
     ),
     Option(
         name="fp8",
-        about="scales of 8-bit operands",
+        about="scaling factors of 8-bit GEMM operands",
         values={
-            "delayed": "one a tensor, from the magnitudes of earlier steps",
-            "current": "one a tensor, of the tensor at hand",
-            "rowwise": "one a row, in each product's own direction",
+            "delayed": "one for each tensor, from the magnitudes of earlier steps",
+            "current": "one for each tensor, from its current magnitude",
+            "rowwise": "one for each row, in the direction of each GEMM",
             "mx": "one for 32 elements (MXFP8)",
-            "blockwise": "one for 128 elements, of weights 128 x 128",
+            "blockwise": "one for 128 elements; one for 128 x 128 elements of weights",
         },
         numerics=True,
     ),
     _switch(
         "fp8_gather",
-        "parameters of 8-bit products are kept, and gathered, in 8 bits",
+        "parameters of 8-bit GEMMs are stored and all-gathered in 8 bits",
         numerics=True,
     ),
     Option(
         name="dispatcher",
-        about="how tokens reach their experts",
+        about="transport of tokens to their experts",
         values={
-            "allgather": "all of a group's tokens to all its devices",
-            "alltoall": "a copy for each chosen expert",
+            "allgather": "an all-gather of all tokens of the expert-parallel group",
+            "alltoall": "an all-to-all with one copy for each chosen expert",
             "flex": (
-                "a copy for each device and node that holds any (DeepEP; HybridEP in larger"
-                " islands)"
+                "one copy for each device and node with a chosen expert (DeepEP; HybridEP in"
+                " larger islands)"
             ),
-            "hybridep": "the same by HybridEP",
+            "hybridep": "as flex, always by HybridEP",
         },
         searched=("alltoall", "flex"),
         vendors={"flex": NVIDIA, "hybridep": NVIDIA},
     ),
     Option(
         name="dispatch_dtype",
-        about="dtype of tokens on their way to experts, and of gradients of what these made",
+        about="dtype of tokens sent to experts, and of the gradients of the experts' outputs",
         values={
             "bf16": "16 bits",
-            "fp8": "8 bits and a scale for each 128 elements, where the job computes in 8 or 4",
+            "fp8": "8 bits and a scale for each 128 elements, if the job computes in 8 or 4 bits",
         },
         numerics=True,
     ),
     Option(
         name="dispatch_sms",
-        about="multiprocessors that kernels of an overlapped pair leave to its communication",
+        about="multiprocessors reserved for communication that overlaps compute (DualPipe)",
         values={"20": "20", "24": "24", "6": "6"},
     ),
     Option(
         name="gate_dtype",
-        about="dtype in which backward keeps what the activation of a feed-forward reads",
-        values={"activation": "as all activations", "fp8": "8 bits"},
+        about="dtype of the saved inputs of the feed-forward's activation function",
+        values={"activation": "that of all activations", "fp8": "8 bits"},
         numerics=True,
     ),
     Option(
         name="moments",
         about="dtype of the optimizer's states",
         values={
-            "fp32": "32 bits, or what the job says",
+            "fp32": "32 bits, or the dtype of the job",
             "bf16": "16 bits; the master copy stays",
             "8bit": "8 bits, quantised in blocks (bitsandbytes, torchao); the master copy stays",
         },
@@ -257,34 +256,36 @@ OPTIONS: Final = (
     ),
     Option(
         name="capacity",
-        about="tokens that an expert takes",
+        about="number of tokens that an expert processes",
         values={
-            "dropless": "all that chose it: the host may have to read how many",
-            "fixed": "a fixed number; others are dropped",
+            "dropless": "all tokens routed to it; the host may have to read their number",
+            "fixed": "a fixed number; further tokens are dropped",
         },
         numerics=True,
     ),
     replace(
         _switch(
             "expert_overlap",
-            "tokens travel to and from experts beside the kernels of another microbatch",
+            "token dispatch and combine overlap the kernels of another microbatch",
         ),
         searched=("off", "on"),
         along=("ep",),
     ),
     Option(
         name="grouped_experts",
-        about="products of a device's experts",
+        about="GEMMs of the experts on a device",
         values={
-            "each": "a kernel, and its operands' quantisation, for each expert",
-            "fused": "one kernel for all",
+            "each": "one GEMM, and quantisation of its operands, for each expert",
+            "fused": "one grouped GEMM for all experts",
         },
     ),
-    _switch("router_fusion", "scores, choice of experts and auxiliary losses are fused kernels"),
+    _switch(
+        "router_fusion", "router scores, expert selection and auxiliary losses are fused kernels"
+    ),
     _switch("permute_fusion", "tokens are permuted by one kernel", vendors=CUDA_AND_ROCM),
     Option(
         name="graphs",
-        about="what captured graphs replay without the host",
+        about="part of an iteration that CUDA graphs replay",
         values={
             "none": "nothing",
             "router": "routers",
@@ -296,34 +297,36 @@ OPTIONS: Final = (
     ),
     Option(
         name="remat",
-        about="what a layer keeps by name, all else runs again in backward",
+        about="activations that a layer saves (remat_policy); all others are recomputed",
         values={
-            "full": "its input (and the products, where selective recompute is asked for)",
-            "minimal_with_context": "the products and the core's output",
-            "minimal": "the products",
+            "full": "its input (and the GEMM outputs with selective recompute)",
+            "minimal_with_context": "the GEMM outputs and the attention core's output",
+            "minimal": "the GEMM outputs",
             "save_dot_with_context_except_mlp": (
-                "queries, keys, values, the core's output and the projection behind it"
+                "queries, keys, values, the attention core's output and the output projection"
             ),
-            "save_dot_except_mlpwi": "the products but those before an activation",
-            "save_dot_except_mlp": "queries, keys, values and the projection behind the core",
+            "save_dot_except_mlpwi": "the GEMM outputs except those before the activation function",
+            "save_dot_except_mlp": "queries, keys, values and the attention output projection",
             "save_qkv_proj": "queries, keys and values",
-            "save_out_proj": "the projection behind the core",
+            "save_out_proj": "the attention output projection",
             "qkv_proj_offloaded": "queries, keys and values, in host memory",
-            "minimal_offloaded": "the products, in host memory",
+            "minimal_offloaded": "the GEMM outputs, in host memory",
             "attention_offloaded": (
-                "its input, queries, keys, values and the projection behind the core, in host"
+                "its input, queries, keys, values and the attention output projection, in host"
                 " memory"
             ),
         },
     ),
-    _switch("cpu_checkpoints", "inputs of layers that run again in backward wait in host memory"),
-    _switch("param_offload", "ZeRO-3's shards of parameters wait in host memory"),
-    _switch("recompute_norms", "norms run again in backward"),
-    _switch("recompute_mla", "up projections of latent attention run again in backward"),
-    _switch("recompute_moe_act", "the activation between experts' products runs again in backward"),
-    _switch("recompute_mlp", "a dense feed-forward runs again in backward"),
-    _switch("recompute_shared", "the feed-forward of shared experts runs again in backward"),
-    _switch("recompute_moe", "routed experts, with their dispatch, run again in backward"),
+    _switch("cpu_checkpoints", "inputs of recomputed layers are kept in host memory"),
+    _switch("param_offload", "ZeRO-3 parameter shards are kept in host memory"),
+    _switch("recompute_norms", "norms are recomputed in backward"),
+    _switch(
+        "recompute_mla", "up projections of multi-head latent attention are recomputed in backward"
+    ),
+    _switch("recompute_moe_act", "the experts' activation function is recomputed in backward"),
+    _switch("recompute_mlp", "the dense feed-forward is recomputed in backward"),
+    _switch("recompute_shared", "the shared experts' feed-forward is recomputed in backward"),
+    _switch("recompute_moe", "routed experts, with their dispatch, are recomputed in backward"),
 )
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
 OF_EXPERTS: Final = frozenset(
@@ -340,22 +343,24 @@ OF_EXPERTS: Final = frozenset(
         *("permute_fusion", "recompute_moe_act", "recompute_shared", "recompute_moe"),
     }
 )
-"""Options that say nothing of a model without experts."""
+"""Options that have no effect on a model without experts."""
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 
 
-def offered(
+def option_offer(
     option: str,
     value: str,
     flag: str,
     *statements: Statement,
     needs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Offer:
-    """An offer of `option` at `value`, set by `flag`, with the facts of `statements`.
+    """Describe one value of an option, with its launch flag and the runtime fields it changes.
 
     Args:
-        needs: values of other options, of those that the framework has, without which it refuses
-            this one.
+        option, value: of the vocabulary `OPTIONS`.
+        flag: the launch flag that sets the value.
+        statements: the fields of `Runtime` that the value changes, with their sources.
+        needs: {other option: values} without which the framework refuses this value.
 
     Raises:
         ValueError: no such option or value, or a field is stated twice (a mistake in a runtime
@@ -377,7 +382,7 @@ def offered(
 
 
 def default_options(runtime: Runtime) -> Options:
-    """(option, value) of each option that a framework's version offers, at its default.
+    """Options of a framework's version at their defaults, as (option, value) pairs.
 
     Raises:
         ValueError: the version's fields match no value of an option, or several (a mistake in a
@@ -400,7 +405,7 @@ def default_options(runtime: Runtime) -> Options:
 
 
 def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
-    """Values of each option that `runtime` offers, in the order of the vocabulary."""
+    """Values of each option that `runtime` can run, in the order of the vocabulary."""
     names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
     return {
         name: tuple(offer.value for offer in runtime.offers if offer.option == name)
@@ -414,10 +419,11 @@ def restrict_to_devices(
     kernels: frozenset[str],
     called: str,
     vendors: Mapping[str, str],
-    said: Mapping[str, str] = MappingProxyType({}),
+    written: Mapping[str, str] = MappingProxyType({}),
 ) -> Runtime:
-    """`runtime` without the offers that its devices do not support; the same object where they
-    support all.
+    """Remove the option values that the cluster's devices cannot run from `runtime`.
+
+    Returns the same object where the devices support every value.
 
     A default that the devices do not support is replaced by the value before it in the vocabulary.
 
@@ -425,7 +431,7 @@ def restrict_to_devices(
         kernels: names of the kernels that every device has.
         called: name of a device with the fewest kernels.
         vendors: vendors of the devices, where known -> name of a device of each.
-        said: options that the user wrote, with those that equal the defaults.
+        written: options that the user wrote, including those that equal the defaults.
 
     Raises:
         RuntimeModelError: a written option, or one set on the runtime, is not supported.
@@ -438,7 +444,7 @@ def restrict_to_devices(
     if not unsupported:
         return runtime
     for offer in unsupported:
-        if offer.value in (dict(runtime.options).get(offer.option), said.get(offer.option)):
+        if offer.value in (dict(runtime.options).get(offer.option), written.get(offer.option)):
             alternatives = " or ".join(
                 f"{o.option}={o.value}"
                 for o in runtime.offers
@@ -466,7 +472,7 @@ def restrict_to_devices(
 
 
 def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection[str]) -> bool:
-    """True if the devices have the offer's kernels and are of its vendors."""
+    """True if the devices have the offer's kernel and are of a vendor that runs the offer."""
     option = BY_NAME[offer.option]
     if option.of_device and offer.value not in kernels:
         return False
@@ -474,7 +480,10 @@ def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection
 
 
 def _with_supported_defaults(runtime: Runtime, unsupported: Iterable[Offer]) -> Runtime:
-    """`runtime` with other defaults in place of those that its devices do not support."""
+    """Replace each default option value that the devices cannot run by a supported one.
+
+    The replacement is the value before it in the vocabulary.
+    """
     defaults, facts = dict(runtime.own), {fact.field: fact for fact in runtime.facts}
     values: dict[str, object] = {}
     set_here = dict(runtime.options)
@@ -511,18 +520,19 @@ def _with_supported_defaults(runtime: Runtime, unsupported: Iterable[Offer]) -> 
     )
 
 
-def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
-    """Pairs of an option and any value, in the order of the vocabulary."""
+def in_vocabulary_order(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
+    """Sort (option, any value) pairs into the order of the vocabulary."""
     return tuple(sorted(options, key=lambda pair: _PLACE[pair[0]]))
 
 
-def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
-    """`runtime` with options set, on top of those already set; its name lists those that differ
-    from the defaults.
+def runtime_with_options(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
+    """Set options on a runtime; its name then lists the options that differ from the defaults.
+
+    Options that were set before stay, unless `written` sets them too.
 
     Raises:
-        RuntimeModelError: an unknown option, one that its framework does not offer, a value that it
-            does not; one option twice; or two that contradict each other.
+        RuntimeModelError: an unknown option; an option or a value that the framework does not
+            offer; an option set twice; or two options that contradict each other.
     """
     offers_chosen: dict[str, Offer] = {}
     for name, value in written:
@@ -531,11 +541,11 @@ def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
                 f"option {name} is set twice",
                 hint=f"{name}={offers_chosen[name].value} or {name}={value}",
             )
-        offers_chosen[name] = _offer(runtime, name, value)
+        offers_chosen[name] = _find_offer(runtime, name, value)
     present = {**dict(runtime.own), **dict(runtime.options)}
     changes = [
         offers_chosen[name]
-        for name, _ in ordered((name, "") for name in offers_chosen)
+        for name, _ in in_vocabulary_order((name, "") for name in offers_chosen)
         if present.get(name) != offers_chosen[name].value
     ]
     if not changes:
@@ -553,7 +563,7 @@ def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
         fact.field: fact for offer in changes for fact in offer.facts
     }
     merged = {**dict(runtime.options), **{offer.option: offer.value for offer in changes}}
-    options = ordered(pair for pair in merged.items() if pair not in runtime.own)
+    options = in_vocabulary_order(pair for pair in merged.items() if pair not in runtime.own)
     base = runtime.base or runtime.name
     _require_together(runtime, {**dict(runtime.own), **merged})
     name = " ".join([base, *(f"{option}={value}" for option, value in options)])
@@ -568,7 +578,7 @@ def chosen(runtime: Runtime, written: Iterable[tuple[str, str]]) -> Runtime:
 
 
 def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
-    """Raise RuntimeModelError if an option is set that needs another value of a second option."""
+    """Raise RuntimeModelError if a set option needs another value of a second option."""
     for offer in runtime.offers:
         if present.get(offer.option) != offer.value:
             continue
@@ -581,8 +591,8 @@ def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
                 )
 
 
-def _offer(runtime: Runtime, name: str, value: str) -> Offer:
-    """The offer of `runtime` for an option at a value; RuntimeModelError where there is none."""
+def _find_offer(runtime: Runtime, name: str, value: str) -> Offer:
+    """Find the runtime's offer of an option at a value; RuntimeModelError where it has none."""
     offers = {offer.value: offer for offer in runtime.offers if offer.option == name}
     if name not in BY_NAME:
         raise RuntimeModelError(

@@ -1,6 +1,4 @@
-"""Training runtimes by name; the file of a framework is loaded when one of its runtimes is
-needed.
-"""
+"""Catalog of training runtimes by name, with aliases and defaults; entries load on first use."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Final
 from shardwright.errors import RuntimeModelError
 from shardwright.registry import Registry
 from shardwright.runtime.runtime import Runtime
-from shardwright.runtime.runtime_options import chosen, default_options
+from shardwright.runtime.runtime_options import default_options, runtime_with_options
 
 _ALIASES: Final = {
     "deepseek-v3": ("hai-llm", "deepseek"),
@@ -77,11 +75,11 @@ def is_runtime(name: str) -> bool:
 
 
 VENDORS: Final = frozenset({"NVIDIA", "AMD", "Intel", "Huawei", "AWS", "Google"})
-"""Of whose accelerators it is known which runtimes run there; a user's own may run any."""
+"""Vendors whose accelerators have a known set of runtimes; other vendors' may run any runtime."""
 
 
 def default_runtime(vendor: str) -> str:
-    """Name of the runtime for a vendor's accelerators where the user names none."""
+    """Name of the default runtime for accelerators of this vendor."""
     return _DEFAULTS.get(vendor, DEFAULT)
 
 
@@ -89,21 +87,23 @@ MAX_TEXT: Final = 1000
 
 
 def load_runtime(text: str) -> Runtime:
-    """The runtime of a name or alias (letter case does not matter) with the options behind it:
-    ``megatron-core-0.12 tp_overlap=dgrad``.
+    """Return the runtime of a name or alias, with the options in the text set on it.
+
+    Text such as ``megatron-core-0.12 tp_overlap=dgrad``; letter case does not matter.
 
     Raises:
         RuntimeModelError: an unknown name (the hint has the nearest), or an option that the runtime
-            does not offer (see `options.chosen`).
+            does not offer (see `options.runtime_with_options`).
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()
     return _with_options(_RUNTIMES.name_of(name), tuple(words[1:]))
 
 
-def written_options(text: str) -> dict[str, str]:
-    """Options behind the name of a runtime as {option: value}, with those that equal the runtime's
-    defaults.
+def options_in_text(text: str) -> dict[str, str]:
+    """Parse the ``option=value`` words after the runtime's name as {option: value}.
+
+    Options that equal the runtime's defaults are in the result too.
     """
     pairs = (word.partition("=") for word in text.lower().split()[1:])
     return {name: value for name, _, value in pairs}
@@ -111,7 +111,7 @@ def written_options(text: str) -> dict[str, str]:
 
 @cache
 def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
-    """The runtime of that name with options; cached by text."""
+    """Return the catalog runtime `name` with ``option=value`` words set; cached."""
     pairs = []
     for word in words:
         option, mark, value = word.partition("=")
@@ -120,12 +120,12 @@ def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
                 f"{word[:80]!r} behind {name} is not option=value", hint="such as tp_overlap=dgrad"
             )
         pairs.append((option, value))
-    return chosen(_loaded(name), pairs)
+    return runtime_with_options(_load_base(name), pairs)
 
 
 @cache
-def _loaded(name: str) -> Runtime:
-    """The runtime of that name, made once."""
+def _load_base(name: str) -> Runtime:
+    """Load the catalog runtime `name` with its aliases and default options; cached."""
     runtime = _RUNTIMES.load(name)
     return replace(
         runtime, aliases=_ALIASES.get(name, ()), own=default_options(runtime), base=runtime.name

@@ -1,4 +1,4 @@
-"""Statements of facts: each is a link and the values of the fields that it settles."""
+"""Builders of frozen descriptions from statements, each a source link and the fields it settles."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ Thing = TypeVar("Thing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactSchema(Generic[Thing]):
-    """A dataclass whose fields are settled by statements, except the identity fields of an
-    instance.
+    """Builder of instances of a dataclass whose every field value comes with a source link.
 
     Args:
-        made: the dataclass; it has `facts`, and its fields of type bool are switches.
-        what: its name in messages.
-        identity: fields that no statement settles.
+        made: the dataclass; it has a field `facts`, and its fields of type bool are switches.
+        what: the dataclass's name in error messages.
+        identity: fields that no statement settles, such as the instance's name.
         kept: identity fields that a derived instance does not take from its base, with their empty
             values.
     """
@@ -33,17 +32,17 @@ class FactSchema(Generic[Thing]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Fields that statements settle, by name."""
-        return _settings(self.made, tuple(self.identity))  # type: ignore[arg-type]
+        """Fields that statements must settle, by name."""
+        return _settled_fields(self.made, tuple(self.identity))  # type: ignore[arg-type]
 
     @property
     def off(self) -> dict[str, Any]:
-        """By field name, the value of the field when it is off; only fields with such a value."""
-        return _off(self.made, tuple(self.identity))  # type: ignore[arg-type]
+        """{field: value that means off}; only fields that have such a value."""
+        return _off_values(self.made, tuple(self.identity))  # type: ignore[arg-type]
 
     @property
     def switches(self) -> set[str]:
-        """Names of the fields that are on or off."""
+        """Names of the boolean fields."""
         return {name for name, value in self.off.items() if value is False}
 
     def stated(
@@ -56,13 +55,18 @@ class FactSchema(Generic[Thing]):
         note: str = "",
         **values: Any,
     ) -> Statement:
-        """The statement of a link: `values`, and, by name with spaces between, switches that are
-        `on` and fields that are `off`.
+        """Make facts that give one source link for several field values.
+
+        Args:
+            link: the source.
+            on: names of switches that are true, with spaces between.
+            off: names of fields that are off, with spaces between: False, 0, None, ``none`` or
+                empty. A field whose default is something else has its value written out.
+            checked, note: as in `Fact`; `read` is the same for a source that was read.
+            values: values of other fields.
 
         ``stated("https://…/layers.py", on="sequence_parallel", off="capture", gather_prefetch=1)``
-        makes three facts with True, ``Capture.NONE`` and 1. Off is False, 0, None, ``none`` or
-        empty; a field whose default is something else has its value written out. `checked` and
-        `note` are those of `Fact`; `read` is the same for a text that was read.
+        makes three facts with True, ``Capture.NONE`` and 1.
 
         Raises:
             ValueError: no such field, or it cannot be on or off (a mistake in a file of facts, not
@@ -89,11 +93,11 @@ class FactSchema(Generic[Thing]):
     def read(
         self, link: str, *, on: str = "", off: str = "", note: str = "", **values: Any
     ) -> Statement:
-        """A statement whose linked text was read; see `stated`."""
+        """Make facts from a source that was read (`checked`); see `stated`."""
         return self.stated(link, on=on, off=off, checked=True, note=note, **values)
 
     def complete(self, identity: dict[str, Any], *statements: Statement) -> Thing:
-        """An instance built from statements alone, with every field settled.
+        """Build an instance from statements alone; every field must be settled.
 
         Raises:
             ValueError: a field is not stated, or twice.
@@ -107,8 +111,7 @@ class FactSchema(Generic[Thing]):
         return new
 
     def derived(self, base: Any, identity: dict[str, Any], *statements: Statement) -> Thing:
-        """`base` with the changes of the statements; their facts replace the base's facts on the
-        same fields.
+        """Copy `base` with the field values and facts of the statements in place of its own.
 
         Raises:
             ValueError: a field is stated twice.
@@ -124,7 +127,7 @@ class FactSchema(Generic[Thing]):
 def collected_facts(
     who: str, statements: tuple[Statement, ...]
 ) -> tuple[dict[str, Any], tuple[Fact, ...]]:
-    """Values by field, and facts, of several statements; `who` names their owner in errors.
+    """Merge statements into ({field: value}, facts); `who` names their owner in errors.
 
     Raises:
         ValueError: a field is stated twice.
@@ -138,16 +141,16 @@ def collected_facts(
 
 
 @cache
-def _settings(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
-    """Fields of a class except the identity fields; cached, because every statement needs them."""
+def _settled_fields(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
+    """Fields of a dataclass except the identity fields, by name; cached."""
     return {field.name: field for field in fields(made) if field.name not in identity}
 
 
 @cache
-def _off(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
-    """By field name, the value when off: False for every switch, whatever its default."""
+def _off_values(made: type, identity: tuple[str, ...]) -> dict[str, Any]:
+    """{field: value when off}: False for every switch, whatever its default."""
     off: dict[str, Any] = {}
-    for name, field in _settings(made, identity).items():
+    for name, field in _settled_fields(made, identity).items():
         if field.type == "bool":
             off[name] = False
         elif field.default in (0, None, "none", "", ()):

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import groups_of
+from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.plan_program import Program
 from shardwright.program.task_arrays import Stream
 from shardwright.simulator.plan_simulation import SimulatedPlan
@@ -41,7 +41,7 @@ def kind_times(cluster: Cluster, simulated: SimulatedPlan) -> tuple[KindTimes, .
     program, timeline = simulated.program, simulated.timeline
     names = kind_names(cluster)
     kinds = list(dict.fromkeys(names))
-    group = groups_of(
+    group = node_group_numbers(
         cluster,
         np.array([device_class.devices.first for device_class in program.classes], dtype=np.int64),
     )

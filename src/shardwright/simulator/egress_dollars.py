@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import groups_of
+from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.problem import Problem
 from shardwright.simulator.network_traffic import plan_traffic
 from shardwright.simulator.plan_simulation import SimulatedPlan
@@ -48,5 +48,5 @@ def egress_usd(problem: Problem, simulated: SimulatedPlan) -> float:
 
 def _zones(cluster: Cluster, devices: Iterable[int]) -> dict[str, None]:
     """Zones of these devices, in order of first appearance."""
-    numbers = groups_of(cluster, np.array(list(devices), dtype=np.int64))
+    numbers = node_group_numbers(cluster, np.array(list(devices), dtype=np.int64))
     return dict.fromkeys(cluster.groups[number].zone for number in distinct(numbers).tolist())

@@ -17,7 +17,7 @@ from shardwright.cost.network.stage_transfers import Crossing, around_seconds, c
 from shardwright.cost.step.overlapped_pairs import pair_share
 from shardwright.cost.step.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.device_topology import Units, repeats_after
+from shardwright.hardware.device_topology import Units, repetition_devices
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_keys import Same
 from shardwright.program.plan_program import DeviceClass, Program, class_numbers
@@ -50,7 +50,7 @@ def _sends(problem: Problem, program: Program) -> _Sends:
 
     Only edges between stages of one class each share.
     """
-    class_of, unit = class_numbers(program.classes), repeats_after(plan_units(problem))
+    class_of, unit = class_numbers(program.classes), repetition_devices(plan_units(problem))
     crossing_of_form: dict[tuple[int, int], Crossing] = {}
     number_of_send: dict[tuple[int, ...], int] = {}
     each: list[tuple[int, Crossing]] = []

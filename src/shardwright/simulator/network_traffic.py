@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
 from shardwright.cost.gradients.plan_synchronisation import (
     in_buckets,
@@ -355,7 +355,7 @@ def _add_gradients_and_gathers(
         regathers = 1.0
         if recompute_mode(segment.keeps) == MODES.index("full"):
             local = sum(h.elements * h.layers for h in items if h.backward and is_cut(h)) / count
-            regathers = plain(gathers_again)(local, float(runtime.reuse_elements))
+            regathers = python_form(gathers_again)(local, float(runtime.reuse_elements))
         for runs_of_pass, passes in (
             (float(forward), items),
             (backward * regathers, tuple(h for h in items if h.backward)),

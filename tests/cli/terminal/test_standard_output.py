@@ -15,7 +15,7 @@ import pytest
 from shardwright.cli.main import run
 from shardwright.cli.terminal import screen, standard_output
 from shardwright.errors import DataError, OutputError, ResourceError, UsageError
-from shardwright.files.document_text import decoded
+from shardwright.files.document_text import parse_json
 from shardwright.hardware.files.cluster_file import load_cluster
 
 WORDS = ["catalog", "schedules"]
@@ -171,8 +171,8 @@ def test_half_a_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     )
     assert "an argument is no text" in capsys.readouterr().err
     with pytest.raises(DataError, match="half of a character"):
-        decoded('{"name": "\\ud800"}', name="plan file", hint="")
-    assert decoded('{"name": "\\ud83d\\ude00"}', name="plan file", hint="") == {
+        parse_json('{"name": "\\ud800"}', name="plan file", hint="")
+    assert parse_json('{"name": "\\ud83d\\ude00"}', name="plan file", hint="") == {
         "name": "\U0001f600"
     }
 

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cost.gradients.plan_synchronisation import corresponding_members, in_buckets
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.tensor_dims import ParameterClass
 from shardwright.program.stages.held_parameters import Holdings, plan_holdings
 from shardwright.program.zero_sharding import shard_rules
@@ -80,7 +80,10 @@ def holdings_of(grid: Grid) -> tuple[Holdings, int]:
     stages = simulate_grid(problem, grid).program.stages
     layers = stages[0][0].segments[1].count
     return plan_holdings(
-        stages, model=problem.model, length=problem.job.sequence_length, islands=regular((2,))[0]
+        stages,
+        model=problem.model,
+        length=problem.job.sequence_length,
+        islands=equal_units((2,))[0],
     ), layers
 
 

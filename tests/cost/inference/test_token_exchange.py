@@ -13,7 +13,7 @@ from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
 from shardwright.cost.network.grid_groups import Network, move_seconds, network_of
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
 from tests.tiers import examples
@@ -23,7 +23,7 @@ NO_TABLES = Network(tiers=(), units=(), in_network_reduction=True)
 
 
 def island(name: str, devices: int) -> Span:
-    node = node_of(accelerator(name))
+    node = default_node(accelerator(name))
     one = np.ones(1)
     return Span(
         below=(np.array([devices]),),

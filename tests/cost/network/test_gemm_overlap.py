@@ -17,7 +17,7 @@ from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ELEMENT, GEMM, PHASES, TP
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block_program import Phase
 from shardwright.program.problem import Problem
@@ -40,7 +40,7 @@ F, I, W = (PHASES.index(p) for p in "FIW")  # noqa: E741 - PyTorch's letter
 def problem(runtime: Runtime, *, device: str = "a100-sxm-80gb", wait_s: float = 0.0) -> Problem:
     cluster = cluster_of(8, node=8)
     cluster = replace(
-        cluster, groups=(replace(cluster.groups[0], kind=node_of(accelerator(device))),)
+        cluster, groups=(replace(cluster.groups[0], kind=default_node(accelerator(device))),)
     )
     made = problem_of(MODEL, cluster, runtime=runtime, seq_len=1024)
     # Blocks are so small that launches and kernels beside collectives would hide what is tested.

@@ -16,7 +16,7 @@ from shardwright.cost.degree_columns import Rows
 from shardwright.cost.network.grid_groups import Network, all_alike, move_seconds, spans_along
 from shardwright.cost.network.grid_groups import network_of as network_of_cluster
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.hardware.link import Tier
 from tests.tiers import examples
 
@@ -34,7 +34,7 @@ def network_of(units: tuple[int, ...]) -> Network:
     tiers = tuple(
         Tier(name=str(unit), num_devices=unit, bandwidth=1e9, latency_s=1e-6) for unit in units
     )
-    return Network(tiers=tiers, units=regular(units), in_network_reduction=False)
+    return Network(tiers=tiers, units=equal_units(units), in_network_reduction=False)
 
 
 @st.composite

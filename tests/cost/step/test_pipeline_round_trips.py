@@ -10,13 +10,13 @@ from random import Random
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.bounds.longest_path import walk
 from shardwright.cost.step.pipeline_round_trips import round_trips
 from shardwright.schedules.schedule_registry import schedule_table
 from tests.tiers import in_both, many, random_of
 
-trips = plain(round_trips)
+trips = python_form(round_trips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

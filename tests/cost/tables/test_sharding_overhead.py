@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.kernels.machine_rates import machine_of
 from shardwright.cost.kernels.quantization_passes import (
     COMPILED_REDUCTION,
@@ -98,8 +98,22 @@ def test_copies_are_bytes_over_the_bandwidth_of_element_wise_kernels() -> None:
         (Dtype.BF16, "h100-sxm", Scaling.CURRENT, 2, True, 0.0),
         (Dtype.FP8, "h100-sxm", Scaling.DELAYED, 2, True, 2 + 1),
         (Dtype.FP8, "h100-sxm", Scaling.CURRENT, 2, True, 2 + 2 + 1),
-        (Dtype.FP8, "h100-sxm", Scaling.DELAYED, 2, False, (3 + 3 * COMPILED_TRANSPOSE) / 2),
-        (Dtype.FP8, "h100-sxm", Scaling.ROWWISE, 2, False, (3 + 3 * COMPILED_REDUCTION) / 2),
+        (
+            Dtype.FP8,
+            "h100-sxm",
+            Scaling.DELAYED,
+            2,
+            False,
+            (3 + 3 * COMPILED_TRANSPOSE) / 2,
+        ),
+        (
+            Dtype.FP8,
+            "h100-sxm",
+            Scaling.ROWWISE,
+            2,
+            False,
+            (3 + 3 * COMPILED_REDUCTION) / 2,
+        ),
         (Dtype.FP8, "h100-sxm", Scaling.CURRENT, 1, True, (0 + 1 + 1) / 2),
         (Dtype.FP8, "b200-sxm", Scaling.CURRENT, 1, True, 0.0),
         (Dtype.FP8, "b200-sxm", Scaling.MX, 2, True, 2 + 33 / 32),
@@ -140,13 +154,13 @@ def test_weights_are_quantised_behind_each_gather(narrow: bool) -> None:
 
 def test_only_gathered_layers_copy() -> None:
     assert forward_layer(5.0, 1.0, 0.5, 2, 1.5) == 5.0
-    assert forward_layer(5.0, 1.0, 0.5, 3, 1.5) == plain(beside)(5.5, 1.0, 1.5) == 6.0
+    assert forward_layer(5.0, 1.0, 0.5, 3, 1.5) == python_form(beside)(5.5, 1.0, 1.5) == 6.0
     assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 1, True, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, True, 1.5) == plain(beside)(
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, True, 1.5) == python_form(beside)(
         5.25, 2.0, 1.5
     )
     assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, False, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 3, True, 1.5) == plain(beside)(
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 3, True, 1.5) == python_form(beside)(
         5.75, 3.0, 1.5
     )
 

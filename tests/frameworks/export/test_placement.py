@@ -19,7 +19,7 @@ from shardwright.errors import DataError
 from shardwright.frameworks.export.hosts import Host, parse_hosts
 from shardwright.frameworks.export.placement import COLUMNS, HOSTS, RANKS, TABLE
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.hardware.device_topology import level_between, units_of
+from shardwright.hardware.device_topology import level_between, network_units
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.strategy.grid.grid import AXES, Grid
 from shardwright.strategy.grid.grid_rules import canonical
@@ -166,7 +166,7 @@ def test_ranks_are_node_by_node(cluster: str, sizes: list[int]) -> None:
     assert [int(row["local_rank"]) for row in rows] == [
         local for size in sizes for local in range(size)
     ]
-    units = units_of(found)
+    units = network_units(found)
     first, second = (
         np.array(side) for side in zip(*[(a, b) for a in range(16) for b in range(a)], strict=True)
     )

@@ -7,10 +7,10 @@ import pytest
 
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.accelerators_by_name import ACCELERATORS, accelerator
-from shardwright.hardware.catalog.default_nodes import is_over_pcie, node_of
+from shardwright.hardware.catalog.default_nodes import default_node, is_over_pcie
 from shardwright.hardware.inventories.accelerator_names import (
     PCI_NUMBERS,
-    accelerators_called,
+    accelerators_by_name,
     nvlink_of,
 )
 
@@ -40,7 +40,7 @@ from shardwright.hardware.inventories.accelerator_names import (
     ],
 )
 def test_what_a_word_may_mean(word: str, names: list[str]) -> None:
-    assert [device.name for device in accelerators_called(word)] == names
+    assert [device.name for device in accelerators_by_name(word)] == names
 
 
 def test_numbers_of_pci_are_of_accelerators_of_the_catalog() -> None:
@@ -53,7 +53,7 @@ def test_numbers_of_pci_are_of_accelerators_of_the_catalog() -> None:
 def test_links_come_to_the_catalogs_rate(device: Accelerator) -> None:
     """But for cards that have them only with a bridge, and GH200, whose entry has the links of one
     pair of four."""
-    link, node = nvlink_of(device), node_of(device)
+    link, node = nvlink_of(device), default_node(device)
     assert link is not None
     assert is_over_pcie(node) or link.rate * link.links == node.scale_up.bandwidth * (
         3 if device.name == "gh200-96gb" else 1

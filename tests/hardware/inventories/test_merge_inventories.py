@@ -8,9 +8,9 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.format_detection import read_inventory
-from shardwright.hardware.inventories.merge_inventories import agreed
-from shardwright.hardware.inventories.node_facts import Found, Links, What
-from shardwright.hardware.inventories.read_inventory import read_from
+from shardwright.hardware.inventories.merge_inventories import more_precise_fact
+from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind, FoundFact
+from shardwright.hardware.inventories.read_inventory import cluster_from_inventories
 from shardwright.units import GIB
 from tests.fuzz.mutate import mutated
 from tests.hardware.inventory_files import SAMPLES
@@ -30,7 +30,7 @@ def outcome(random: Random) -> str:
     random.shuffle(texts)
     try:
         files = [read_inventory(text, name=f"f{number}") for number, text in enumerate(texts)]
-        return read_from(
+        return cluster_from_inventories(
             files, given=random.choice(GIVEN), count=random.choice((0, 0, 2, 10**9))
         ).cluster.described()
     except ClusterError as error:
@@ -45,33 +45,33 @@ def test_two_files_are_a_cluster_or_one_line() -> None:
     assert 0 < refused < len(found)
 
 
-def fact(what: What, value: object) -> Found:
-    return Found(what, value, str(value))  # type: ignore[arg-type]
+def fact(what: FactKind, value: object) -> FoundFact:
+    return FoundFact(what, value, str(value))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("what", "one", "other", "kept"),
     [
-        (What.DEVICES, 8, 8, 8),
-        (What.DEVICES, 8, 4, None),
-        (What.PRODUCT, "h100", "NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
-        (What.PRODUCT, "h100", "a100", None),
-        (What.PRODUCT, "shiny", "a100", "a100"),
-        (What.LINKS, Links(4, 12), Links(12, 12), Links(12, 12)),
-        (What.LINKS, Links(4, 12), Links(4, 4), Links(4, 4)),
-        (What.LINKS, Links(0, 12), Links(18, 18), None),
-        (What.HOST_MEMORY, 2015 * GIB, 1999 * GIB, 1999 * GIB),
-        (What.HOST_MEMORY, 2015 * GIB, 1024 * GIB, None),
-        (What.NEAR, "mlx5_0 GPU0", "mlx5_1 GPU0", "mlx5_0 GPU0"),
+        (FactKind.DEVICES, 8, 8, 8),
+        (FactKind.DEVICES, 8, 4, None),
+        (FactKind.PRODUCT, "h100", "NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
+        (FactKind.PRODUCT, "h100", "a100", None),
+        (FactKind.PRODUCT, "shiny", "a100", "a100"),
+        (FactKind.LINKS, DeviceLinks(4, 12), DeviceLinks(12, 12), DeviceLinks(12, 12)),
+        (FactKind.LINKS, DeviceLinks(4, 12), DeviceLinks(4, 4), DeviceLinks(4, 4)),
+        (FactKind.LINKS, DeviceLinks(0, 12), DeviceLinks(18, 18), None),
+        (FactKind.HOST_MEMORY, 2015 * GIB, 1999 * GIB, 1999 * GIB),
+        (FactKind.HOST_MEMORY, 2015 * GIB, 1024 * GIB, None),
+        (FactKind.NEAR, "mlx5_0 GPU0", "mlx5_1 GPU0", "mlx5_0 GPU0"),
     ],
 )
 def test_two_facts_are_one_or_a_contradiction(
-    what: What, one: object, other: object, kept: object
+    what: FactKind, one: object, other: object, kept: object
 ) -> None:
     pairs = [(fact(what, one), fact(what, other)), (fact(what, other), fact(what, one))]
-    for here, there in pairs if what is not What.NEAR else pairs[:1]:
+    for here, there in pairs if what is not FactKind.NEAR else pairs[:1]:
         if kept is None:
             with pytest.raises(ClusterError, match=r"^[^(]* is .* \(.*\), and .* \(.*\)$"):
-                agreed(here, there)
+                more_precise_fact(here, there)
         else:
-            assert agreed(here, there).value == kept
+            assert more_precise_fact(here, there).value == kept

@@ -8,7 +8,7 @@ import pytest
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.format_detection import read_inventory
-from shardwright.hardware.inventories.node_facts import Links, Paths, What
+from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind, PciePaths
 from tests.hardware.inventories.test_read_inventory import read, words_of
 from tests.hardware.inventory_files import nccl_gpu, rocm_topology, topo_matrix, xgmi_gpu
 
@@ -75,7 +75,7 @@ def test_devices_of_a_switch_that_are_not_neighbours_are_told_in_the_planned_ord
         accelerator="a100-pcie-80gb",
     )
     assert [level.num_devices for level in found.cluster.node.inner_levels] == [2, 4, 8]
-    (order,) = [one for one in found.kinds[0].found if one.what is What.ORDER]
+    (order,) = [one for one in found.kinds[0].found if one.what is FactKind.ORDER]
     assert "CUDA_VISIBLE_DEVICES=0,4,2,6,1,5,3,7 " in order.words
     assert "order of devices" not in " ".join(
         words_of(read(topo_matrix(8, fabric), accelerator="a100-pcie-80gb"))
@@ -138,9 +138,9 @@ def test_a_link_between_two_switches_joins_their_devices() -> None:
         f' numaid="0">{below(one, 0, other)}{below(other, 1, one)}</cpu></system>'
     )
     (node,) = read_inventory(text, name="t").samples
-    paths = node.fact(What.PATHS)
+    paths = node.fact(FactKind.PATHS)
     assert paths is not None
-    assert paths.value == Paths(switches=(2,), processors=(2,))
+    assert paths.value == PciePaths(switches=(2,), processors=(2,))
 
 
 def rccl(devices: int, more: str = "") -> str:
@@ -158,7 +158,10 @@ def test_xgmi_links_join_devices() -> None:
     for devices in (4, 8):
         (sample,) = read_inventory(rccl(devices), name="x.xml").samples
         found = {fact.what: fact.value for fact in sample.facts}
-        assert (found[What.ISLANDS], found[What.XGMI]) == ((devices,), Links(1, devices - 1))
+        assert (found[FactKind.ISLANDS], found[FactKind.XGMI]) == (
+            (devices,),
+            DeviceLinks(1, devices - 1),
+        )
         # Seven links of 64 GB/s; four devices have three of them in use.
         node = node_of(rccl(devices))
         assert (node.island, node.scale_up.bandwidth) == (devices, (devices - 1) * 64e9)

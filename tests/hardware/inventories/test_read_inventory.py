@@ -11,13 +11,13 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster_expression import parse_cluster, parse_links
-from shardwright.hardware.device_topology import units_of
+from shardwright.hardware.device_topology import network_units
 from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.hardware.inventories.format_detection import read_inventory
 from shardwright.hardware.inventories.node_facts import BusRate, Inventory
-from shardwright.hardware.inventories.read_inventory import ClusterRead, read_from
+from shardwright.hardware.inventories.read_inventory import ClusterRead, cluster_from_inventories
 from tests.hardware.inventory_files import (
     HGX_H100,
     gfd,
@@ -43,7 +43,7 @@ def read(
     named = {"" if word == "accelerator" else word: name for word, name in given.items()}
     files = [read_inventory(text, name=f"f{number}") for number, text in enumerate(texts)]
     files += [Inventory(file="log", rates=rates)] if rates else []
-    found = read_from(
+    found = cluster_from_inventories(
         files, given=named, count=count, links=tuple(parse_links([links] if links else []))
     )
     assert load_cluster(found.text) == found.cluster
@@ -111,7 +111,7 @@ def test_narrower_cards_and_slots_are_written() -> None:
         kind.host.pcie.bandwidth,
     ) == (4, 4, 4, 12.5e9, 16e9)
     assert (kind.scale_up, kind.nic.efficiency) == (
-        node_of(accelerator("a100-sxm-80gb")).scale_up,
+        default_node(accelerator("a100-sxm-80gb")).scale_up,
         0.8,
     )
     assert kind.nic.origin.reference.startswith("bandwidth from f0:4 <net>")
@@ -130,7 +130,7 @@ def test_pairs_with_bridges() -> None:
 
 def test_devices_without_nvlink_reach_each_other_over_pcie() -> None:
     usual = read(NO_LINKS, accelerator="l40s").cluster.node
-    assert (usual.island, usual.scale_up) == (8, node_of(accelerator("l40s")).scale_up)
+    assert (usual.island, usual.scale_up) == (8, default_node(accelerator("l40s")).scale_up)
     bare = read(NO_LINKS, accelerator="h100-nvl").cluster.node
     assert (bare.island, bare.scale_up.bandwidth, bare.scale_up.efficiency) == (8, 64e9, 0.3)
 
@@ -169,7 +169,7 @@ def test_cliques_are_scale_up_domains_and_stand_side_by_side() -> None:
         group.kind.island,
         [tier.num_devices for tier in found.cluster.fabric],
     ) == (72, 72, [144, 0])
-    assert units_of(found.cluster)[1].size == (144,)
+    assert network_units(found.cluster)[1].size == (144,)
     assert {
         "found nodes of a scale-up domain: 18",
         "found switch tier: leaf: 2 of 144 devices",

@@ -7,9 +7,9 @@ import pytest
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.format_detection import read_inventory
 from shardwright.hardware.inventories.merge_inventories import named_nodes
-from shardwright.hardware.inventories.node_facts import What
+from shardwright.hardware.inventories.node_facts import FactKind
 from shardwright.hardware.inventories.outputs import slurm_topology_conf
-from shardwright.hardware.inventories.outputs.slurm_hostlist import hosts_of
+from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
 from shardwright.units import MIB
 from tests.hardware.inventory_files import slurm_node
 
@@ -29,7 +29,7 @@ from tests.hardware.inventory_files import slurm_node
     ],
 )
 def test_lists_of_names(text: str, names: list[str]) -> None:
-    assert list(hosts_of(text, where="f:1")) == names
+    assert list(expand_hostlist(text, where="f:1")) == names
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_lists_of_names(text: str, names: list[str]) -> None:
 )
 def test_what_is_no_list_or_too_long_a_one_is_refused(text: str) -> None:
     with pytest.raises(ClusterError, match=r"f:1: "):
-        hosts_of(text, where="f:1")
+        expand_hostlist(text, where="f:1")
 
 
 TREE = """\
@@ -84,7 +84,7 @@ def test_many_long_lists_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_blocks_are_domains() -> None:
     nodes = named_nodes([read_inventory(BLOCKS, name="t")])
-    domain = nodes[20].fact(What.DOMAIN)
+    domain = nodes[20].fact(FactKind.DOMAIN)
     assert domain is not None
     assert (len(nodes), nodes[20].above, domain.value, domain.where) == (
         36,
@@ -130,12 +130,12 @@ def test_gpus_of_a_node(gres: str, product: str | None, devices: int) -> None:
         slurm_node("gpu1", gres=gres, more="InstanceType=p5.48xlarge"), name="nodes.txt"
     ).nodes
     found = {fact.what: fact.value for fact in node.facts}
-    assert (found.get(What.PRODUCT), found[What.DEVICES], found[What.HOST_MEMORY]) == (
+    assert (found.get(FactKind.PRODUCT), found[FactKind.DEVICES], found[FactKind.HOST_MEMORY]) == (
         product,
         devices,
         2_063_937 * MIB,
     )
-    assert (found[What.INSTANCE], node.where) == ("p5.48xlarge", "nodes.txt:1")
+    assert (found[FactKind.INSTANCE], node.where) == ("p5.48xlarge", "nodes.txt:1")
 
 
 def test_records_of_one_line_and_nodes_that_are_left_out() -> None:

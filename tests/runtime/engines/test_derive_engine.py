@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError, ShardwrightError
-from shardwright.runtime.engines.derive_engine import IDENTITY, derive, engine, named, read, stated
+from shardwright.runtime.engines.derive_engine import (
+    IDENTITY,
+    derive,
+    engine,
+    identity_fields,
+    read,
+    stated,
+)
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.engine_registry import (
     DYNAMO,
@@ -155,14 +162,21 @@ def test_any_text_is_an_engine_or_one_line(text: str) -> None:
 
 def test_an_engine_must_be_complete() -> None:
     with pytest.raises(ValueError, match="engine half: no fact for "):
-        engine(named("half", "1", engine="vllm"), read("https://a", token_budget=1), settings=())
+        engine(
+            identity_fields("half", "1", engine="vllm"),
+            read("https://a", token_budget=1),
+            settings=(),
+        )
 
 
 def test_a_field_is_stated_once() -> None:
     base = ENGINES[0]
     with pytest.raises(ValueError, match="stated twice: polling"):
         derive(
-            base, named("twice", "1"), read("https://a", polling=1), stated("https://b", polling=2)
+            base,
+            identity_fields("twice", "1"),
+            read("https://a", polling=1),
+            stated("https://b", polling=2),
         )
 
 
@@ -174,7 +188,7 @@ def test_what_cannot_be_stated_is_refused(wrong: dict[str, object]) -> None:
 
 def test_a_derived_version_keeps_the_rest() -> None:
     base = ENGINES[0]
-    new = derive(base, named("new", "9"), read("https://a", polling=7))
+    new = derive(base, identity_fields("new", "9"), read("https://a", polling=7))
     assert new.polling == 7
     assert new.sizes == base.sizes
     assert {fact.field for fact in new.facts} == FIELDS

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from shardwright.runtime.engines.automatic_settings import (
     AllReduceKind,
     BackendChoice,
-    all_reduce_limit,
-    first_fitting,
+    all_reduce_range,
+    first_matching_backend,
 )
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 from shardwright.runtime.engines.engine_on_device import EngineSite, engine_on_device
-from shardwright.runtime.engines.engine_options import with_options
+from shardwright.runtime.engines.engine_options import engine_with_options
 from shardwright.runtime.engines.engine_registry import all_engines, load_engine
 from shardwright.units import KIB, MIB
 from tests.tiers import examples
@@ -142,7 +142,7 @@ def test_set_sizes_of_tensorrt_llm_end_at_the_requests_that_may_run() -> None:
 def test_backends_by_format_take_groups_of_any_size() -> None:
     choices = (BackendChoice(name="four", weights=("int4",)), BackendChoice(name="any"))
     found = [
-        first_fitting(choices, generation=9, latent=False, weights=weights)
+        first_matching_backend(choices, generation=9, latent=False, weights=weights)
         for weights in ("int4", "int4-group32", "int8", "")
     ]
     assert found == ["four", "four", "any", "any"]
@@ -214,7 +214,7 @@ def test_expert_kernels(text: str, site: EngineSite, experts: str) -> None:
 def kind_of(text: str, site: EngineSite, *, tokens: int, hidden: int) -> tuple[AllReduceKind, bool]:
     """How a sum of bf16 tokens is done."""
     made = engine_on_device(load_engine(text), site)
-    found = all_reduce_limit(
+    found = all_reduce_range(
         made.sums,
         generation=site.generation,
         ranks=site.tp,
@@ -335,7 +335,7 @@ def test_on_any_device_all_is_settled(
 
 
 def test_what_a_user_sets_stays() -> None:
-    made = with_options(
+    made = engine_with_options(
         load_engine("sglang-0.5.9"),
         [("token_budget", "4096"), ("memory", "0.5"), ("graph_sizes", "3,1")],
     )

@@ -9,14 +9,20 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.engines.engine import Admission, Engine, Eviction, ExpertExchange, Setting
+from shardwright.runtime.engines.engine import (
+    Admission,
+    Engine,
+    EngineSetting,
+    Eviction,
+    ExpertExchange,
+)
 from shardwright.runtime.engines.engine_options import (
     BY_NAME,
     OPTIONS,
     Form,
+    engine_with_options,
     flag_of,
     option_setting,
-    with_options,
     word_setting,
 )
 from shardwright.runtime.engines.engine_registry import all_engines, load_engine
@@ -34,7 +40,7 @@ VALUES = {
 }
 
 
-def value_of(setting: Setting) -> str:
+def value_of(setting: EngineSetting) -> str:
     """A value that it may have."""
     return setting.words[-1].word if setting.words else VALUES[BY_NAME[setting.option].form]
 
@@ -44,7 +50,7 @@ def test_every_option_changes_fields_that_are_there(made: Engine) -> None:
     names = [setting.option for setting in made.settings]
     assert len(names) == len(set(names))
     for setting in made.settings:
-        new = with_options(made, [(setting.option, value_of(setting))])
+        new = engine_with_options(made, [(setting.option, value_of(setting))])
         changed = (
             {setting.field}
             if setting.field
@@ -97,11 +103,15 @@ def test_words_change_what_goes_together() -> None:
 
 def test_options_add_up_in_any_order() -> None:
     base = load_engine("vllm-0.12")
-    one = with_options(with_options(base, [("async", "on")]), [("token_budget", "4096")])
-    assert one == with_options(base, [("token_budget", "4096"), ("async", "on")])
+    one = engine_with_options(
+        engine_with_options(base, [("async", "on")]), [("token_budget", "4096")]
+    )
+    assert one == engine_with_options(base, [("token_budget", "4096"), ("async", "on")])
     assert one.name == "vllm-0.12 token_budget=4096 async=on"
-    assert with_options(one, [("async", "off")]).name == "vllm-0.12 token_budget=4096 async=off"
-    assert with_options(base, []) is base
+    assert (
+        engine_with_options(one, [("async", "off")]).name == "vllm-0.12 token_budget=4096 async=off"
+    )
+    assert engine_with_options(base, []) is base
 
 
 def test_a_flag_for_each_engine() -> None:
@@ -192,5 +202,5 @@ def test_an_engine_is_found_again_by_its_name(made: Engine, data: st.DataObject)
     pairs = [(setting.option, value_of(setting)) for setting in settings]
     fields = [setting.field or setting.words[0].values[0][0] for setting in settings]
     assume(len({*fields, "graphs", "sums", "fused_all_reduce"}) == len(fields) + 3)
-    new = with_options(made, pairs)
+    new = engine_with_options(made, pairs)
     assert load_engine(new.name) == new

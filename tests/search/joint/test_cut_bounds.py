@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
 from shardwright.search.grid.members.declared_space import standard_space
 from shardwright.search.joint.joint_member import JointPlan, plan_of_cut
@@ -77,7 +77,7 @@ def drawn_cut(cells: Cells, generator: Random, length: int) -> list[tuple[int, i
 
 def ratios_of(case: Case, generator: Random, *, pipelines: int) -> list[float]:
     """Bound over longest path of a cut of some pipelines with one chunk a rank."""
-    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    problem, capacity = case.problem, smallest_memory_bytes(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         return []

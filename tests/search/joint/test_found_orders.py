@@ -11,7 +11,7 @@ import pytest
 
 from shardwright.cost.step.grid_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.schedules.action_table import I, W
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
@@ -92,7 +92,7 @@ def test_bounds_hold_for_found_orders(
     it, and none needs more than fits."""
     generator = random.Random(seed)
     case = pipelined_case(seed)
-    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    problem, capacity = case.problem, smallest_memory_bytes(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
@@ -242,7 +242,7 @@ def test_a_found_order_is_better_where_the_bubble_is_large() -> None:
     space = replace(
         space, values=tuple((axis, chosen.get(axis, value)) for axis, value in space.values)
     )
-    capacity = effective_memory(problem.cluster)
+    capacity = smallest_memory_bytes(problem.cluster)
     named = find_joint(problem, space, facts, capacity=capacity)
     found = find_joint(problem, space, facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
     assert found.detail.best is not None
@@ -299,7 +299,7 @@ def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
     that has it."""
     generator = random.Random(seed)
     case = pipelined_case(seed)
-    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    problem, capacity = case.problem, smallest_memory_bytes(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
@@ -337,7 +337,7 @@ def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
     """Activations of exactly the room fit, and a little more does not."""
     generator = random.Random(seed)
     case = pipelined_case(seed)
-    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    problem, capacity = case.problem, smallest_memory_bytes(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
@@ -370,7 +370,7 @@ def test_closed_in_turn_keeps_every_action() -> None:
         plan = random_plan(random.Random(1), shaped, pipeline, facts.layers)
         assert plan is not None
         found = ordered(
-            problem, shaped, plan, capacity=effective_memory(problem.cluster), effort=0.0
+            problem, shaped, plan, capacity=smallest_memory_bytes(problem.cluster), effort=0.0
         )
         if found is None or found.plan.table is None:
             continue

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.search.grid.bounds.bound_arrays import facts_of as kernel_facts
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import standard_space
@@ -58,7 +58,7 @@ def pipelined_case(seed: int) -> Case:
 
 def tight_capacity(case: Case, seed: int) -> int:
     """Bytes near the need of the best grid, so that recompute matters in most cases."""
-    whole = effective_memory(case.problem.cluster)
+    whole = smallest_memory_bytes(case.problem.cluster)
     answer = find(case.problem, case.space, case.facts, capacity=whole, top=1)
     return int(answer.prediction.reserved_bytes * random.Random(seed).choice((0.8, 0.9, 1.0, 1.3)))
 
@@ -111,7 +111,7 @@ def test_joint_never_loses(seed: int) -> None:
     """Tied and untied: the joint answer takes at most what the best grid takes, the same where the
     plan is the same; its bound holds."""
     case = pipelined_case(seed)
-    capacity = effective_memory(case.problem.cluster)
+    capacity = smallest_memory_bytes(case.problem.cluster)
     try:
         best = find(case.problem, case.space, case.facts, capacity=capacity, top=1, hints=False)
     except InfeasibleError:
@@ -136,7 +136,7 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
     compared, problems = 0, many(2, 14)
     for seed in range(problems):
         case = pipelined_case(seed)
-        capacity = effective_memory(case.problem.cluster)
+        capacity = smallest_memory_bytes(case.problem.cluster)
         answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
         layers = case.facts.layers
         for pp in (int(p) for p in case.space.of("pp") if int(p) > 1):
@@ -201,7 +201,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
     simulation."""
     generator = random.Random(seed)
     case = pipelined_case(seed)
-    problem, capacity = case.problem, effective_memory(case.problem.cluster)
+    problem, capacity = case.problem, smallest_memory_bytes(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
@@ -262,7 +262,7 @@ def test_time_limit_gives_a_valid_gap() -> None:
     """A search cut off at once proves less, and nothing false."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:8", seq_len=8192, global_batch=32)
     facts = facts_of(problem)
-    space, capacity = standard_space(problem, facts), effective_memory(problem.cluster)
+    space, capacity = standard_space(problem, facts), smallest_memory_bytes(problem.cluster)
     whole = find_joint(problem, space, facts, capacity=capacity)
     short = find_joint(problem, space, facts, capacity=capacity, time_limit_s=0.0)
     assert part_of(whole).complete
@@ -278,7 +278,7 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
     compared, problems = 0, many(2, 12)
     for seed in range(problems):
         case = pipelined_case(seed)
-        problem, capacity = case.problem, effective_memory(case.problem.cluster)
+        problem, capacity = case.problem, smallest_memory_bytes(case.problem.cluster)
         answer = find_joint(problem, case.space, case.facts, capacity=capacity)
         shaped = shaped_space(problem, joint_space(case.space), case.facts)
         if shaped is None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
 from shardwright.search.joint import label_options
 from shardwright.search.joint.label_options import Pipeline, Splits, in_flight
@@ -93,14 +93,14 @@ def rank_numbers(
         (fixed[label_options.LOGITS], fixed[label_options.LOGITS_BLOCKS]) if head else (0.0, 0.0)
     )
     end = fixed[label_options.END_BYTES] if head or i == 0 else 0.0
-    temporary = plain(temporary_bytes)(made, end, logits)
+    temporary = python_form(temporary_bytes)(made, end, logits)
     static = (
         value[label_options.STATIC, i:j].sum()
         + pipe.workspace
         + (fixed[label_options.COPIED] if head and k else 0.0)
     )
     allocated = static + in_flight(p, 1, k, m) * kept + logits + temporary
-    reserved = plain(reserved_bytes)(
+    reserved = python_form(reserved_bytes)(
         allocated, temporary, logits, blocks + made + end, pipe.reserve
     )
     host = in_flight(p, 1, k, m) * (

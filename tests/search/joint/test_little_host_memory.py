@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.program.problem import Problem, under
 from shardwright.program.rule_violations import facts_of
 from shardwright.runtime.runtime_registry import load_runtime
@@ -114,7 +114,7 @@ def fullest(hosts: tuple[HostMemory, ...]) -> int:
 def test_labels_are_below_every_plan_that_fits(seed: int) -> None:
     """With host memory between the least and the most that plans which fit devices need."""
     generator = random.Random(seed)
-    node, capacity = generator.choice((1, 2, 4)), effective_memory(cluster_of(4, node=1))
+    node, capacity = generator.choice((1, 2, 4)), smallest_memory_bytes(cluster_of(4, node=1))
     roomy = generator.choice(pipelines_of(node, memory_bytes=2**40, capacity=capacity))
     every = [path_score(roomy.problem, roomy.footing.shaped, plan) for plan in members(roomy)]
     needs = sorted(max(one.need) for one in every)

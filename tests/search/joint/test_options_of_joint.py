@@ -11,7 +11,7 @@ import pytest
 from shardwright.api.searches.grid_search import plan
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.errors import InfeasibleError, RuntimeModelError, UsageError
-from shardwright.hardware.changed_cluster import effective_memory
+from shardwright.hardware.changed_cluster import smallest_memory_bytes
 from shardwright.program.rule_violations import facts_of
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid.find_best_grid import find
@@ -52,7 +52,7 @@ def case_of(seed: int) -> tuple[Case, int]:
     )
     facts = facts_of(problem)
     space = with_options(standard_space(problem, facts), searched_options(problem))
-    whole = effective_memory(problem.cluster)
+    whole = smallest_memory_bytes(problem.cluster)
     try:
         best = find(problem, space, facts, capacity=whole, top=1, hints=False)
     except InfeasibleError:

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from shardwright.errors import InfeasibleError
-from shardwright.hardware.cluster_states import NodeState, State, in_state, shares_of
+from shardwright.hardware.cluster_states import NodeState, State, cluster_in_state, time_shares
 from shardwright.search.parallel.engine_by_name import PROCESSES, engine_of
 from shardwright.search.parallel.serial_engine import Serial
 from shardwright.search.robust import find_robust as robust
@@ -58,8 +58,8 @@ def questions_of(case: Case, states: tuple[State, ...]) -> tuple[StateQuestion, 
     memory, cluster = 2**30, case.problem.cluster
     capacity = cluster.node.accelerator.memory_bytes
     found = []
-    for state, share in zip(states, shares_of(states), strict=True):
-        alike = replace(case.problem, cluster=in_state(cluster, state.alike))
+    for state, share in zip(states, time_shares(states), strict=True):
+        alike = replace(case.problem, cluster=cluster_in_state(cluster, state.alike))
         grids = GridQuestion(
             problem=alike, space=case.space, facts=case.facts, capacity=capacity, memory=memory
         )
@@ -67,7 +67,7 @@ def questions_of(case: Case, states: tuple[State, ...]) -> tuple[StateQuestion, 
             StateQuestion(
                 state=state,
                 share=share,
-                problem=replace(case.problem, cluster=in_state(cluster, state)),
+                problem=replace(case.problem, cluster=cluster_in_state(cluster, state)),
                 bounding=grids,
             )
         )

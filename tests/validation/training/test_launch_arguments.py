@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.runtime.launch_arguments import options_of, parse_arguments
+from shardwright.runtime.launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.skipped_rows import Skip, SkipReason
@@ -126,7 +126,7 @@ def test_options_by_their_flags() -> None:
         "--tp-comm-overlap --overlap-grad-reduce --cross-entropy-loss-fusion"
         " --cross-entropy-fusion-impl te --fp8-recipe mxfp8"
     )
-    found = dict(options_of(base, parse_arguments(said)))
+    found = dict(options_from_arguments(base, parse_arguments(said)))
     wanted = {
         "tp_overlap": "userbuffers",
         "grad_overlap": "on",

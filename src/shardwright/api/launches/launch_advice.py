@@ -29,7 +29,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import grid_violations
 from shardwright.progress import Progress
 from shardwright.runtime.launch_arguments import ON
-from shardwright.runtime.runtime_options import BY_NAME, offered_values, ordered
+from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order, offered_values
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import Space
@@ -157,7 +157,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     everything = None
     if best is not None:
         # What a search sets to the runtime's own value is not set.
-        options = ordered(
+        options = in_vocabulary_order(
             pair
             for pair in {**dict(numeric_options), **dict(best.grid.options)}.items()
             if pair not in problem.runtime.own

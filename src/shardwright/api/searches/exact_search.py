@@ -13,7 +13,7 @@ from shardwright.api.request_to_problem import (
 )
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
-from shardwright.hardware.changed_cluster import keep_free
+from shardwright.hardware.changed_cluster import reserve_memory_share
 from shardwright.progress import Progress
 from shardwright.search.exact.deal_devices import require_few
 from shardwright.search.exact.exact_space import exact_space
@@ -48,7 +48,7 @@ def plan_exact(
     request = with_defaults(request)
     problem = problem_of(request)
     require_any_stages(problem, "the exact search")
-    roomy = replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
+    roomy = replace(problem, cluster=reserve_memory_share(problem.cluster, share=request.headroom))
     blocks = chain_blocks(roomy)
     space = exact_space(roomy, blocks=blocks, lanes=request.lanes)
     require_few(roomy, space, blocks=blocks)

@@ -17,7 +17,7 @@ from shardwright.api.searches.nearby_sizes import suggest_nearby
 from shardwright.files.compare_documents import require_same
 from shardwright.files.stored_documents import StoredPlan, document_of, stored_answer
 from shardwright.hardware.changed_cluster import scale_network
-from shardwright.hardware.reliability import reliability_of
+from shardwright.hardware.reliability import job_reliability
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.progress import Progress
@@ -152,7 +152,7 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
     behind training.
     """
     devices = answer.prediction.devices
-    job = reliability_of(problem.cluster, devices=devices)
+    job = job_reliability(problem.cluster, devices=devices)
     rate = job.failures_per_hour.value
     if not rate:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.api.request_to_problem import require_headroom
-from shardwright.hardware.changed_cluster import keep_free
+from shardwright.hardware.changed_cluster import reserve_memory_share
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime_registry import written_options
+from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
 from shardwright.search.mixed.stages.stage_meshes import has_experts
 from shardwright.search.mixed.stages.stage_tables import why_alone
@@ -29,10 +29,10 @@ def choices_for(request: Request, problem: Problem) -> Choices:
         pipelines=not why_alone(problem),
         experts=has_experts(problem),
     )
-    return replace(found, said=tuple(sorted(written_options(request.runtime))))
+    return replace(found, said=tuple(sorted(options_in_text(request.runtime))))
 
 
 def with_headroom(request: Request, problem: Problem) -> Problem:
     """The problem with the memory that plans may fill."""
     require_headroom(request)
-    return replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
+    return replace(problem, cluster=reserve_memory_share(problem.cluster, share=request.headroom))

@@ -17,7 +17,7 @@ from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import DataError, UsageError
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
-from shardwright.runtime.runtime_registry import written_options
+from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.unsearched_options import unsearched
 from shardwright.search.mixed.bounds.cost_bound import cell_holds
@@ -106,7 +106,7 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
         stop=None,
         memory=request.search_memory,
     )
-    space, said = space_alone(problem, task)[1], written_options(request.runtime)
+    space, said = space_alone(problem, task)[1], options_in_text(request.runtime)
     return unsearched(
         problem, space, answer.strategy, step_time_s=answer.step_time_s, capacity=None, decided=said
     )

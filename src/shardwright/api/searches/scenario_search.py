@@ -15,7 +15,7 @@ from shardwright.api.request_to_problem import (
 from shardwright.api.searches.mixed_problem import NAME, choices_for, with_headroom
 from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
-from shardwright.hardware.cluster_states import State, in_state, shares_of
+from shardwright.hardware.cluster_states import State, cluster_in_state, time_shares
 from shardwright.program.problem import Problem
 from shardwright.progress import Progress
 from shardwright.search.parallel.engine_protocol import Engine
@@ -66,13 +66,13 @@ def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
     states = load_states(Path(request.scenarios))
     return tuple(
         _question(request, problem, state, share=share)
-        for state, share in zip(states, shares_of(states), strict=True)
+        for state, share in zip(states, time_shares(states), strict=True)
     )
 
 
 def _question(request: Request, problem: Problem, state: State, *, share: float) -> StateQuestion:
-    there = replace(problem, cluster=in_state(problem.cluster, state))
-    alike = replace(problem, cluster=in_state(problem.cluster, state.alike))
+    there = replace(problem, cluster=cluster_in_state(problem.cluster, state))
+    alike = replace(problem, cluster=cluster_in_state(problem.cluster, state.alike))
     return StateQuestion(
         state=state,
         share=share,

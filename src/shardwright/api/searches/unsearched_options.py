@@ -5,7 +5,7 @@ largest gain of another value.
 from __future__ import annotations
 
 from shardwright.api.request_to_problem import capacity_of, facts_of, problem_of, space_of
-from shardwright.runtime.runtime_registry import written_options
+from shardwright.runtime.runtime_registry import options_in_text
 from shardwright.search.grid.unsearched_options import unsearched
 from shardwright.search.search_answer import Answer, Unsearched
 from shardwright.search.search_request import Request
@@ -32,5 +32,5 @@ def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: f
         strategy,
         step_time_s=step_time_s,
         capacity=capacity_of(request, problem),
-        decided=frozenset(written_options(request.runtime)),
+        decided=frozenset(options_in_text(request.runtime)),
     )

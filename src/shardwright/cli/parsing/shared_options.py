@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from shardwright.cli.parsing.light_typer import Argument, Option, group
 from shardwright.cli.parsing.token_counts import read_batch, read_count
 from shardwright.errors import UsageError
-from shardwright.hardware.catalog.list_prices import price_name
+from shardwright.hardware.catalog.list_prices import catalog_price_name
 from shardwright.search.search_request import Choices, Request
 from shardwright.strategy.text.grid_notation import name_and_value
 from shardwright.units import GIB, parse_count
@@ -374,7 +374,7 @@ def read_prices(words: Sequence[str] | None) -> dict[str, float]:
                 f"--price {word[:60]!r} is no price",
                 hint="dollars a device-hour: 2.5, or h100-sxm=2.5",
             )
-        prices[price_name(name.strip()) if name else ""] = value
+        prices[catalog_price_name(name.strip()) if name else ""] = value
     return prices
 
 

@@ -13,7 +13,7 @@ from shardwright.api.searches import unsearched_options
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import screen
 from shardwright.cli.terminal.extra_answers import Beside
-from shardwright.files.dataclass_schemas import filed
+from shardwright.files.dataclass_schemas import to_json_value
 from shardwright.files.document_text import to_text
 from shardwright.files.stored_documents import file_text, plan_document, stored_answer
 from shardwright.report.screens.plan_screen import render_answer
@@ -44,7 +44,10 @@ def show(
         screen.save(output, file_text(stored, output))
     beside = Beside() if cost is None else cost(stored.simulation)
     if form.as_json:
-        searched = {"search_time_s": answer.search_time_s, "unsearched": filed(left_axes, names={})}
+        searched = {
+            "search_time_s": answer.search_time_s,
+            "unsearched": to_json_value(left_axes, names={}),
+        }
         screen.write(to_text({**plan_document(answer), **searched, **beside.document}))
     elif not form.quiet:
         screen.show(Group(render_answer(answer, left=left_axes), *beside.sections))

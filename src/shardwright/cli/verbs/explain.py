@@ -11,7 +11,7 @@ from shardwright.cli import verdict
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.parse_command import verb
 from shardwright.cli.terminal import screen
-from shardwright.files.plan_file import read_saved, require_whole
+from shardwright.files.plan_file import read_saved, require_breakdown_sum
 from shardwright.files.stored_documents import StoredPlan, StoredSimulation, document_of
 from shardwright.report.screens.joint_search_screen import render_certificate
 from shardwright.report.screens.plan_screen import render_explained, render_explanation
@@ -26,7 +26,7 @@ def explain(
     comes from.
     """
     saved = read_saved(path)
-    require_whole(saved, name=str(path))
+    require_breakdown_sum(saved, name=str(path))
     screen.print_answer(
         form,
         document=lambda: document_of(saved),

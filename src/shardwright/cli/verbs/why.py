@@ -10,7 +10,7 @@ from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.light_typer import Argument
 from shardwright.cli.parsing.parse_command import verb
 from shardwright.cli.terminal import screen
-from shardwright.files.plan_file import parse_saved, read_saved, require_whole
+from shardwright.files.plan_file import parse_saved, read_saved, require_breakdown_sum
 from shardwright.report.screens.why_screen import render_why, why_document, why_line
 
 
@@ -43,7 +43,7 @@ def why(
         if source == "-"
         else read_saved(Path(source))
     )
-    require_whole(saved, name=source)
+    require_breakdown_sum(saved, name=source)
     with screen.progress(form, doing=screen.SIMULATING):
         comparison = explain_choice.why(saved, strategy)
     screen.print_answer(

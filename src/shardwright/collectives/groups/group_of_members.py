@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import IntArray, distinct, numbers_of
+from shardwright.arrays import IntArray, as_int_array, distinct
 from shardwright.collectives.groups.tier_counts import Between, Span, bandwidths
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import Units
@@ -54,7 +54,7 @@ def span_of_devices(
             tiers,
             in_network_reduction,
         )
-    places = numbers_of(devices)
+    places = as_int_array(devices)
     inside = [_members_by_unit(level.of(places)) for level in units[:-1]]
     below = (*(max(counts) for counts in inside), len(devices))
     uneven = _spans_unlike_islands(int(places.min()), int(places.max()), units) and any(

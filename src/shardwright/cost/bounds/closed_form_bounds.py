@@ -24,7 +24,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, RecordArray
-from shardwright.compiled import allocation_free, cores, inlined, inner, side_by_side
+from shardwright.compiled import allocation_free, available_cores, call_in_threads, inlined, inner
 from shardwright.cost.bounds.closed_form_arrays import (
     ChoiceArrays,
     CostRecords,
@@ -450,7 +450,7 @@ def bound_members(
         _bound_all(scratch, *tables, rows, choices, numbers, time_out, memory_out)
 
     # A row's bounds need no other row: each core takes rows with equal numbers of members.
-    parts = max(min(cores(), len(time_out) // MEMBERS_OF_A_CORE), 1)
+    parts = max(min(available_cores(), len(time_out) // MEMBERS_OF_A_CORE), 1)
     ends = np.searchsorted(outer.start, np.linspace(0, len(time_out), parts + 1)[1:-1])
-    side_by_side(partial(bound, rows) for rows in np.split(records, ends))
+    call_in_threads(partial(bound, rows) for rows in np.split(records, ends))
     return time_out, memory_out

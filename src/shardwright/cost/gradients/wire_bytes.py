@@ -63,7 +63,11 @@ def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
     read.
     """
     stored = job.parameter.bits / 8
-    one_form = runtime.scaling in (Scaling.DELAYED, Scaling.CURRENT, Scaling.BLOCKWISE)
+    one_form = runtime.scaling in (
+        Scaling.DELAYED,
+        Scaling.CURRENT,
+        Scaling.BLOCKWISE,
+    )
     return (
         min(stored, 1.0)
         if runtime.gathers_narrow and one_form and job.compute.bits == 8

@@ -19,7 +19,7 @@ from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.hardware.cluster import Cluster
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
-from shardwright.runtime.engines.automatic_settings import AllReduceKind, all_reduce_limit
+from shardwright.runtime.engines.automatic_settings import AllReduceKind, all_reduce_range
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 
 LOW_LATENCY_TOKENS: Final = 256
@@ -84,7 +84,7 @@ def sum_seconds(
     by_engine = move_seconds(kind, volume=volume, span=span, network=networks.own)
     engine, ranks = networks.engine, span.size
     for row, (size_bytes, count) in enumerate(zip(volume.tolist(), tokens.tolist(), strict=True)):
-        limit = all_reduce_limit(
+        limit = all_reduce_range(
             engine.sums,
             generation=networks.generation,
             ranks=int(ranks[row]),

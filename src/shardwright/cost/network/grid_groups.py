@@ -26,7 +26,7 @@ from shardwright.hardware.catalog.kernel_tables import (
 )
 from shardwright.hardware.catalog.serving_kernel_tables import engine_curves
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import Units, units_of
+from shardwright.hardware.device_topology import Units, network_units
 from shardwright.hardware.link import Link, Tier
 from shardwright.lazy_dataclass import dataclass
 
@@ -62,7 +62,7 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
     curves = _curves(cluster, library) if library in CALL_NCCL else ()
     return Network(
         tiers=cluster.tiers(),
-        units=units_of(cluster),
+        units=network_units(cluster),
         in_network_reduction=cluster.node.in_network_reduction,
         library=library,
         curves=curves,

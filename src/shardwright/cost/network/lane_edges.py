@@ -44,6 +44,8 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
                 islands=islands,
                 minimal=problem.runtime.p2p_scatter_gather,
             )
-        forward, backward = [counted_from(messages, base) for messages in messages_of_form[form_key]]
+        forward, backward = [
+            counted_from(messages, base) for messages in messages_of_form[form_key]
+        ]
         edges.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
     return tuple(edges)

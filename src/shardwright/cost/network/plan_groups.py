@@ -12,7 +12,7 @@ from itertools import permutations
 
 import numpy as np
 
-from shardwright.arrays import FloatArray, IntArray, distinct, numbers_of
+from shardwright.arrays import FloatArray, IntArray, as_int_array, distinct
 from shardwright.collectives.groups.group_of_members import PairRates, side_of_span, span_of_devices
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.network.grid_groups import Network, network_of
@@ -20,11 +20,11 @@ from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import (
     Units,
-    at_work,
     group_ends,
-    groups_of,
-    levels_of,
-    units_of,
+    network_levels,
+    network_units,
+    node_group_numbers,
+    with_working_devices,
     zone_rates,
 )
 from shardwright.hardware.link import Tier
@@ -71,9 +71,9 @@ def group_problem(problem: Problem, group: int) -> Problem:
 
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
     """The problem on the cluster as seen by a plan whose stages are on these devices
-    (`hardware.graph.at_work`).
+    (`hardware.graph.with_working_devices`).
     """
-    cluster = at_work(problem.cluster, devices)
+    cluster = with_working_devices(problem.cluster, devices)
     return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
 
 
@@ -92,7 +92,8 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
     """The network that devices of these kinds share: on every level the slowest of them."""
     networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
     tiers = [
-        _slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
+        _slowest(level)
+        for level in zip(*(network_levels(cluster, kind) for kind in kinds), strict=True)
     ]
     spans_zones = len({cluster.groups[kind].zone for kind in kinds}) > 1
     if spans_zones:
@@ -100,7 +101,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
     return replace(
         networks[0],
         tiers=tuple(tiers),
-        units=units_of(cluster),
+        units=network_units(cluster),
         in_network_reduction=all(n.in_network_reduction for n in networks),
         curves=networks[0].curves if len(networks) == 1 else (),
         domain=min(n.domain for n in networks),
@@ -146,7 +147,7 @@ def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
     cluster = problem.cluster
     if cluster.is_uniform:
         return _network(Same(problem), (0,))
-    groups = groups_of(cluster, numbers_of(devices))
+    groups = node_group_numbers(cluster, as_int_array(devices))
     return _network(Same(problem), tuple(distinct(groups).tolist()))
 
 
@@ -198,7 +199,7 @@ def plan_units(problem: Problem) -> tuple[Units, ...]:
 
 @lru_cache(maxsize=256)
 def _units(problem: Same[Problem]) -> tuple[Units, ...]:
-    return units_of(problem.value.cluster)
+    return network_units(problem.value.cluster)
 
 
 def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
@@ -216,7 +217,7 @@ def rates_between(problem: Problem, sources: IntArray, targets: IntArray, level:
     latency_s, bandwidth = _level_rates(Same(problem), level)
     if len(latency_s) == 1:
         return Rates(latency_s=latency_s[0], bandwidth=bandwidth[0])
-    ends = tuple(groups_of(problem.cluster, devices) for devices in (sources, targets))
+    ends = tuple(node_group_numbers(problem.cluster, devices) for devices in (sources, targets))
     return Rates(latency_s=latency_s[ends], bandwidth=bandwidth[ends])
 
 
@@ -226,11 +227,11 @@ def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatA
     all are of a kind.
     """
     cluster = problem.value.cluster
-    if len(cluster.zones) > 1 and level == len(units_of(cluster)) - 1:
+    if len(cluster.zones) > 1 and level == len(network_units(cluster)) - 1:
         bandwidth, latency_s = zone_rates(cluster)
         return latency_s, bandwidth
     tiers = [
-        levels_of(cluster, group)[level]
+        network_levels(cluster, group)[level]
         for group in range(1 if cluster.is_uniform else len(cluster.groups))
     ]
     return (

@@ -9,7 +9,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, Int32Array, IntArray, among, distinct, rises
+from shardwright.arrays import (
+    BoolArray,
+    Int32Array,
+    IntArray,
+    distinct,
+    is_increasing,
+    membership_mask,
+)
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.network.grid_groups import move_seconds
 from shardwright.cost.network.plan_groups import (
@@ -112,7 +119,7 @@ def _message_load(
     base, classes = messages.value.base, class_of.value
     source, target, elements = messages.value.sends.T
     own_messages = classes[source + base] == klass
-    if rises(source) and rises(target):
+    if is_increasing(source) and is_increasing(target):
         return _load_of_single_messages(messages.value, own_messages, classes, units)
     own_sources, own_targets = source[own_messages], target[own_messages]
     sent, received = (
@@ -122,7 +129,7 @@ def _message_load(
     # Messages of other senders to the same devices arrive too: so one sender, or all of them as one
     # class, take equally long.
     arriving = np.bincount(target, elements)
-    is_receiver = among(own_targets, len(arriving))
+    is_receiver = membership_mask(own_targets, len(arriving))
     receivers = np.flatnonzero(is_receiver)
     receiver_classes = classes[receivers + base].astype(np.int64)
     return _MessageLoad(

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from shardwright.arrays import IntArray, among
-from shardwright.hardware.catalog.power_limits import power_of
+from shardwright.arrays import IntArray, membership_mask
+from shardwright.hardware.catalog.power_limits import power_limit
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
@@ -63,7 +63,10 @@ def paid_devices(
         paid.append(
             used[-1]
             if used[-1] == end - first
-            else int(among(_node_of_devices(devices, first, end, size), group.count).sum()) * size
+            else int(
+                membership_mask(_node_of_devices(devices, first, end, size), group.count).sum()
+            )
+            * size
         )
         first = end
     return tuple(paid), tuple(used)
@@ -94,7 +97,7 @@ def usd_of_step(seconds: float, *, usd_per_hour: float, egress_usd: float) -> fl
 
 def watts_of(cluster: Cluster) -> tuple[float, ...]:
     """Power limit of a device of each node group, in watts; 0 where it is not known."""
-    powers = [power_of(group.kind.accelerator) for group in cluster.groups]
+    powers = [power_limit(group.kind.accelerator) for group in cluster.groups]
     return tuple(0.0 if power is None else power.watts for power in powers)
 
 

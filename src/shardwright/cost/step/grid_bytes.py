@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.step.scalar_terms import (
     gathered_elements,
@@ -96,7 +96,9 @@ def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -
         static_bytes=(("workspace", problem.runtime.workspace_bytes + dispatched),),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         paired_bytes=_paired_bytes(problem, choices, priced),
-        transient_bytes=_whole_bytes(plain(temporary_bytes), recomputed, table_gradient, logits),
+        transient_bytes=_whole_bytes(
+            python_form(temporary_bytes), recomputed, table_gradient, logits
+        ),
         logits_bytes=logits,
         blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + recomputed + table_gradient,
         again_bytes=recomputed,
@@ -243,7 +245,7 @@ def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cut
     largest = np.where((by_rank > 0) & unit, block[None, :], 0).max(axis=1)
     ends = (by_rank * ~unit) @ block
     prefetch, width = float(problem.runtime.gather_prefetch), problem.job.parameter.bits / 8
-    gathered = plain(gathered_elements)(
+    gathered = python_form(gathered_elements)(
         ends.astype(np.float64), largest.astype(np.float64), prefetch
     )
     trainable = cuts.elements.sum(axis=1)
@@ -253,7 +255,7 @@ def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cut
     )
     local_elements = trainable.astype(np.float64), shards, frozen.astype(np.float64)
     cut_frozen = alone if choices.zero == 3 else width
-    parameters = plain(parameter_bytes)(
+    parameters = python_form(parameter_bytes)(
         choices.zero, *local_elements, gathered, width, 1.0, cut_frozen
     ).astype(np.int64)
     if choices.zero < 3 and sync.narrow[:, row].any():
@@ -343,7 +345,7 @@ def held_bytes(
     """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
     factor = reserve_factor(problem)
     reserved = _whole_bytes(
-        plain(reserved_bytes),
+        python_form(reserved_bytes),
         allocated,
         costs.transient_bytes,
         costs.logits_bytes,

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.buffers.activation_offload import waited_for_layers
 from shardwright.cost.step.grid_bytes import Cuts, StepBytes, bytes_of, cuts_of
 from shardwright.cost.step.scalar_terms import (
@@ -249,7 +249,7 @@ def _parts(
                 )
             elements = float(sync.regathered[b, priced.mesh_row])
             times_gathered = float(
-                plain(gathers_again)(elements, float(problem.runtime.reuse_elements))
+                python_form(gathers_again)(elements, float(problem.runtime.reuse_elements))
             )
             for mode, times in enumerate((1.0, times_gathered)):
                 longer = backward + float(of_recompute[mode, b, RECOMPUTE_PART])
@@ -322,7 +322,9 @@ def _step_end(
     update = np.zeros(len(cuts.elements))
     for elements, shard in zip(cuts.elements.T.tolist(), cuts.degrees[0].tolist(), strict=True):
         spent = {
-            e: plain(optimizer_seconds)(float(e), float(shard), traffic, bandwidth, share, rate)
+            e: python_form(optimizer_seconds)(
+                float(e), float(shard), traffic, bandwidth, share, rate
+            )
             for e in set(elements)
         }
         update += [spent[e] for e in elements]

@@ -2,7 +2,7 @@
 the same code.
 
 Terms without a compiled entry point for Python are called from there as they are written
-(`compiled.plain`).
+(`compiled.python_form`).
 """
 
 from __future__ import annotations

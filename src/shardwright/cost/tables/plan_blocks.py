@@ -29,7 +29,7 @@ from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.recompute_and_offload import kept_variant
 from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.device_topology import repeats_after
+from shardwright.hardware.device_topology import repetition_devices
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
@@ -175,7 +175,7 @@ def network_unit(problem: Problem) -> int:
     """Number of devices after which the network repeats: a stage's costs depend on its place in
     them; 0 = it does not repeat.
     """
-    return repeats_after(plan_units(problem))
+    return repetition_devices(plan_units(problem))
 
 
 @lru_cache(maxsize=4096)

@@ -48,7 +48,7 @@ from shardwright.execute.training.process_group import process_group
 from shardwright.execute.training.token_batches import open_tokens
 from shardwright.execute.training.training_loop import StepReport, training
 from shardwright.execute.weights.read_weights import HuggingFaceWeights, open_weights
-from shardwright.hardware.device_topology import units_of
+from shardwright.hardware.device_topology import network_units
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.orders.action_rows import action_rows
@@ -149,7 +149,7 @@ def run_plan(
         settings=settings,
         precision=precision,
         on=on,
-        islands=units_of(problem.cluster)[0],
+        islands=network_units(problem.cluster)[0],
         bias_rate=options.router_bias_update,
     )
     world = int(os.environ.get("WORLD_SIZE", "1"))

@@ -32,7 +32,7 @@ from shardwright.frameworks.export.yaml_text import yaml_text
 from shardwright.frameworks.pytorch_fsdp.write import fsdp2_degrees, fsdp2_shortfalls
 from shardwright.frameworks.settings.setting_table import written_settings
 from shardwright.runtime.runtime import ElementKernels
-from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.strategy.grid.grid import Grid, Recompute
 
 FILE, SCRIPT = "accelerate.yaml", "train.sh"
@@ -162,7 +162,10 @@ def _values(given: Given) -> dict[str, Any]:
         found |= {"replicate": replicate, "shards": shards, "tp": grid.tp, "cp": grid.cp}
     if (sharded or grid.tp > 1) and grid.cp > 1:
         found |= {"cp_backend": "torch", "gather": grid.gather}
-    if chosen(given.problem.runtime, grid.options).element_kernels is ElementKernels.COMPILED:
+    if (
+        runtime_with_options(given.problem.runtime, grid.options).element_kernels
+        is ElementKernels.COMPILED
+    ):
         found |= {"is_compiled": True, "compiles_each_layer": True}
     return found
 

@@ -29,7 +29,7 @@ from shardwright.frameworks.export.option_flags import flags_set
 from shardwright.frameworks.export.start_script import start_script, torchrun
 from shardwright.frameworks.settings.setting_table import Pair, grid_values, written_settings
 from shardwright.runtime.runtime import ElementKernels
-from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.strategy.grid.grid import Grid, Recompute
 
 CONFIG, SCRIPT = "ds_config.json", "train.sh"
@@ -202,7 +202,7 @@ def _program(given: Given) -> Iterator[str]:
     runtime = given.problem.runtime
     if (
         runtime.framework == "DeepSpeed"
-        and chosen(runtime, grid.options).element_kernels is ElementKernels.COMPILED
+        and runtime_with_options(runtime, grid.options).element_kernels is ElementKernels.COMPILED
     ):
         yield "compiles: engine.compile()"
 

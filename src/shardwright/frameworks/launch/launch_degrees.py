@@ -13,9 +13,14 @@ from shardwright.frameworks.launch.launch import Launch, Written
 from shardwright.frameworks.settings.setting_table import SettingTable
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import OFF, Arguments, options_of, parse_arguments
+from shardwright.runtime.launch_arguments import (
+    OFF,
+    Arguments,
+    options_from_arguments,
+    parse_arguments,
+)
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.runtime.runtime_options import OF_EXPERTS, ordered
+from shardwright.runtime.runtime_options import OF_EXPERTS, in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import canonical
@@ -57,8 +62,8 @@ def replicas(devices: int, **degrees: int) -> int:
 
 def own_options(runtime: Runtime, arguments: Arguments) -> Options:
     """The options that settings set otherwise than the runtime's own value."""
-    found = dict(options_of(runtime, arguments))
-    return ordered(pair for pair in found.items() if pair not in runtime.own)
+    found = dict(options_from_arguments(runtime, arguments))
+    return in_vocabulary_order(pair for pair in found.items() if pair not in runtime.own)
 
 
 def idle_options(grid: Grid, model: Model) -> dict[str, str]:

@@ -34,18 +34,18 @@ from shardwright.frameworks.settings.value_forms import count, require_value, wh
 from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import OFF, Arguments, options_of
+from shardwright.runtime.launch_arguments import OFF, Arguments, options_from_arguments
 from shardwright.runtime.megatron_arguments import (
     DEFAULTS,
     MODULES,
     has_dropout,
     number_format,
     pipeline_chunks,
-    recomputed,
+    recompute_setting,
     sharding_stage,
 )
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import canonical
@@ -249,7 +249,7 @@ def _options(
         mentioned: arguments, on or off, without which an option has the runtime's own value; None =
             none has.
     """
-    _, modules = recomputed(arguments)
+    _, modules = recompute_setting(arguments)
     unknown = [word for word in modules if word not in (*MODULES, "core_attn")]
     if unknown:
         raise DataError(
@@ -259,7 +259,7 @@ def _options(
     own = dict(runtime.own)
     found = {
         name: value
-        for name, value in options_of(runtime, arguments)
+        for name, value in options_from_arguments(runtime, arguments)
         if name not in MODULES.values()
     }
     if mentioned is not None:
@@ -270,7 +270,7 @@ def _options(
         }
         found = {name: value for name, value in found.items() if name in known}
     found |= {MODULES[word]: "on" for word in modules if word in MODULES}
-    return ordered(pair for pair in found.items() if own.get(pair[0]) != pair[1])
+    return in_vocabulary_order(pair for pair in found.items() if own.get(pair[0]) != pair[1])
 
 
 def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
@@ -300,7 +300,7 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
         stage = 3
     dp = devices // (tp * pp * cp)
     instances = values["instances"] or 1
-    granularity, modules = recomputed(arguments)
+    granularity, modules = recompute_setting(arguments)
     core = Recompute.SELECTIVE if "core_attn" in modules else Recompute.NONE
     full = granularity == "full"
     strategy = {

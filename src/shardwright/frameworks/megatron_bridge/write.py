@@ -32,7 +32,7 @@ from shardwright.frameworks.megatron_bridge.settings import (
     fields_of,
 )
 from shardwright.runtime.runtime import TpOverlap
-from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_options import runtime_with_options
 
 MODULE, FUNCTION = "shardwright_plan", "plan"
 FRAMEWORK: Final = "Megatron-Bridge"
@@ -108,7 +108,7 @@ def _settings(given: Given) -> dict[str, str]:
     if runtime.framework == FRAMEWORK:
         found |= dict(_switched_off(given))
         # What is not said there is found out by rules of its own.
-        own = chosen(runtime, grid.options)
+        own = runtime_with_options(runtime, grid.options)
         found |= {
             "comm_overlap.tp_comm_overlap": str(
                 own.tp_overlap is TpOverlap.FUSED and grid.tp > 1 and grid.sp

@@ -32,7 +32,7 @@ from shardwright.frameworks.torchtitan.settings import FLAVORS, SCHEDULES, SETTI
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.runtime.runtime import ElementKernels, LinearLoss, TpOverlap
-from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_schedules import WAVE, grid_schedule
 
@@ -202,9 +202,9 @@ def _module(given: Given) -> str:
     compiled = (
         runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"
     )
-    overlapped = chosen(runtime, grid.options).tp_overlap is TpOverlap.ASYNC
+    overlapped = runtime_with_options(runtime, grid.options).tp_overlap is TpOverlap.ASYNC
     loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))"
-    if chosen(runtime, grid.options).linear_loss is LinearLoss.PARTS:
+    if runtime_with_options(runtime, grid.options).linear_loss is LinearLoss.PARTS:
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
     fields = _fields(given, "parallelism")
     if _has_table(given):

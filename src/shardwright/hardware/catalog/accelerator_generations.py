@@ -1,5 +1,6 @@
-"""Generations of accelerators, as engines choose kernels and defaults by them: the major number of
-NVIDIA's compute capability.
+"""GPU generations by accelerator: the major number of NVIDIA's compute capability.
+
+Serving engines choose kernels and defaults by it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ _GENERATION_BY_PREFIX: Final = MappingProxyType(
 
 
 def generation_of(device: Accelerator) -> int:
-    """The major number of the compute capability: 9 for Hopper, 10 for Blackwell of data centres,
-    12 for Blackwell's other cards; 0 where it is not known (other vendors, a user's own device).
+    """Major number of an NVIDIA GPU's compute capability; 0 where it is not known.
+
+    9 for Hopper, 10 for Blackwell of data centres, 12 for Blackwell's other cards; 0 for other
+    vendors and a user's own device.
     """
     if device.vendor != "NVIDIA":
         return 0

@@ -1,4 +1,4 @@
-"""The catalog: accelerators by name. Every number of an entry has an origin."""
+"""Catalog of accelerators by name; every number of an entry has an origin."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ ACCELERATORS: Final[tuple[Accelerator, ...]] = NVIDIA + NVIDIA_SMALL + AMD + GOO
 
 
 def name_key(name: str) -> str:
-    """A name without case, hyphens, underscores, dots, brackets and spaces: what names are compared
-    by.
-    """
+    """Name reduced to letters and digits for comparison: without case, spaces and punctuation."""
     return re.sub(r"[-_.\s()]+", "", name.casefold())
 
 
 def _index() -> Mapping[str, Accelerator]:
+    """Accelerators by the key of each name and alias."""
     entries = {name_key(alias): a for a in ACCELERATORS for alias in a.aliases}
     entries.update({name_key(a.name): a for a in ACCELERATORS})
     return MappingProxyType(entries)
@@ -59,15 +58,18 @@ def accelerator_names() -> tuple[str, ...]:
 
 
 def find_accelerator(name: str) -> Accelerator | None:
-    """The accelerator called `name` (or an alias; case and ``_`` do not matter), also as its driver
-    calls it: ``NVIDIA A100-SXM4-80GB``, ``NVIDIA H100 80GB HBM3``; None if there is none.
+    """Find an accelerator by its name, alias or driver name; None if there is none.
+
+    Case and punctuation do not matter: ``NVIDIA A100-SXM4-80GB`` and ``NVIDIA H100 80GB HBM3`` are
+    driver names.
     """
     return _BY_KEY.get(name_key(name)) or _BY_KEY.get(name_key(" ".join(driver_words(name))))
 
 
 def driver_words(name: str) -> list[str]:
-    """The words of a driver's name that tell devices apart: without vendors, kinds of memory and
-    the form OAM, and sockets without their generation.
+    """Words of a driver's device name that distinguish devices.
+
+    Vendors, kinds of memory and the form OAM are left out, and sockets lose their generation.
     """
     words = re.split(r"[-_\s()]+", name.casefold()[:MAX_NAME])
     return [
@@ -78,7 +80,7 @@ def driver_words(name: str) -> list[str]:
 
 
 def accelerator(name: str) -> Accelerator:
-    """The accelerator called `name`, or one of its aliases; case, ``_`` and ``-`` do not matter."""
+    """Return the accelerator of a name or alias; ClusterError with a hint if there is none."""
     found = find_accelerator(name)
     if found is None:
         shown = name if len(name) <= 60 else f"{name[:60]}..."

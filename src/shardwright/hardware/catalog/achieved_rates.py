@@ -1,5 +1,4 @@
-"""Achieved rates of GEMM and fused attention: fitted where tables exist, stated defaults with a
-wide error elsewhere.
+"""Achieved rates of GEMM and fused attention: fitted from tables, or defaults with a wide error.
 
 GEMM rates with Evidence.FITTED are least-squares fits of the four-number roofline to the GEMM
 tables of aiconfigurator-core 0.12.0 (Apache-2.0, shapes with n, k >= 512). Their `error` is 0.78 of
@@ -8,7 +7,7 @@ the fit's 90th percentile error: the 80th percentile of a half-normal.
 `sustained` is a factor on short measurements, from power physics: dynamic power grows with about
 the cube of the clock, so a device whose matrix units draw more than its power limit lowers its
 clock in long runs. The factors of A100, H100 and B200 are fitted constants
-(`hardware.catalog.constants`). A part of the same die with another power limit P' takes
+(`hardware.catalog.fitted_constants`). A part of the same die with another power limit P' takes
 (P/P')^(1/3) more.
 """
 
@@ -67,8 +66,13 @@ def fitted_gemm(
     sustained: float,
     p90: float,
 ) -> GemmRates:
-    """Rates from a fit: `efficiency` is (ec, em), `overhead_us` t0 in microseconds, `p90` the fit's
-    90th percentile relative error.
+    """GEMM rates of a dtype from a roofline fit.
+
+    Args:
+        efficiency: (ec, em), the achieved shares of peak FLOP/s and bytes/s.
+        overhead_us: t0 in microseconds.
+        exponent: q.
+        p90: 90th percentile relative error of the fit.
     """
     return GemmRates(
         dtype=dtype,
@@ -83,8 +87,9 @@ def fitted_gemm(
 
 
 def assumed_gemm(dtype: Dtype, *, compute: float, sustained: float) -> GemmRates:
-    """The stated default for a dtype without tables: `compute` of peak, 0.75 of memory bandwidth, 5
-    us, q = 2.
+    """Default GEMM rates for a dtype without tables: `compute` of peak FLOP/s.
+
+    0.75 of memory bandwidth, 5 us, q = 2.
     """
     return GemmRates(
         dtype=dtype,
@@ -98,10 +103,10 @@ def assumed_gemm(dtype: Dtype, *, compute: float, sustained: float) -> GemmRates
     )
 
 
-def like_gemm(
+def sibling_gemm(
     rates: GemmRates, *, name: str, sustained: float | None = None, error: float = 0.25
 ) -> GemmRates:
-    """`rates` of the device `name` taken over for a sibling without tables of its own."""
+    """Copy the fitted GEMM rates of device `name` for a similar device without tables."""
     origin = Origin(
         evidence=Evidence.ASSUMED, reference=f"assumed: efficiencies as fitted for {name}"
     )
@@ -109,7 +114,7 @@ def like_gemm(
     return replace(rates, sustained=clock, error=max(error, rates.error), origin=origin)
 
 
-def _attention(
+def _attention_rates(
     generation: str,
     fractions: tuple[float, ...],
     *,
@@ -118,6 +123,7 @@ def _attention(
     reference: str,
     reach: float = 1.0,
 ) -> AttentionRates:
+    """Attention rates of a kernel generation from shares of peak at `_LENGTHS`."""
     return AttentionRates(
         generation=generation,
         forward=tuple(zip(_LENGTHS, fractions, strict=True)),
@@ -127,7 +133,8 @@ def _attention(
     )
 
 
-def _scaled(fractions: tuple[float, ...], factor: float) -> tuple[float, ...]:
+def _scaled_fractions(fractions: tuple[float, ...], factor: float) -> tuple[float, ...]:
+    """Fractions multiplied by a factor, rounded to four digits."""
     return tuple(round(f * factor, 4) for f in fractions)
 
 
@@ -152,53 +159,60 @@ _UNFUSED = (
 
 
 def ampere_attention() -> tuple[AttentionRates, ...]:
-    """Every kernel generation on A100-class devices; flash-3 and cuDNN run as flash-2 there.
+    """Attention rates of every kernel generation on A100-class devices.
 
-    Backward: 5 GEMMs against 2 is 2.5 x the FLOPs, at a slightly lower rate: 2.8 x the seconds (old
-    kernels 3.0 to 3.3).
+    flash-3 and cuDNN run as flash-2 there. Backward: 5 GEMMs against 2 is 2.5 x the FLOPs, at a
+    slightly lower rate: 2.8 x the seconds (old kernels 3.0 to 3.3).
     """
     published, assumed = Evidence.PUBLISHED, Evidence.ASSUMED
     return (
-        _attention("flash-2", _FLASH_2_AMPERE, ratio=2.8, evidence=published, reference=_FA2_PAPER),
-        _attention(
+        _attention_rates(
+            "flash-2", _FLASH_2_AMPERE, ratio=2.8, evidence=published, reference=_FA2_PAPER
+        ),
+        _attention_rates(
             "flash-3",
             _FLASH_2_AMPERE,
             ratio=2.8,
             evidence=assumed,
             reference=f"assumed: runs as flash-2; {_FA2_PAPER}",
         ),
-        _attention(
+        _attention_rates(
             "cudnn",
             _FLASH_2_AMPERE,
             ratio=2.8,
             evidence=assumed,
             reference=f"assumed: as flash-2; {_FA2_PAPER}",
         ),
-        _attention("triton", _TRITON_AMPERE, ratio=3.3, evidence=assumed, reference=_OLD_KERNEL),
-        _attention("flash-1", _FLASH_1_AMPERE, ratio=3.0, evidence=assumed, reference=_OLD_KERNEL),
-        _attention("unfused", (0.40,) * 6, ratio=2.0, evidence=assumed, reference=_UNFUSED),
+        _attention_rates(
+            "triton", _TRITON_AMPERE, ratio=3.3, evidence=assumed, reference=_OLD_KERNEL
+        ),
+        _attention_rates(
+            "flash-1", _FLASH_1_AMPERE, ratio=3.0, evidence=assumed, reference=_OLD_KERNEL
+        ),
+        _attention_rates("unfused", (0.40,) * 6, ratio=2.0, evidence=assumed, reference=_UNFUSED),
     )
 
 
 def hopper_attention() -> tuple[AttentionRates, ...]:
-    """Every kernel generation on H100-class devices: flash-3 from tables, cuDNN as equal, older
-    kernels by multiprocessors x clock.
+    """Attention rates of every kernel generation on H100-class devices.
+
+    flash-3 is from tables, cuDNN equals it, and older kernels scale by multiprocessors x clock.
     """
     published, assumed = Evidence.PUBLISHED, Evidence.ASSUMED
-    triton = _scaled(_TRITON_AMPERE, _OLD_KERNEL_ON_HOPPER)
-    flash_1 = _scaled(_FLASH_1_AMPERE, _OLD_KERNEL_ON_HOPPER)
+    triton = _scaled_fractions(_TRITON_AMPERE, _OLD_KERNEL_ON_HOPPER)
+    flash_1 = _scaled_fractions(_FLASH_1_AMPERE, _OLD_KERNEL_ON_HOPPER)
     return (
-        _attention(
+        _attention_rates(
             "flash-3", _FLASH_3_HOPPER, ratio=2.9, evidence=Evidence.MEASURED, reference=_FA3_TABLE
         ),
-        _attention(
+        _attention_rates(
             "cudnn",
             _FLASH_3_HOPPER,
             ratio=2.9,
             evidence=assumed,
             reference=f"assumed: as flash-3; {_FA3_TABLE}",
         ),
-        _attention(
+        _attention_rates(
             "flash-2",
             _FLASH_2_HOPPER,
             ratio=2.8,
@@ -206,13 +220,13 @@ def hopper_attention() -> tuple[AttentionRates, ...]:
             reference=_FA2_ON_HOPPER,
             reach=_MMA_REACH,
         ),
-        _attention(
+        _attention_rates(
             "triton", triton, ratio=3.3, evidence=assumed, reference=_BY_SM, reach=_MMA_REACH
         ),
-        _attention(
+        _attention_rates(
             "flash-1", flash_1, ratio=3.0, evidence=assumed, reference=_BY_SM, reach=_MMA_REACH
         ),
-        _attention("unfused", (0.35,) * 6, ratio=2.0, evidence=assumed, reference=_UNFUSED),
+        _attention_rates("unfused", (0.35,) * 6, ratio=2.0, evidence=assumed, reference=_UNFUSED),
     )
 
 
@@ -222,21 +236,24 @@ _LONG_RUN: Final = (
     " 0.60 (32768, 131072 keys), as the short table does, where products fall to 0.49; backward"
     " 0.37 to 0.48, of heads of 192 and 128 0.30 to 0.33"
 )
-"""Why attention on Blackwell has no clock of its own: exponentials, not the matrix units, bound it.
+"""Reason why attention on Blackwell has no sustained clock of its own: exponentials, not the matrix
+units, bound it.
 """
 
 
 def blackwell_attention() -> tuple[AttentionRates, ...]:
-    """Every kernel generation on B200-class devices: cuDNN (and what replaces flash-3 there)
-    assumed, older kernels by Hopper's rate.
+    """Attention rates of every kernel generation on B200-class devices.
+
+    cuDNN (and the kernels that replace flash-3 there) are assumed; older kernels scale from
+    Hopper's rate.
     """
     assumed = Evidence.ASSUMED
     reference = "assumed: Hopper's flash-3 curve, shifted to longer contexts by the larger device"
-    slower = _scaled(_FLASH_2_HOPPER, 989 / 2250 * 1.3)
+    slower = _scaled_fractions(_FLASH_2_HOPPER, 989 / 2250 * 1.3)
     old = "assumed: H100's rate x 1.3 (multiprocessors x clock)"
     return (
         replace(
-            _attention(
+            _attention_rates(
                 "cudnn",
                 _CUDNN_BLACKWELL,
                 ratio=2.9,
@@ -246,11 +263,17 @@ def blackwell_attention() -> tuple[AttentionRates, ...]:
             long_run=True,
             backward=((128, 128, 0.41), (192, 128, 0.31)),
         ),
-        _attention("flash-3", _CUDNN_BLACKWELL, ratio=2.9, evidence=assumed, reference=reference),
-        _attention("flash-2", slower, ratio=2.8, evidence=assumed, reference=old),
-        _attention("triton", _scaled(slower, 0.6), ratio=3.3, evidence=assumed, reference=old),
-        _attention("flash-1", _scaled(slower, 0.5), ratio=3.0, evidence=assumed, reference=old),
-        _attention("unfused", (0.30,) * 6, ratio=2.0, evidence=assumed, reference=_UNFUSED),
+        _attention_rates(
+            "flash-3", _CUDNN_BLACKWELL, ratio=2.9, evidence=assumed, reference=reference
+        ),
+        _attention_rates("flash-2", slower, ratio=2.8, evidence=assumed, reference=old),
+        _attention_rates(
+            "triton", _scaled_fractions(slower, 0.6), ratio=3.3, evidence=assumed, reference=old
+        ),
+        _attention_rates(
+            "flash-1", _scaled_fractions(slower, 0.5), ratio=3.0, evidence=assumed, reference=old
+        ),
+        _attention_rates("unfused", (0.30,) * 6, ratio=2.0, evidence=assumed, reference=_UNFUSED),
     )
 
 
@@ -271,21 +294,22 @@ Gaudi PyTorch bridge; Huawei: torch_npu.npu_fusion_attention; AWS: flash_fwd of
 neuronxcc.nki.kernels.
 """
 BEFORE_AMPERE: Final = ("memory-efficient", "triton", "flash-1")
-"""On V100 and T4: cuDNN's fused attention and FlashAttention-2 need compute capability 8.0 (their
-own documentation); PyTorch's memory-efficient kernel does not.
+"""Attention kernels of V100 and T4: cuDNN's fused attention and FlashAttention-2 need compute
+capability 8.0 (their own documentation); PyTorch's memory-efficient kernel does not.
 """
 _OLDER: Final = ("triton", "flash-1")
 
 
 def assumed_attention(kernels: tuple[str, ...]) -> tuple[AttentionRates, ...]:
-    """Every kernel of a device without any attention table: one stated curve, 60 % of it for the
-    older kernels.
+    """Default attention rates of a device without any attention table, for each kernel.
+
+    One stated curve, and 60 % of it for the older kernels.
     """
     reference = "assumed: no attention table for this device; between flash-2 on A100 and on H100"
     fused = (
-        _attention(
+        _attention_rates(
             name,
-            _scaled(_ASSUMED_CURVE, 0.6 if name in _OLDER else 1.0),
+            _scaled_fractions(_ASSUMED_CURVE, 0.6 if name in _OLDER else 1.0),
             ratio=2.9,
             evidence=Evidence.ASSUMED,
             reference=reference,
@@ -294,7 +318,7 @@ def assumed_attention(kernels: tuple[str, ...]) -> tuple[AttentionRates, ...]:
     )
     return (
         *fused,
-        _attention(
+        _attention_rates(
             "unfused", (0.30,) * 6, ratio=2.0, evidence=Evidence.ASSUMED, reference=_UNFUSED
         ),
     )

@@ -1,7 +1,7 @@
 """Cloud instances as nodes: ``aws-p5.48xlarge``, ``azure-nd96isr-h100-v5``, ``gcp-a3-megagpu-8g``.
 
 Network totals and card counts are from the clouds' own pages and lists; scale-up links and hosts
-are those of the accelerator's usual node.
+are those of the accelerator's default node.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Final
 
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.accelerators_by_name import accelerator, name_key
-from shardwright.hardware.catalog.default_nodes import network_card, node_of, nvlink_bridge
+from shardwright.hardware.catalog.default_nodes import default_node, network_card, nvlink_bridge
 from shardwright.hardware.cluster import NodeKind
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRow:
-    """A cloud instance.
+    """A cloud instance: accelerator, number of devices, and network cards with their rate.
 
     Args:
         accelerator: name in the catalog.
@@ -219,6 +219,7 @@ _ROWS: Final[dict[str, InstanceRow]] = {
 
 
 def _index() -> Mapping[str, str]:
+    """Names of instances by the key of each name, with and without the cloud's prefix."""
     keys = {name_key(name): name for name in _ROWS}
     for name in _ROWS:
         cloud, _, rest = name.partition("-")
@@ -239,15 +240,16 @@ def instance_names() -> tuple[str, ...]:
 
 
 def find_instance(name: str) -> NodeKind | None:
-    """The instance called `name` as a node; None if there is none."""
+    """Find the node kind of a cloud instance by name; None if there is none."""
     known = _BY_KEY.get(name_key(name))
     return None if known is None else _instance(known)
 
 
 @cache
 def _instance(name: str) -> NodeKind:
+    """Node kind of an instance: the accelerator's default node with the instance's cards."""
     row = _ROWS[name]
-    usual = node_of(accelerator(row.accelerator))
+    usual = default_node(accelerator(row.accelerator))
     origin = Origin(
         evidence=Evidence.PUBLISHED,
         reference=f"{row.source}; 0.8 of the line rate and 10 us assumed",

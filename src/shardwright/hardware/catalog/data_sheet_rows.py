@@ -1,6 +1,4 @@
-"""Accelerators from the rows of data sheets: units are converted, and missing rates get stated
-defaults.
-"""
+"""Accelerators from data sheets: unit conversion, and stated defaults for missing rates."""
 
 from __future__ import annotations
 
@@ -48,8 +46,9 @@ def dense_tflops(
     tf32: float = 0.0,
     fp32: float = 0.0,
 ) -> Peaks:
-    """Dense TFLOP/s of a data sheet (half of a sheet's sparse figure) as (dtype, FLOP/s) pairs; 0 =
-    no such units.
+    """(dtype, dense FLOP/s) pairs from a data sheet's TFLOP/s; 0 = no such units.
+
+    Dense figures are half of a sheet's sparse figures.
     """
     sheet = (
         (Dtype.BF16, bf16),
@@ -79,17 +78,17 @@ def accelerator_from_sheet(
     failures: Mapping[str, float] | None = None,
     kernels: tuple[str, ...] = (),
 ) -> Accelerator:
-    """An accelerator from its data sheet.
+    """Build an accelerator from its data sheet, with default rates where no fit is given.
 
     Args:
-        memory_gib: what a program may allocate, GiB.
+        memory_gib: memory that a program may allocate, GiB.
         memory_gb_per_s: peak of the memory, 10^9 bytes/s.
         peaks: see `dense_tflops`.
-        reference: where the sheet's numbers come from.
+        reference: source of the sheet's numbers.
         gemm: fitted rates; other dtypes get the assumed default with `gemm_efficiency` of peak and
             `sustained`.
         attention: rates by generation; empty = the assumed curve.
-        kernels: fused attention kernels that exist on it; empty = those of its vendor.
+        kernels: fused attention kernels that exist on the device; empty = those of its vendor.
         failures: one entry, reference -> interruptions a device-hour; None = the Llama 3 figure,
             assumed to carry over.
 
@@ -129,8 +128,11 @@ def accelerator_from_sheet(
     )
 
 
-def listed(names: str, **facts: Any) -> Accelerator:
-    """`accelerator_from_sheet` of a name and its aliases, written with spaces between."""
+def accelerator_with_aliases(names: str, **facts: Any) -> Accelerator:
+    """Build an accelerator from its sheet; `names` has its name and aliases, spaces between.
+
+    See `accelerator_from_sheet`.
+    """
     name, *aliases = names.split()
     return accelerator_from_sheet(name, aliases=tuple(aliases), **facts)
 

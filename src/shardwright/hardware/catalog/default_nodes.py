@@ -1,9 +1,9 @@
-"""The usual node of each accelerator. A cluster expression builds its nodes with it.
+"""Default node of each accelerator, from which cluster expressions build their nodes.
 
 Cards: 0.8 of the line rate and 10 us a message. Vidur's measured sends between H100 nodes (MIT
 licence) reach 0.70 at 64 MiB and 17 us with the launch of both kernels; a ring that is under way
-pays less a hop. Cards without RDMA (cloud nodes of small accelerators) reach half of the line rate
-over TCP: 15 and 22 of 32 Gb/s with 8 devices a node (NVIDIA/nccl#209), 38 of 100 Gb/s
+has a lower latency a hop. Cards without RDMA (cloud nodes of small accelerators) reach half of the
+line rate over TCP: 15 and 22 of 32 Gb/s with 8 devices a node (NVIDIA/nccl#209), 38 of 100 Gb/s
 (NVIDIA/nccl#398).
 """
 
@@ -58,22 +58,18 @@ _C2C_GB_PER_S: Final = {"gh200-96gb": 450.0, "gb200-nvl72": 225.0, "gb300-nvl72"
 def network_card(
     *, gbit_per_s: float, origin: Origin = NIC_ORIGIN, efficiency: float = NIC_EFFICIENCY
 ) -> Link:
-    """A network card of `gbit_per_s` (10^9 bits/s each way) at `efficiency` and the assumed
-    latency.
-    """
+    """Link of a network card of `gbit_per_s` (10^9 bits/s each way) at the assumed latency."""
     bandwidth = float(round(gbit_per_s * GIGA / BITS_PER_BYTE))
     return Link(latency_s=NIC_LATENCY_S, bandwidth=bandwidth, efficiency=efficiency, origin=origin)
 
 
 def pcie_scale_up(*, gb_per_s: float) -> Link:
-    """The link of a device to the others of its node over PCIe, of so many 10^9 bytes/s in one
-    direction.
-    """
-    return _link(pcie_link(gb_per_s=gb_per_s))
+    """Link of a device to the others of its node over PCIe, `gb_per_s` 10^9 bytes/s one way."""
+    return _link_of_row(pcie_link(gb_per_s=gb_per_s))
 
 
 def nvlink_bridge(*, gb_per_s: float, latency_s: float) -> Link:
-    """The link that a bridge of NVLinks gives two devices."""
+    """Link of two devices over an NVLink bridge, `gb_per_s` 10^9 bytes/s one way."""
     bridge = Origin(
         evidence=Evidence.ASSUMED, reference="NVLink bridge of a pair, efficiency assumed as A100's"
     )
@@ -81,16 +77,17 @@ def nvlink_bridge(*, gb_per_s: float, latency_s: float) -> Link:
 
 
 def is_over_pcie(kind: NodeKind) -> bool:
-    """Devices of a node reach each other over the slots that they have to the host."""
+    """True if devices of a node reach each other over their PCIe slots to the host."""
     return kind.scale_up.bandwidth <= kind.host.pcie.bandwidth and not is_beside_host(kind)
 
 
 def is_beside_host(kind: NodeKind) -> bool:
-    """Devices reach the host over NVLink-C2C, not over a slot of PCIe."""
+    """True if devices reach the host over NVLink-C2C instead of a PCIe slot."""
     return kind.accelerator.name in _C2C_GB_PER_S
 
 
-def _link(up: ScaleUp) -> Link:
+def _link_of_row(up: ScaleUp) -> Link:
+    """Link from a row's scale-up link, in SI units."""
     return Link(
         latency_s=round(up.hop_us * 1e-6, 12),
         bandwidth=up.gb_per_s * GIGA,
@@ -99,7 +96,8 @@ def _link(up: ScaleUp) -> Link:
     )
 
 
-def _host(name: str, row: NodeRow) -> Host:
+def _host_of_row(name: str, row: NodeRow) -> Host:
+    """Host of a row: memory, PCIe or NVLink-C2C link, and assumed NVMe."""
     gb_per_s = PCIE_GB_PER_S.get(row.pcie) or _C2C_GB_PER_S[name]
     kind = f"PCIe {row.pcie} x16" if row.pcie else "NVLink-C2C, one device's share"
     origin = Origin(
@@ -121,10 +119,8 @@ def _host(name: str, row: NodeRow) -> Host:
     )
 
 
-def node_of(accelerator: Accelerator) -> NodeKind:
-    """The usual node of `accelerator`; an accelerator without a row gets 8 devices over PCIe 4 and
-    one card of 800 Gb/s, assumed.
-    """
+def default_node(accelerator: Accelerator) -> NodeKind:
+    """Default node of an accelerator; 8 devices over PCIe 4 and one card if it has no row."""
     row = ROWS.get(accelerator.name, DEFAULT_ROW)
     nics = row.cards or row.devices
     up = row.scale_up
@@ -133,21 +129,22 @@ def node_of(accelerator: Accelerator) -> NodeKind:
         accelerator=accelerator,
         num_devices=row.devices,
         island=row.island,
-        scale_up=_link(up),
+        scale_up=_link_of_row(up),
         nics=nics,
         nic=network_card(
             gbit_per_s=row.device_gbit_per_s * row.devices / nics,
             origin=TCP_ORIGIN if row.is_tcp_only else NIC_ORIGIN,
             efficiency=TCP_EFFICIENCY if row.is_tcp_only else NIC_EFFICIENCY,
         ),
-        host=_host(accelerator.name, row),
+        host=_host_of_row(accelerator.name, row),
         in_network_reduction=up.reduces,
     )
 
 
 def smaller_node(kind: NodeKind, *, num_devices: int) -> NodeKind:
-    """`kind` with fewer devices: the island and the cards shrink with them (at least one card), the
-    host stays whole.
+    """Shrink a node to `num_devices` devices, with its islands and cards (at least one card).
+
+    The host stays whole.
     """
     nics = max(1, -(-kind.nics * num_devices // kind.num_devices))
     below = (kind.island, *(tier.num_devices for tier in kind.node_tiers))

@@ -1,9 +1,9 @@
-"""The fitted constants: few, each owned by an accelerator family, a fabric or a generation of
-kernels; none by a framework or a source.
+"""Fitted constants of the training cost model, with prior, range and owner of each.
 
-Values come from `validation.fit` over published runs (docs/accuracy.md lists rows and confidence).
-A declaration says what the constant is before any run was seen (its prior) and how far physics lets
-it go; a fit that no row informs returns the prior.
+Each is owned by an accelerator family, a fabric or a generation of kernels; none by a framework or
+a source. Values come from `validation.fit` over published runs (docs/accuracy.md lists rows and
+confidence). A declaration has the constant's value before any run was seen (its prior) and its
+physical limits; a fit that no row informs returns the prior.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Values of all fitted constants, as shipped unless replaced. See `DECLARED` for meaning, owner
-    and prior of each.
+    """Values of all fitted constants, as shipped unless replaced.
+
+    See `DECLARED` for meaning, owner and prior of each.
     """
 
     clock_ampere: float = 1.088
@@ -41,17 +42,17 @@ SHIPPED: Final = Constants()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """A constant before it is fitted to any run.
+class DeclaredConstant:
+    """A constant before it is fitted to any run: owner, prior, limits, meaning and source.
 
     Args:
         name: field of `Constants`.
-        owner: accelerator family, fabric or kernel generation it belongs to.
+        owner: accelerator family, fabric or kernel generation that it belongs to.
         prior: value without any run;
         spread: standard deviation of its logarithm.
-        low, high: what physics allows.
-        meaning: what it multiplies.
-        source: where prior and spread come from.
+        low, high: physical limits.
+        meaning: quantity that it multiplies.
+        source: of prior and spread.
     """
 
     name: str
@@ -71,8 +72,9 @@ _POWER: Final = (
 _CLOCK: Final = "seconds of matrix products in long runs over short measurements"
 
 
-def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> Declared:
-    return Declared(
+def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> DeclaredConstant:
+    """Declare a constant for the sustained clock of an accelerator family."""
+    return DeclaredConstant(
         name=name,
         owner=owner,
         prior=prior,
@@ -101,7 +103,7 @@ DECLARED: Final = (
         " (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json) against 0.714 in the table",
     ),
     _clock("clock_blackwell_fp8", "accelerator: B200 and its siblings, 8 and 4 bits", 1.15),
-    Declared(
+    DeclaredConstant(
         name="passes_fused",
         owner="kernels: fused or compiled element-wise",
         prior=1.2,
@@ -111,7 +113,7 @@ DECLARED: Final = (
         meaning="traffic of fused element-wise kernels over the minimal bytes",
         source="fused kernels read and write each tensor once, plus masks and statistics",
     ),
-    Declared(
+    DeclaredConstant(
         name="passes_eager",
         owner="kernels: chains of eager element-wise ones",
         prior=1.1,
@@ -127,7 +129,7 @@ DECLARED: Final = (
             " passes, below the bandwidth of copies"
         ),
     ),
-    Declared(
+    DeclaredConstant(
         name="passes_native",
         owner="kernels: PyTorch's own, one launch an operator (LayerNorm, GELU, sums)",
         prior=1.5,
@@ -143,7 +145,7 @@ DECLARED: Final = (
             " casts and layout copies come on top"
         ),
     ),
-    Declared(
+    DeclaredConstant(
         name="attention_triton",
         owner="kernels: Triton's flash attention of 2022-23",
         prior=1.0,
@@ -156,7 +158,7 @@ DECLARED: Final = (
             " by multiprocessors x clock"
         ),
     ),
-    Declared(
+    DeclaredConstant(
         name="overlap_slowdown",
         owner="kernels: NCCL's collectives beside compute kernels",
         prior=1.3,
@@ -169,7 +171,7 @@ DECLARED: Final = (
             " traffic; arXiv 2507.03114: 1.19 over whole steps, up to 1.4"
         ),
     ),
-    Declared(
+    DeclaredConstant(
         name="jitter",
         owner="fabric: every cluster",
         prior=0.004,
@@ -179,7 +181,7 @@ DECLARED: Final = (
         meaning="share of the step that each doubling of nodes adds",
         source="stragglers: the slowest of n draws grows about as log n",
     ),
-    Declared(
+    DeclaredConstant(
         name="host_launch",
         owner="host: one thread of Python that drives an eager framework",
         prior=3e-5,
@@ -195,7 +197,7 @@ DECLARED: Final = (
             " several kernels with quantisers"
         ),
     ),
-    Declared(
+    DeclaredConstant(
         name="collective_wait_s",
         owner="fabric: NCCL",
         prior=22e-6,
@@ -228,29 +230,26 @@ _FAMILIES: Final = {
 
 
 def slowdown_beside(constants: Constants, *, factor: float) -> float:
-    """Factor >= 1 on kernels beside a collective under `constants`; `factor`: of the device's
-    catalog entry (with the shipped constant).
+    """Factor >= 1 on the seconds of kernels beside a collective, under `constants`.
+
+    `factor` is that of the device's catalog entry, which has the shipped constant in it.
     """
     return max(factor * constants.overlap_slowdown / SHIPPED.overlap_slowdown, 1.0)
 
 
-def names() -> tuple[str, ...]:
+def constant_names() -> tuple[str, ...]:
     """Names of all constants, in order."""
     return tuple(f.name for f in fields(Constants))
 
 
 @lru_cache(maxsize=256)
 def family_of(accelerator: str) -> str:
-    """Family of `accelerator` (a catalog name): ``ampere``, ``hopper``, ``blackwell``; empty for
-    any other.
-    """
+    """Family of an accelerator: ``ampere``, ``hopper`` or ``blackwell``; empty for any other."""
     return next((f for f, prefixes in _FAMILIES.items() if accelerator.startswith(prefixes)), "")
 
 
 def clock_name(accelerator: str, *, dtype: Dtype) -> str:
-    """The constant that is the sustained clock of `accelerator` (a catalog name) in `dtype`; empty
-    if none is fitted for its family.
-    """
+    """Name of the constant for an accelerator's sustained clock in `dtype`; empty if none."""
     family = family_of(accelerator)
     if not family:
         return ""
@@ -259,8 +258,6 @@ def clock_name(accelerator: str, *, dtype: Dtype) -> str:
 
 
 def clock_ratio(constants: Constants, *, accelerator: str, dtype: Dtype) -> float:
-    """Factor on the catalog's sustained clock (which has the shipped constant in it) under
-    `constants`.
-    """
+    """Ratio of the sustained clock under `constants` to the catalog's (shipped) one."""
     name = clock_name(accelerator, dtype=dtype)
     return float(getattr(constants, name) / getattr(SHIPPED, name)) if name else 1.0

@@ -1,5 +1,4 @@
-"""Measured kernel and collective tables that ship with the package: what they hold, how they are
-read and looked up.
+"""Measured tables of GEMM, attention and collectives that ship with the package, and lookups.
 
 One compressed file an accelerator, written by ``tools/kernel_tables.py``, read when an accelerator
 that has one is priced first. Every entry is a ratio (measured seconds over a formula, a fraction of
@@ -65,13 +64,14 @@ SAME_LINKS: Final = {"a100-sxm-40gb": "a100-sxm-80gb", "h100-sxm-96gb-500w": "h1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GemmGrid:
-    """Measured seconds over the four-number roofline (with its overhead), on a grid of (m, n, k).
+    """Measured over roofline seconds of GEMMs of one dtype, on a grid of (m, n, k).
 
     Args:
         m, n, k: grid points as log2, rising.
         octaves: log2 of the ratio, shape (m, n, k).
-        measured: which points are measurements; the others repeat the nearest one.
-        compute_efficiency, memory_efficiency, exponent: the roofline that the ratio is over.
+        measured: true for points that are measurements; the others repeat the nearest one.
+        compute_efficiency, memory_efficiency, exponent: of the roofline, which includes its
+            overhead.
     """
 
     dtype: Dtype
@@ -85,8 +85,9 @@ class GemmGrid:
     exponent: float
 
     def corrects(self, rates: GemmRates) -> bool:
-        """True if `rates` are the roofline that the ratios are over; others (a profile, a user's
-        file) are not corrected.
+        """True if `rates` are the roofline that the ratios refer to.
+
+        Other rates (a profile, a user's file) are not corrected.
         """
         own = (self.compute_efficiency, self.memory_efficiency, self.exponent)
         theirs = (rates.compute_efficiency, rates.memory_efficiency, rates.exponent)
@@ -95,8 +96,9 @@ class GemmGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionTable:
-    """Fraction of peak of causal attention, forward, by length and by sequences x query heads; only
-    scores under the mask count.
+    """Fraction of peak of causal forward attention, by length and by sequences x query heads.
+
+    Only scores under the mask count as FLOPs.
 
     Args:
         generation: of the kernel.
@@ -115,8 +117,9 @@ class AttentionTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupedTable:
-    """Seconds of an expert's GEMMs over their roofline, by tokens an expert and by the smaller side
-    of an expert's matrix.
+    """Measured over roofline seconds of experts' GEMMs, by tokens an expert and matrix width.
+
+    The width is the smaller side of an expert's matrix.
 
     Args:
         tokens, width: grid points as log2.
@@ -131,15 +134,16 @@ class GroupedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveCurve:
-    """Seconds of one collective over `num_devices` devices of an island, at volumes of the full
-    buffer; never falling.
+    """Measured seconds of one collective over `num_devices` devices of an island, by volume.
+
+    Volumes are bytes of the full buffer; seconds never fall with them.
 
     Args:
         collective: such as ``all_reduce``.
         log_volume: log2 of bytes, rising.
         log_seconds: log2, of the same shape.
-        bandwidth, latency_s: achieved bytes/s and hop latency of the catalog's link, which the
-            curve stands for.
+        bandwidth, latency_s: achieved bytes/s and hop latency of the catalog's link, to which the
+            curve belongs.
         efficiency, in_network_reduction: of that link and its switch.
     """
 
@@ -155,7 +159,7 @@ class CollectiveCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelTables:
-    """All tables of one accelerator."""
+    """All measured kernel tables of one accelerator."""
 
     accelerator: str
     gemm: tuple[GemmGrid, ...]
@@ -164,19 +168,17 @@ class KernelTables:
     curves: tuple[CollectiveCurve, ...]
 
     def gemm_grid(self, dtype: Dtype) -> GemmGrid | None:
-        """The grid of `dtype`; fp16 runs on the units of bf16."""
+        """GEMM grid of `dtype`; fp16 runs on the units of bf16."""
         wanted = Dtype.BF16 if dtype is Dtype.FP16 else dtype
         return next((g for g in self.gemm if g.dtype is wanted), None)
 
     def grouped_table(self, dtype: Dtype) -> GroupedTable | None:
-        """Experts' GEMMs of `dtype`; fp16 runs on the units of bf16."""
+        """Table of experts' GEMMs of `dtype`; fp16 runs on the units of bf16."""
         wanted = Dtype.BF16 if dtype is Dtype.FP16 else dtype
         return next((g for g in self.grouped if g.dtype is wanted), None)
 
     def attention_table(self, *, head_dim: int, value_dim: int) -> AttentionTable | None:
-        """The table of that head; of heads with equal dims the nearest dim, by log2, for one that
-        was not measured.
-        """
+        """Attention table of a head shape; of equal dims, the nearest measured head dim."""
         exact = next(
             (a for a in self.attention if (a.head_dim, a.value_dim) == (head_dim, value_dim)), None
         )
@@ -190,8 +192,9 @@ class KernelTables:
 
 
 def gemm_correction(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Measured over roofline seconds at each (m, n, k): trilinear in log2, held at the grid's edge
-    beyond it.
+    """Measured over roofline seconds at each (m, n, k): trilinear interpolation in log2.
+
+    Beyond the grid's edge the value of the edge holds.
     """
     if not m.shape == n.shape == k.shape:
         m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
@@ -211,6 +214,7 @@ def _trilinear(
     k: FloatArray,
     result: FloatArray,
 ) -> None:
+    # Writes the trilinear interpolation of the grid at each (m, n, k), as a ratio, to `result`.
     for at in range(m.size):
         i, f = _spot(rows, m[at])
         j, g = _spot(columns, n[at])
@@ -226,7 +230,7 @@ def _trilinear(
 
 @inner
 def _spot(axis: FloatArray, value: float) -> tuple[int, float]:
-    """Lower grid point of one value, and the share of the way to the next, in log2."""
+    """Lower grid point of one value on a log2 axis, and its position between two points, 0 to 1."""
     log = np.log2(max(value, 1.0))
     low = 0
     while low < axis.size - 2 and axis[low + 1] <= log:
@@ -242,7 +246,7 @@ def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) 
     for axis, value in ((grid.m, m), (grid.n, n), (grid.k, k)):
         log = np.log2(np.maximum(value, 1.0))
         inside &= (log >= axis[0] - 1e-9) & (log <= axis[-1] + 1e-9)
-        place, share = _place(axis, value)
+        place, share = _grid_position(axis, value)
         places.append(place + (share > 0.5))
     return np.asarray(inside & grid.measured[places[0], places[1], places[2]], dtype=np.bool_)
 
@@ -250,14 +254,18 @@ def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) 
 def attention_fraction(
     table: AttentionTable, *, length: FloatArray, heads: FloatArray
 ) -> FloatArray:
-    """Fraction of peak at each length and number of heads x sequences: bilinear in log2, held at
-    the edges.
+    """Fraction of peak at each length and number of heads x sequences: bilinear in log2.
+
+    Beyond the grid's edge the value of the edge holds.
     """
     return _bilinear(table.length, table.heads, table.fraction, length, heads)
 
 
 def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatArray) -> FloatArray:
-    """Measured over roofline seconds of an expert's GEMMs: bilinear in log2, held at the edges."""
+    """Measured over roofline seconds of an expert's GEMMs: bilinear interpolation in log2.
+
+    Beyond the grid's edge the value of the edge holds.
+    """
     return np.asarray(
         np.exp2(_bilinear(table.tokens, table.width, table.octaves, tokens, width)),
         dtype=np.float64,
@@ -267,8 +275,9 @@ def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatA
 def curve_seconds(
     curve: CollectiveCurve, *, volume: FloatArray, bandwidth: FloatArray, latency_s: FloatArray
 ) -> FloatArray:
-    """Seconds for `volume` bytes on a link of that achieved bandwidth and hop latency; never falls
-    with volume.
+    """Seconds of a measured collective for `volume` bytes, rescaled to another link.
+
+    Seconds never fall with volume.
 
         t = s f(volume B / (s b)),   s = latency / L
 
@@ -302,6 +311,7 @@ def _along(
     latency_s: FloatArray,
     result: FloatArray,
 ) -> None:
+    # Writes the curve's seconds at each volume, bandwidth and latency to `result`.
     last, before = x.size - 1, x.size - 2
     slope = (2.0 ** y[last] - 2.0 ** y[before]) / (2.0 ** x[last] - 2.0 ** x[before])
     for at in range(volume.size):
@@ -313,14 +323,14 @@ def _along(
 
 
 def load_lookups() -> None:
-    """Load (or compile) the kernels of lookups by asking tables of two points for one price."""
+    """Load (or compile) the lookup kernels by one call on tables of two points."""
     axis, one = _floats(np.zeros(2)), np.ones(1)
     _trilinear(axis, axis, axis, _floats(np.zeros((2, 2, 2))), one, one, one, np.empty(1))
     _along(axis, axis, 1.0, 1.0, one, one, one, np.empty(1))
 
 
-def _place(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Lower grid point of each value, and the share of the way to the next, in log2."""
+def _grid_position(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Lower grid point of each value on a log2 axis, and its position between the two points."""
     log = np.log2(np.maximum(value, 1.0))
     low = np.minimum(np.maximum(np.searchsorted(axis, log, side="right") - 1, 0), len(axis) - 2)
     share = (log - axis[low]) / (axis[low + 1] - axis[low])
@@ -330,8 +340,9 @@ def _place(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
 def _bilinear(
     first: FloatArray, second: FloatArray, table: FloatArray, x: FloatArray, y: FloatArray
 ) -> FloatArray:
-    i, f = _place(first, x)
-    j, g = _place(second, y)
+    """Bilinear interpolation of a table in log2 of both axes, constant beyond the edges."""
+    i, f = _grid_position(first, x)
+    j, g = _grid_position(second, y)
     low = table[i, j] + g * (table[i, j + 1] - table[i, j])
     high = table[i + 1, j] + g * (table[i + 1, j + 1] - table[i + 1, j])
     return np.asarray(low + f * (high - low), dtype=np.float64)
@@ -339,30 +350,31 @@ def _bilinear(
 
 @lru_cache(maxsize=64)
 def kernel_tables(accelerator: str) -> KernelTables | None:
-    """Tables for the kernels of the accelerator of that catalog name, its own or those of the same
-    die; None where there are none.
-    """
+    """Kernel tables of an accelerator, its own or those of the same die; None without any."""
     name = SAME_DIE.get(accelerator, accelerator)
-    return _read(name) if name in TABLES else None
+    return _load_tables(name) if name in TABLES else None
 
 
 @lru_cache(maxsize=64)
 def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
-    """Measured collectives in an island of that kind of node; empty where there are none.
+    """Measured collective curves for an island of a node kind; empty where there are none.
 
-    They stand for the catalog's link and any that has its latency and bandwidth rescaled. A link of
-    another efficiency, without latency, or of a switch that reduces where the catalog's does not
-    (or the other way round), is described by its own numbers alone.
+    They hold for the catalog's link and for any link that has its latency and bandwidth rescaled. A
+    link of another efficiency, without latency, or of a switch that reduces where the catalog's
+    does not (or the other way round), is described by its own numbers alone.
     """
     name = SAME_LINKS.get(node.accelerator.name, node.accelerator.name)
     if name not in TABLES or node.scale_up.latency_s <= 0.0:
         return ()
     own = (node.scale_up.efficiency, node.in_network_reduction)
-    return tuple(c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own)
+    return tuple(
+        c for c in _load_tables(name).curves if (c.efficiency, c.in_network_reduction) == own
+    )
 
 
 @lru_cache(maxsize=16)
-def _read(name: str) -> KernelTables:
+def _load_tables(name: str) -> KernelTables:
+    """Read the kernel tables of one accelerator from its file; cached."""
     file = Path(tables.__file__).with_name(f"{name}.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
@@ -387,16 +399,19 @@ def _read(name: str) -> KernelTables:
 
 
 def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
+    """Read-only float64 copy of an array."""
     result = np.ascontiguousarray(array, dtype=np.float64)
     result.flags.writeable = False
     return result
 
 
 def _log2(array: npt.NDArray[np.generic]) -> FloatArray:
+    """Read-only log2 of an array."""
     return _floats(np.log2(_floats(array)))
 
 
 def _gemm(entry: str, fields: Arrays) -> GemmGrid:
+    """GEMM grid from an entry's arrays."""
     shape = tuple(len(fields[axis]) for axis in ("m", "n", "k"))
     bits = np.unpackbits(np.asarray(fields["measured"], dtype=np.uint8))[
         : shape[0] * shape[1] * shape[2]
@@ -416,6 +431,7 @@ def _gemm(entry: str, fields: Arrays) -> GemmGrid:
 
 
 def _attention(entry: str, fields: Arrays) -> AttentionTable:
+    """Attention table from an entry's arrays."""
     generation, head_dim, value_dim = entry.split(" ")
     return AttentionTable(
         generation=generation,
@@ -428,6 +444,7 @@ def _attention(entry: str, fields: Arrays) -> AttentionTable:
 
 
 def _grouped(entry: str, fields: Arrays) -> GroupedTable:
+    """Table of experts' GEMMs from an entry's arrays."""
     return GroupedTable(
         dtype=Dtype(entry),
         tokens=_log2(fields["tokens"]),
@@ -437,6 +454,7 @@ def _grouped(entry: str, fields: Arrays) -> GroupedTable:
 
 
 def _curve(entry: str, fields: Arrays) -> CollectiveCurve:
+    """Collective curve from an entry's arrays."""
     collective, devices = entry.split(" ")
     link = _floats(fields["link"])
     return CollectiveCurve(

@@ -1,8 +1,7 @@
-"""Public list prices, on demand: what a device costs an hour, as clouds ask it in public, before
-any discount.
+"""Public on-demand list prices of a device-hour, before any discount.
 
-Facts of their day: AWS's are those after its cut of June 2025. A device by itself has the price of
-the cheapest entry that has it.
+Facts of their day: AWS's are those after its cut of June 2025. An accelerator named without an
+instance has the price of the cheapest entry that has it.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _GCP_MEMORY: Final = "Google Cloud on demand, us-central1, 2025, from memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPrice:
-    """Dollars of one device and hour.
+    """List price of one device-hour, with its source.
 
     Args:
-        of: whose price it is.
+        of: instance or machine that the price is of.
         usd_per_hour: of a device, in US dollars.
-        source: who asks it, where that stands, and as of when.
+        source: seller, page and date.
     """
 
     of: str
@@ -55,8 +54,8 @@ class ListPrice:
     source: str
 
 
-def _machine(name: str, *, usd_per_hour: float, devices: int, source: str) -> ListPrice:
-    """The price of a device of a machine that costs `usd_per_hour` with all its devices."""
+def _device_price(name: str, *, usd_per_hour: float, devices: int, source: str) -> ListPrice:
+    """Price of one device of a machine that costs `usd_per_hour` with all its devices."""
     return ListPrice(of=name, usd_per_hour=usd_per_hour / devices, source=source)
 
 
@@ -64,75 +63,86 @@ INSTANCE_PRICES: Final[Mapping[str, ListPrice]] = MappingProxyType(
     {
         price.of: price
         for price in (
-            _machine("aws-g4dn.12xlarge", usd_per_hour=3.912, devices=4, source=_AWS),
-            _machine("aws-p4d.24xlarge", usd_per_hour=21.957642, devices=8, source=_AWS),
-            _machine("aws-p4de.24xlarge", usd_per_hour=27.44705, devices=8, source=_AWS),
-            _machine("aws-p5.48xlarge", usd_per_hour=55.04, devices=8, source=_AWS),
-            _machine("aws-p5en.48xlarge", usd_per_hour=63.296, devices=8, source=_AWS),
-            _machine("aws-p6-b200.48xlarge", usd_per_hour=113.9328, devices=8, source=_AWS),
-            _machine("aws-p3.8xlarge", usd_per_hour=12.24, devices=4, source=_AWS_MEMORY),
-            _machine("aws-p3.16xlarge", usd_per_hour=24.48, devices=8, source=_AWS_MEMORY),
-            _machine("aws-p3dn.24xlarge", usd_per_hour=31.212, devices=8, source=_AWS_MEMORY),
-            _machine("aws-g5.48xlarge", usd_per_hour=16.288, devices=8, source=_AWS_MEMORY),
-            _machine("aws-g6.48xlarge", usd_per_hour=13.3504, devices=8, source=_AWS_MEMORY),
-            _machine("aws-g6e.48xlarge", usd_per_hour=30.13118, devices=8, source=_AWS_MEMORY),
-            _machine("aws-trn1.32xlarge", usd_per_hour=21.5, devices=16, source=_AWS_MEMORY),
-            _machine("aws-trn1n.32xlarge", usd_per_hour=24.78, devices=16, source=_AWS_MEMORY),
-            _machine(
+            _device_price("aws-g4dn.12xlarge", usd_per_hour=3.912, devices=4, source=_AWS),
+            _device_price("aws-p4d.24xlarge", usd_per_hour=21.957642, devices=8, source=_AWS),
+            _device_price("aws-p4de.24xlarge", usd_per_hour=27.44705, devices=8, source=_AWS),
+            _device_price("aws-p5.48xlarge", usd_per_hour=55.04, devices=8, source=_AWS),
+            _device_price("aws-p5en.48xlarge", usd_per_hour=63.296, devices=8, source=_AWS),
+            _device_price("aws-p6-b200.48xlarge", usd_per_hour=113.9328, devices=8, source=_AWS),
+            _device_price("aws-p3.8xlarge", usd_per_hour=12.24, devices=4, source=_AWS_MEMORY),
+            _device_price("aws-p3.16xlarge", usd_per_hour=24.48, devices=8, source=_AWS_MEMORY),
+            _device_price("aws-p3dn.24xlarge", usd_per_hour=31.212, devices=8, source=_AWS_MEMORY),
+            _device_price("aws-g5.48xlarge", usd_per_hour=16.288, devices=8, source=_AWS_MEMORY),
+            _device_price("aws-g6.48xlarge", usd_per_hour=13.3504, devices=8, source=_AWS_MEMORY),
+            _device_price("aws-g6e.48xlarge", usd_per_hour=30.13118, devices=8, source=_AWS_MEMORY),
+            _device_price("aws-trn1.32xlarge", usd_per_hour=21.5, devices=16, source=_AWS_MEMORY),
+            _device_price("aws-trn1n.32xlarge", usd_per_hour=24.78, devices=16, source=_AWS_MEMORY),
+            _device_price(
                 "aws-trn2.48xlarge",
                 usd_per_hour=35.7608,
                 devices=16,
                 source="AWS capacity blocks, us-east-2, 2025, from memory",
             ),
-            _machine("azure-nd40rs-v2", usd_per_hour=22.032, devices=8, source=_AZURE_MEMORY),
-            _machine("azure-nc96ads-a100-v4", usd_per_hour=14.692, devices=4, source=_AZURE_MEMORY),
-            _machine(
+            _device_price("azure-nd40rs-v2", usd_per_hour=22.032, devices=8, source=_AZURE_MEMORY),
+            _device_price(
+                "azure-nc96ads-a100-v4", usd_per_hour=14.692, devices=4, source=_AZURE_MEMORY
+            ),
+            _device_price(
                 "azure-nc80adis-h100-v5", usd_per_hour=13.962, devices=2, source=_AZURE_MEMORY
             ),
-            _machine("azure-nd96asr-v4", usd_per_hour=27.197, devices=8, source=_AZURE_MEMORY),
-            _machine("azure-nd96amsr-a100-v4", usd_per_hour=32.77, devices=8, source=_AZURE_MEMORY),
-            _machine("azure-nd96isr-h100-v5", usd_per_hour=98.32, devices=8, source=_AZURE_MEMORY),
-            _machine("azure-nd96isr-mi300x-v5", usd_per_hour=48.0, devices=8, source=_AZURE_MEMORY),
+            _device_price("azure-nd96asr-v4", usd_per_hour=27.197, devices=8, source=_AZURE_MEMORY),
+            _device_price(
+                "azure-nd96amsr-a100-v4", usd_per_hour=32.77, devices=8, source=_AZURE_MEMORY
+            ),
+            _device_price(
+                "azure-nd96isr-h100-v5", usd_per_hour=98.32, devices=8, source=_AZURE_MEMORY
+            ),
+            _device_price(
+                "azure-nd96isr-mi300x-v5", usd_per_hour=48.0, devices=8, source=_AZURE_MEMORY
+            ),
         )
     }
 )
-"""By instance of the catalog."""
+"""Prices by instance of the catalog."""
 
 DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
-    ("v100-sxm-16gb", _machine("lambda gpu_8x_v100", usd_per_hour=6.32, devices=8, source=_LAMBDA)),
+    (
+        "v100-sxm-16gb",
+        _device_price("lambda gpu_8x_v100", usd_per_hour=6.32, devices=8, source=_LAMBDA),
+    ),
     (
         "h100-sxm",
-        _machine(
+        _device_price(
             "nebius gpu-h100-sxm", usd_per_hour=23.6, devices=8, source=f"{_NEBIUS}, eu-north1"
         ),
     ),
     (
         "h100-sxm",
-        _machine("lambda gpu_8x_h100_sxm5", usd_per_hour=31.92, devices=8, source=_LAMBDA),
+        _device_price("lambda gpu_8x_h100_sxm5", usd_per_hour=31.92, devices=8, source=_LAMBDA),
     ),
     (
         "h200-sxm",
-        _machine(
+        _device_price(
             "nebius gpu-h200-sxm", usd_per_hour=28.0, devices=8, source=f"{_NEBIUS}, us-central1"
         ),
     ),
     (
         "b200-sxm",
-        _machine(
+        _device_price(
             "nebius gpu-b200-sxm", usd_per_hour=44.0, devices=8, source=f"{_NEBIUS}, us-central1"
         ),
     ),
     (
         "b200-sxm",
-        _machine("lambda gpu_8x_b200_sxm6", usd_per_hour=53.52, devices=8, source=_LAMBDA),
+        _device_price("lambda gpu_8x_b200_sxm6", usd_per_hour=53.52, devices=8, source=_LAMBDA),
     ),
     (
         "a100-pcie-80gb",
-        _machine("hyperstack n3-A100x8", usd_per_hour=10.8, devices=8, source=_HYPERSTACK),
+        _device_price("hyperstack n3-A100x8", usd_per_hour=10.8, devices=8, source=_HYPERSTACK),
     ),
     (
         "a100-pcie-40gb",
-        _machine(
+        _device_price(
             "lambda gpu_1x_a100",
             usd_per_hour=1.29,
             devices=1,
@@ -141,42 +151,51 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
     ),
     (
         "h100-pcie",
-        _machine("hyperstack n3-H100x8", usd_per_hour=15.2, devices=8, source=_HYPERSTACK),
+        _device_price("hyperstack n3-H100x8", usd_per_hour=15.2, devices=8, source=_HYPERSTACK),
     ),
     (
         "gh200-96gb",
-        _machine(
+        _device_price(
             "lambda gpu_1x_gh200",
             usd_per_hour=2.29,
             devices=1,
             source=f"Lambda on demand: {_CATALOG}/lambda/vms.csv, commit 0f40703",
         ),
     ),
-    ("b300-sxm", _machine("oracle BM.GPU.B300.8", usd_per_hour=120.0, devices=8, source=_OCI)),
-    ("b300-sxm", _machine("verda 4B300.120V", usd_per_hour=27.96, devices=4, source=_VERDA)),
-    ("gb200-nvl72", _machine("oracle BM.GPU.GB200.4", usd_per_hour=64.0, devices=4, source=_OCI)),
-    ("gb300-nvl72", _machine("oracle BM.GPU.GB300.4", usd_per_hour=72.0, devices=4, source=_OCI)),
-    ("l40s", _machine("oracle BM.GPU.L40S.4", usd_per_hour=14.0, devices=4, source=_OCI)),
-    ("l40s", _machine("nebius gpu-l40s-d_4gpu", usd_per_hour=9.1376, devices=4, source=_NEBIUS_4)),
+    ("b300-sxm", _device_price("oracle BM.GPU.B300.8", usd_per_hour=120.0, devices=8, source=_OCI)),
+    ("b300-sxm", _device_price("verda 4B300.120V", usd_per_hour=27.96, devices=4, source=_VERDA)),
+    (
+        "gb200-nvl72",
+        _device_price("oracle BM.GPU.GB200.4", usd_per_hour=64.0, devices=4, source=_OCI),
+    ),
+    (
+        "gb300-nvl72",
+        _device_price("oracle BM.GPU.GB300.4", usd_per_hour=72.0, devices=4, source=_OCI),
+    ),
+    ("l40s", _device_price("oracle BM.GPU.L40S.4", usd_per_hour=14.0, devices=4, source=_OCI)),
+    (
+        "l40s",
+        _device_price("nebius gpu-l40s-d_4gpu", usd_per_hour=9.1376, devices=4, source=_NEBIUS_4),
+    ),
     (
         "l4",
-        _machine(
+        _device_price(
             "runpod L4",
             usd_per_hour=0.44,
             devices=1,
             source=f"{_RUNPOD}, as SkyPilot listed it in 2025",
         ),
     ),
-    ("a10", _machine("oracle BM.GPU.A10.4", usd_per_hour=8.0, devices=4, source=_OCI)),
+    ("a10", _device_price("oracle BM.GPU.A10.4", usd_per_hour=8.0, devices=4, source=_OCI)),
     (
         "rtx-3090",
-        _machine(
+        _device_price(
             "runpod RTX 3090", usd_per_hour=0.46, devices=1, source=f"{_RUNPOD}, 2025, from memory"
         ),
     ),
     (
         "rtx-4090",
-        _machine(
+        _device_price(
             "runpod RTX 4090",
             usd_per_hour=0.69,
             devices=1,
@@ -185,19 +204,22 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
     ),
     (
         "rtx-5090",
-        _machine(
+        _device_price(
             "runpod RTX 5090", usd_per_hour=0.94, devices=1, source=f"{_RUNPOD}, 2025, from memory"
         ),
     ),
-    ("rtx-pro-6000", _machine("oracle BM.GPU.RTXPRO.8", usd_per_hour=36.0, devices=8, source=_OCI)),
     (
         "rtx-pro-6000",
-        _machine("verda 4RTXPRO6000.120V", usd_per_hour=6.76, devices=4, source=_VERDA),
+        _device_price("oracle BM.GPU.RTXPRO.8", usd_per_hour=36.0, devices=8, source=_OCI),
     ),
-    ("mi300x", _machine("oracle BM.GPU.MI300X.8", usd_per_hour=48.0, devices=8, source=_OCI)),
+    (
+        "rtx-pro-6000",
+        _device_price("verda 4RTXPRO6000.120V", usd_per_hour=6.76, devices=4, source=_VERDA),
+    ),
+    ("mi300x", _device_price("oracle BM.GPU.MI300X.8", usd_per_hour=48.0, devices=8, source=_OCI)),
     (
         "mi300x",
-        _machine(
+        _device_price(
             "vultr MI300X",
             usd_per_hour=1.85,
             devices=1,
@@ -206,17 +228,17 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
     ),
     (
         "mi325x",
-        _machine(
+        _device_price(
             "tensorwave MI325X",
             usd_per_hour=1.95,
             devices=1,
             source="TensorWave on demand, as comparisons of prices listed it in May 2026",
         ),
     ),
-    ("mi355x", _machine("oracle BM.GPU.MI355X.8", usd_per_hour=68.8, devices=8, source=_OCI)),
+    ("mi355x", _device_price("oracle BM.GPU.MI355X.8", usd_per_hour=68.8, devices=8, source=_OCI)),
     (
         "gaudi-2",
-        _machine(
+        _device_price(
             "intel developer cloud Gaudi 2",
             usd_per_hour=10.42,
             devices=8,
@@ -225,29 +247,35 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
     ),
     (
         "gaudi-3",
-        _machine(
+        _device_price(
             "ibm gx3d-160x1792x8gaudi3",
             usd_per_hour=60.0,
             devices=8,
             source="IBM Cloud on demand, 2025, from memory",
         ),
     ),
-    ("tpu-v3", _machine("tpu-v3", usd_per_hour=2.2, devices=1, source=_GCP_MEMORY)),
-    ("tpu-v4", _machine("tpu-v4", usd_per_hour=3.22, devices=1, source=_GCP_MEMORY)),
-    ("tpu-v5e", _machine("tpu-v5e", usd_per_hour=1.2, devices=1, source=_GCP_MEMORY)),
-    ("tpu-7x", _machine("tpu-7x", usd_per_hour=12.0, devices=1, source=_GCP_MEMORY)),
+    ("tpu-v3", _device_price("tpu-v3", usd_per_hour=2.2, devices=1, source=_GCP_MEMORY)),
+    ("tpu-v4", _device_price("tpu-v4", usd_per_hour=3.22, devices=1, source=_GCP_MEMORY)),
+    ("tpu-v5e", _device_price("tpu-v5e", usd_per_hour=1.2, devices=1, source=_GCP_MEMORY)),
+    ("tpu-7x", _device_price("tpu-7x", usd_per_hour=12.0, devices=1, source=_GCP_MEMORY)),
     (
         "tpu-v5p",
-        _machine("tpu-v5p-12288", usd_per_hour=25804.8, devices=6144, source=f"{_GCP}, us-east5"),
+        _device_price(
+            "tpu-v5p-12288", usd_per_hour=25804.8, devices=6144, source=f"{_GCP}, us-east5"
+        ),
     ),
-    ("tpu-v6e", _machine("tpu-v6e-8", usd_per_hour=21.6, devices=8, source=f"{_GCP}, us-central1")),
+    (
+        "tpu-v6e",
+        _device_price("tpu-v6e-8", usd_per_hour=21.6, devices=8, source=f"{_GCP}, us-central1"),
+    ),
 )
-"""Of machines that are no instances of the catalog, by their accelerator."""
+"""(accelerator, price) of machines that are no instances of the catalog."""
 
 
 def list_price(kind: NodeKind) -> ListPrice | None:
-    """The list price of a device of a node: an instance's own, else the lowest that is known of the
-    accelerator; None if none is.
+    """List price of a device-hour of a node: the instance's, else the accelerator's lowest.
+
+    None where no price is known.
     """
     if find_instance(kind.name) is not None:
         return INSTANCE_PRICES.get(kind.name)
@@ -273,21 +301,24 @@ NOT_RENTED: Final = frozenset(
         "trainium-3",
     ]
 )
-"""Accelerators without a public price an hour in dollars: of one laboratory, of one country, or
-sold by reservation alone."""
+"""Accelerators without a public price an hour in dollars: used in one laboratory or one country, or
+sold by reservation alone.
+"""
 GIVE_A_PRICE: Final = "dollars_per_device_hour: 2.5 in a cluster file"
 """Hint of an error where no public price is known: the form of a price."""
 
 
 def with_prices(cluster: Cluster) -> Cluster:
-    """The cluster with a price for every node group: what the cluster says, else the list price; a
-    group without either stays without.
+    """Set a list price on each node group that has no price of its own.
+
+    A group without a known price stays without.
     """
-    groups = tuple(_priced(group) for group in cluster.groups)
+    groups = tuple(_with_list_price(group) for group in cluster.groups)
     return cluster if groups == cluster.groups else replace(cluster, groups=groups)
 
 
-def _priced(group: NodeGroup) -> NodeGroup:
+def _with_list_price(group: NodeGroup) -> NodeGroup:
+    """The group with its list price, where it has no price and one is known."""
     found = None if group.price else list_price(group.kind)
     if found is None:
         return group
@@ -297,8 +328,8 @@ def _priced(group: NodeGroup) -> NodeGroup:
     return replace(group, price=found.usd_per_hour, price_origin=origin)
 
 
-def price_name(name: str) -> str:
-    """The catalog's name of the accelerator or instance that a price is given for.
+def catalog_price_name(name: str) -> str:
+    """Catalog name of the accelerator or instance that a ``--price`` names.
 
     Raises:
         UsageError: there is none.
@@ -313,11 +344,11 @@ def price_name(name: str) -> str:
 
 
 def cluster_prices(cluster: Cluster, given: Mapping[str, float]) -> tuple[ListPrice, ...]:
-    """A price for every kind of node of a cluster; () where one has none.
+    """Price of every kind of node of a cluster; () where one has none.
 
     Args:
-        given: dollars a device-hour by `price_name`, or under the empty name of all: they stand
-            before what the cluster itself says, and that before list prices.
+        given: dollars a device-hour by `catalog_price_name`, or under the empty name for all nodes.
+            They win over the cluster's own prices, and those over list prices.
     """
     found: list[ListPrice] = []
     for group in cluster.groups:

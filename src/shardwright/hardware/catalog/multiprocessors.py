@@ -1,9 +1,8 @@
-"""Multiprocessors of accelerators: how many, how fast they multiply, and how they fetch operands.
-From white papers, from memory.
+"""Streaming multiprocessors of accelerators: number, FLOPs a clock, and GEMM tile shapes.
 
-What a kernel loses by its shape follows from these (`cost.tiles`): parts of the same clock and peak
-differ in how many tiles they work on at once. An accelerator that is not listed loses what whole
-tiles cost, and nothing else.
+Numbers are from white papers, from memory. The loss of a kernel by its shape follows from them
+(`cost.tiles`): parts of the same clock and peak differ in the number of tiles that they compute at
+once. An accelerator that is not listed loses only the padding to whole tiles.
 """
 
 from __future__ import annotations
@@ -39,22 +38,20 @@ DEPTH: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multiprocessors:
-    """The units of an accelerator that each work on one tile of a product at a time.
+    """Multiprocessors of an accelerator, each of which computes one GEMM tile at a time.
 
     Args:
-        count: how many.
+        count: number of multiprocessors.
         tiles: shapes that a library chooses among;
         depth: multiple that k is padded to.
-        multiplications: 16-bit multiply-adds a clock of one, dense, summed in fp32; 0 = operands
-            are fetched beside them at no cost.
-        lanes: loads or stores of a thread that one starts a clock.
+        multiplications: 16-bit multiply-adds a clock of one multiprocessor, dense, summed in fp32;
+            0 = operands are fetched at no cost.
+        lanes: loads or stores of a thread that one multiprocessor starts a clock.
         asynchronous: loads of 4 to 16 bytes go straight to shared memory (``cp.async``, from Ampere
             on); else a load and a store.
-        unaligned: share of peak that instructions reach which take operands that are no multiple of
-            16 bytes.
-        waves: each tile is a block of threads of its own, so that the last of them leave
-            multiprocessors idle; False where kernels stay on their multiprocessor and share out
-            what is left.
+        unaligned: share of peak of the instructions for operands that are no multiple of 16 bytes.
+        waves: each tile is a block of threads of its own, so that the last blocks leave
+            multiprocessors idle; False where kernels are persistent and divide the rest.
     """
 
     count: int
@@ -68,11 +65,12 @@ class Multiprocessors:
 
 
 MMA_ON_HOPPER: Final = 0.63
-"""Share of peak at which Hopper's multiprocessors issue what older kernels are made of: 0.629
-(arXiv 2402.13499, mma on H800), "two thirds" (FlashAttention-3 paper); both from memory."""
+"""Share of peak at which Hopper's multiprocessors issue the instructions of older kernels: 0.629
+(arXiv 2402.13499, mma on H800), "two thirds" (FlashAttention-3 paper); both from memory.
+"""
 
 MMA_ON_BLACKWELL: Final = MMA_ON_HOPPER * 989 / 2250 * 1.3
-"""The same of Blackwell: Hopper's rate by multiprocessors and clock (assumed)."""
+"""The same share for Blackwell: Hopper's rate by multiprocessors and clock (assumed)."""
 
 # TMA takes strides of multiples of 16 bytes only (CUDA driver API, cuTensorMapEncodeTiled:
 # globalStrides), and the matrix instructions of Hopper and Blackwell in cuBLAS are fed by it: other
@@ -142,4 +140,4 @@ MULTIPROCESSORS: Final = MappingProxyType(
         for name in names.split()
     }
 )
-"""By catalog name."""
+"""Multiprocessors by catalog name."""

@@ -1,8 +1,8 @@
-"""Usual node of each accelerator, as rows: devices, scale-up link, network cards and host.
+"""Table of default nodes by accelerator: devices, scale-up link, network cards and host.
 
 Scale-up links: `efficiency` is bus bandwidth over the sheet's peak for all_gather and
 reduce_scatter of 512 MiB over the whole node (NCCL tables of aiconfigurator-core 0.12.0).
-All_reduce is left out where the switch reduces (NVLink SHARP): it passes what a ring can do (H100:
+All_reduce is left out where the switch reduces (NVLink SHARP): it exceeds the rate of a ring (H100:
 445 of 450 GB/s against 336 for a ring) and belongs to that algorithm. `latency_s` is one hop of a
 ring: the latency of an alpha-beta fit of all_reduce over 8 devices, 18.0 us on H100, over its 14
 hops, 1.29 us. That spreads a fixed 5 us a collective over the hops, so groups of 2 and 4 come out
@@ -24,13 +24,13 @@ _TABLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleUp:
-    """Scale-up link of a device.
+    """Scale-up link of a device: peak bytes/s, efficiency, hop latency, and evidence.
 
     Args:
         gb_per_s: peak in one direction, 10^9 bytes/s.
         efficiency: bus bandwidth over the peak.
-        hop_us: latency of a hop of a ring.
-        reduces: the switch adds what it receives (NVLink SHARP).
+        hop_us: latency of a hop of a ring, in microseconds.
+        reduces: the switch reduces (NVLink SHARP).
     """
 
     gb_per_s: float
@@ -43,7 +43,7 @@ class ScaleUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """The usual node of an accelerator.
+    """Default node of an accelerator, in the units of data sheets.
 
     Args:
         devices: of the node.
@@ -68,6 +68,7 @@ class NodeRow:
 def _measured(
     *, gb_per_s: float, bus_gb_per_s: float, hop_us: float, name: str, reduces: bool = False
 ) -> ScaleUp:
+    """Scale-up link with measured bus bandwidth and hop latency."""
     return ScaleUp(
         gb_per_s=gb_per_s,
         efficiency=round(bus_gb_per_s / gb_per_s, 3),
@@ -81,6 +82,7 @@ def _measured(
 def _assumed(
     *, gb_per_s: float, efficiency: float, hop_us: float, reference: str, reduces: bool = False
 ) -> ScaleUp:
+    """Scale-up link with an assumed efficiency and hop latency."""
     return ScaleUp(
         gb_per_s=gb_per_s,
         efficiency=efficiency,
@@ -144,7 +146,7 @@ _RTX_PRO: Final = _measured(
 
 
 def pcie_link(*, gb_per_s: float) -> ScaleUp:
-    """The scale-up link of devices that share PCIe, `gb_per_s` a slot in one direction."""
+    """Scale-up link of devices that share PCIe, `gb_per_s` 10^9 bytes/s a slot one way."""
     return _assumed(
         gb_per_s=gb_per_s,
         efficiency=0.3,
@@ -170,6 +172,7 @@ _T4: Final = _assumed(
 
 
 def _torus(*, gb_per_s: float, name: str) -> ScaleUp:
+    """Scale-up link of a torus of all axes together, with assumed efficiency and latency."""
     return _assumed(
         gb_per_s=gb_per_s,
         efficiency=0.8,
@@ -436,4 +439,4 @@ ROWS: Final[dict[str, NodeRow]] = {
 DEFAULT_ROW: Final = NodeRow(
     devices=8, island=8, scale_up=_PCIE_4, device_gbit_per_s=100, pcie=4, host_gib=0, cards=1
 )
-"""Node of an accelerator without a row."""
+"""Node of an accelerator without a row of its own."""

@@ -1,8 +1,6 @@
-"""NVIDIA accelerators of the data centre. Peaks are dense; memory is what a program may allocate,
-not the marketing figure.
+"""Table of NVIDIA data-centre accelerators. Peaks are dense; memory is the allocatable part.
 
-nvidia-smi's total less 0.6 GiB is what the driver leaves to a program (81,559 MiB and 79.11 GiB on
-an H100).
+A program may allocate nvidia-smi's total less 0.6 GiB (81,559 MiB and 79.11 GiB on an H100).
 """
 
 from __future__ import annotations
@@ -22,20 +20,20 @@ from shardwright.hardware.catalog.achieved_rates import (
     blackwell_attention,
     fitted_gemm,
     hopper_attention,
-    like_gemm,
+    sibling_gemm,
 )
 from shardwright.hardware.catalog.data_sheet_rows import (
     AMPERE_FAILURES,
     HOPPER_FAILURES,
+    accelerator_with_aliases,
     dense_tflops,
-    listed,
 )
 
 _TABLES: Final = "aiconfigurator-core 0.12.0 system file"
 _SHEET: Final = "NVIDIA data sheet, from memory"
 
 
-def _both(
+def _fitted_16_bit_gemm(
     *,
     efficiency: tuple[float, float],
     overhead_us: float,
@@ -43,6 +41,7 @@ def _both(
     sustained: float,
     p90: float,
 ) -> tuple[GemmRates, ...]:
+    """Fitted GEMM rates of bf16, and the same for fp16."""
     return tuple(
         fitted_gemm(
             dtype,
@@ -56,7 +55,7 @@ def _both(
     )
 
 
-A100_GEMM: Final = _both(
+A100_GEMM: Final = _fitted_16_bit_gemm(
     efficiency=(0.849, 0.758), overhead_us=5.6, exponent=1.6, sustained=SUSTAINED_A100, p90=0.19
 )
 _HOPPER_FP8: Final = fitted_gemm(
@@ -68,20 +67,20 @@ _HOPPER_FP8: Final = fitted_gemm(
     p90=0.24,
 )
 H100_GEMM: Final = (
-    *_both(
+    *_fitted_16_bit_gemm(
         efficiency=(0.779, 0.830), overhead_us=3.4, exponent=2.9, sustained=SUSTAINED_H100, p90=0.15
     ),
     _HOPPER_FP8,
 )
 _H200_GEMM: Final = (
-    *_both(
+    *_fitted_16_bit_gemm(
         efficiency=(0.804, 0.835), overhead_us=3.8, exponent=3.2, sustained=SUSTAINED_H100, p90=0.17
     ),
-    like_gemm(_HOPPER_FP8, name="h100-sxm", error=0.19),
+    sibling_gemm(_HOPPER_FP8, name="h100-sxm", error=0.19),
 )
 # The fit took 8 TB/s as the peak; the efficiency here is against the 7.7 TB/s of the sheet.
 _B200_GEMM: Final = (
-    *_both(
+    *_fitted_16_bit_gemm(
         efficiency=(0.714, 0.775 * 8.0 / 7.7),
         overhead_us=3.3,
         exponent=2.6,
@@ -114,7 +113,7 @@ traffic (5 to 6 pJ a bit); from memory.
 """
 
 
-def _siblings(
+def _sibling_rates(
     rates: tuple[GemmRates, ...],
     *,
     name: str,
@@ -122,20 +121,19 @@ def _siblings(
     peak: float = 1.0,
     error: float = 0.25,
 ) -> tuple[GemmRates, ...]:
-    """Rates of a sibling with `power` times the power limit and `peak` times the FLOP/s at one
-    clock.
+    """GEMM rates of a similar device with `power` x the power limit and `peak` x the FLOP/s.
 
-    sustained x ((1 - s) peak / (power - s))^(1/3): what is left of the limit beside the fixed share
-    s goes into units whose power grows with the cube of their clock.
+    sustained x ((1 - s) peak / (power - s))^(1/3): the part of the limit beside the fixed share s
+    supplies units whose power grows with the cube of their clock.
     """
     slower = ((1.0 - _FIXED_POWER) * peak / (power - _FIXED_POWER)) ** (1 / 3)
     return tuple(
-        like_gemm(g, name=name, sustained=max(g.sustained * slower, 1.0), error=error)
+        sibling_gemm(g, name=name, sustained=max(g.sustained * slower, 1.0), error=error)
         for g in rates
     )
 
 
-_nvidia: Final = partial(listed, vendor="NVIDIA")
+_nvidia: Final = partial(accelerator_with_aliases, vendor="NVIDIA")
 _ampere: Final = partial(_nvidia, attention=ampere_attention())
 _a100: Final = partial(
     _ampere, peaks=dense_tflops(bf16=312, fp16=312, tf32=156, fp32=19.5), failures=AMPERE_FAILURES
@@ -159,28 +157,28 @@ AMPERE: Final = (
         memory_gib=39.39,
         memory_gb_per_s=1555,
         reference=_SHEET,
-        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", error=0.15),
+        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", error=0.15),
     ),
     _a100(
         "a100-pcie-80gb a100-pcie a100-80gb-pcie",
         memory_gib=79.15,
         memory_gb_per_s=1935,
         reference=f"{_TABLES} a100_pcie",
-        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power=300 / 400),
+        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", power=300 / 400),
     ),
     _a100(
         "a100-pcie-40gb a100-40gb-pcie",
         memory_gib=39.39,
         memory_gb_per_s=1555,
         reference=_SHEET,
-        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", power=250 / 400),
+        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", power=250 / 400),
     ),
     _a100(
         "a800-sxm-80gb a800 a800-80gb a800-sxm",
         memory_gib=79.15,
         memory_gb_per_s=2039,
         reference=f"{_SHEET}: an A100 with 200 GB/s of NVLink a direction",
-        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb", error=0.15),
+        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb", error=0.15),
     ),
     _ampere(
         "a30",
@@ -188,7 +186,7 @@ AMPERE: Final = (
         memory_gb_per_s=933,
         peaks=dense_tflops(bf16=165, fp16=165, tf32=82, fp32=10.3),
         reference=f"{_TABLES} a30",
-        gemm=_siblings(A100_GEMM, name="a100-sxm-80gb"),
+        gemm=_sibling_rates(A100_GEMM, name="a100-sxm-80gb"),
     ),
 )
 
@@ -212,14 +210,14 @@ HOPPER: Final = (
             "H100 with 96 GB of HBM2e and a 500 W limit, as in torchtitan's benchmarks; bandwidth"
             " and 95.04 GiB from memory"
         ),
-        gemm=_siblings(H100_GEMM, name="h100-sxm", power=500 / 700),
+        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", power=500 / 700),
     ),
     _hopper(
         "h100-pcie h100-pcie-80gb h100-80gb-pcie",
         memory_gib=79.11,
         memory_gb_per_s=2000,
         reference=f"{_TABLES} h100_pcie",
-        gemm=_siblings(H100_GEMM, name="h100-sxm", power=350 / 700, peak=756.5 / 989),
+        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", power=350 / 700, peak=756.5 / 989),
         peaks=dense_tflops(bf16=756.5, fp16=756.5, fp8=1513, tf32=378, fp32=51),
     ),
     _hopper(
@@ -227,7 +225,7 @@ HOPPER: Final = (
         memory_gib=93.0,
         memory_gb_per_s=3938,
         reference=f"{_SHEET}; 93.00 GiB allocatable as PyTorch reports (ali-vilab/VACE#56)",
-        gemm=_siblings(H100_GEMM, name="h100-sxm", power=400 / 700, peak=835 / 989),
+        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", power=400 / 700, peak=835 / 989),
         peaks=dense_tflops(bf16=835, fp16=835, fp8=1671, tf32=417.5, fp32=60),
     ),
     _h100(
@@ -242,14 +240,14 @@ HOPPER: Final = (
         memory_gib=79.11,
         memory_gb_per_s=3350,
         reference=f"{_SHEET}: an H100 with 200 GB/s of NVLink a direction",
-        gemm=_siblings(H100_GEMM, name="h100-sxm", error=0.15),
+        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", error=0.15),
     ),
     _hopper(
         "h20 h20-96gb",
         memory_gib=95.0,
         memory_gb_per_s=4000,
         reference=_SHEET,
-        gemm=tuple(like_gemm(g, name="h100-sxm", sustained=1.0) for g in H100_GEMM),
+        gemm=tuple(sibling_gemm(g, name="h100-sxm", sustained=1.0) for g in H100_GEMM),
         peaks=dense_tflops(bf16=148, fp16=148, fp8=296, tf32=74, fp32=44),
     ),
     _h100(
@@ -257,7 +255,7 @@ HOPPER: Final = (
         memory_gib=94.5,
         memory_gb_per_s=4000,
         reference=f"{_SHEET}: H100 die beside a Grace CPU",
-        gemm=_siblings(H100_GEMM, name="h100-sxm", error=0.15),
+        gemm=_sibling_rates(H100_GEMM, name="h100-sxm", error=0.15),
     ),
 )
 
@@ -278,7 +276,7 @@ BLACKWELL: Final = (
         memory_gb_per_s=8000,
         peaks=dense_tflops(bf16=2500, fp16=2500, fp8=5000, fp4=10000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb200; 189,471 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1200 / 1000, peak=2500 / 2250),
+        gemm=_sibling_rates(_B200_GEMM, name="b200-sxm", power=1200 / 1000, peak=2500 / 2250),
     ),
     _blackwell(
         "b300-sxm b300 b300-sxm-288gb b300-288gb",
@@ -286,7 +284,7 @@ BLACKWELL: Final = (
         memory_gb_per_s=7750,
         peaks=dense_tflops(bf16=2250, fp16=2250, fp8=4500, fp4=14000, tf32=1125, fp32=75),
         reference=f"{_TABLES} b300_sxm; 275,040 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1100 / 1000),
+        gemm=_sibling_rates(_B200_GEMM, name="b200-sxm", power=1100 / 1000),
     ),
     _blackwell(
         "gb300-nvl72 gb300",
@@ -294,7 +292,7 @@ BLACKWELL: Final = (
         memory_gb_per_s=8000,
         peaks=dense_tflops(bf16=2500, fp16=2500, fp8=5000, fp4=15000, tf32=1250, fp32=80),
         reference=f"{_TABLES} gb300; 284,208 MiB in nvidia-smi less 0.6 GiB",
-        gemm=_siblings(_B200_GEMM, name="b200-sxm", power=1400 / 1000, peak=2500 / 2250),
+        gemm=_sibling_rates(_B200_GEMM, name="b200-sxm", power=1400 / 1000, peak=2500 / 2250),
     ),
 )
 

@@ -1,5 +1,4 @@
-"""NVIDIA accelerators without a switch between them: Volta, Turing, inference cards and consumer
-cards.
+"""Table of NVIDIA accelerators without NVSwitch: Volta, Turing, inference and consumer cards.
 
 Consumer cards halve the rate of fp16 and fp8 units when they accumulate in fp32, which training
 needs: the peaks here are those.
@@ -11,13 +10,13 @@ from functools import partial
 from typing import Final
 
 from shardwright.hardware.catalog.achieved_rates import BEFORE_AMPERE, ampere_attention
-from shardwright.hardware.catalog.data_sheet_rows import dense_tflops, listed
+from shardwright.hardware.catalog.data_sheet_rows import accelerator_with_aliases, dense_tflops
 
 _TABLES: Final = "aiconfigurator-core 0.12.0 system file"
 _SHEET: Final = "NVIDIA data sheet, from memory"
 
 
-_card: Final = partial(listed, vendor="NVIDIA")
+_card: Final = partial(accelerator_with_aliases, vendor="NVIDIA")
 _ampere: Final = partial(_card, attention=ampere_attention())
 _V100: Final = dense_tflops(fp16=125, fp32=15.7)
 

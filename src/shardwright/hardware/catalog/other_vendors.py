@@ -1,5 +1,6 @@
-"""Accelerators of AMD, Google, Intel, Huawei and AWS. None has kernel tables here: rates are stated
-defaults with a wide error.
+"""Table of accelerators of AMD, Google, Intel, Huawei and AWS, with assumed rates.
+
+None has kernel tables here: rates are stated defaults with a wide error.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from functools import partial
 from typing import Final
 
 from shardwright.hardware.accelerator import Evidence
-from shardwright.hardware.catalog.data_sheet_rows import dense_tflops, listed
+from shardwright.hardware.catalog.data_sheet_rows import accelerator_with_aliases, dense_tflops
 
 # Large GEMMs on these parts reach a smaller share of peak than on NVIDIA's (a common finding; no
 # table here).
-_amd: Final = partial(listed, vendor="AMD", gemm_efficiency=0.55)
+_amd: Final = partial(accelerator_with_aliases, vendor="AMD", gemm_efficiency=0.55)
 
 AMD: Final = (
     _amd(
@@ -50,7 +51,9 @@ AMD: Final = (
 
 # Systolic arrays with a compiler that knows all shapes: an assumed 0.8 of peak for large GEMMs, no
 # clock loss.
-_tpu: Final = partial(listed, vendor="Google", gemm_efficiency=0.8, sustained=1.05)
+_tpu: Final = partial(
+    accelerator_with_aliases, vendor="Google", gemm_efficiency=0.8, sustained=1.05
+)
 
 GOOGLE: Final = (
     _tpu(
@@ -97,10 +100,12 @@ GOOGLE: Final = (
     ),
 )
 
-_ascend: Final = partial(listed, vendor="Huawei", gemm_efficiency=0.6, evidence=Evidence.ASSUMED)
+_ascend: Final = partial(
+    accelerator_with_aliases, vendor="Huawei", gemm_efficiency=0.6, evidence=Evidence.ASSUMED
+)
 
 OTHERS: Final = (
-    listed(
+    accelerator_with_aliases(
         "gaudi-2 gaudi2 hl-225",
         vendor="Intel",
         memory_gib=94.6,
@@ -108,7 +113,7 @@ OTHERS: Final = (
         peaks=dense_tflops(bf16=432, fp8=865),
         reference="Intel Gaudi 2 white paper, from memory",
     ),
-    listed(
+    accelerator_with_aliases(
         "gaudi-3 gaudi3 hl-325",
         vendor="Intel",
         memory_gib=126.5,
@@ -133,7 +138,7 @@ OTHERS: Final = (
         peaks=dense_tflops(bf16=780, fp16=780),
         reference="assumed: low-quality web pages (780 TFLOP/s, 3.2 TB/s, 784 GB/s both ways)",
     ),
-    listed(
+    accelerator_with_aliases(
         "trainium-1 trn1 trainium1 trainium",
         vendor="AWS",
         memory_gib=31.5,
@@ -141,7 +146,7 @@ OTHERS: Final = (
         peaks=dense_tflops(bf16=191, fp16=191, fp32=47.75),
         reference="AWS Neuron documentation of Trainium, from memory",
     ),
-    listed(
+    accelerator_with_aliases(
         "trainium-2 trn2 trainium2",
         vendor="AWS",
         memory_gib=94.5,
@@ -149,7 +154,7 @@ OTHERS: Final = (
         peaks=dense_tflops(bf16=667, fp16=667, fp8=1299, fp32=181),
         reference="AWS Neuron documentation, trainium2; fp32 from memory",
     ),
-    listed(
+    accelerator_with_aliases(
         "trainium-3 trn3 trainium3",
         vendor="AWS",
         memory_gib=142.0,

@@ -1,5 +1,6 @@
-"""Power limits of accelerators, as their makers print them: the most that a board draws for longer
-than an instant.
+"""Power limits of accelerators in watts: the most that a board draws for longer than an instant.
+
+Source: the makers' data sheets.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SHEET: Final = Origin(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
-    """The power limit of a device in watts, and its source."""
+    """Power limit of a device in watts, and its source."""
 
     watts: float
     origin: Origin
@@ -48,7 +49,7 @@ _WATTS: Final[Mapping[str, float]] = MappingProxyType(
 )
 
 
-def power_of(accelerator: Accelerator) -> Power | None:
-    """The power limit of an accelerator of the catalog; None where none is listed."""
+def power_limit(accelerator: Accelerator) -> Power | None:
+    """Power limit of an accelerator of the catalog; None where none is listed."""
     watts = _WATTS.get(accelerator.name)
     return None if watts is None else Power(watts=watts, origin=_SHEET)

@@ -1,6 +1,4 @@
-"""Published training clusters with their switch tiers: ``meta-24k-roce:16384``,
-``dgx-superpod-h100``.
-"""
+"""Published training clusters with their switch tiers, such as ``meta-24k-roce:16384``."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.accelerators_by_name import accelerator, name_key
-from shardwright.hardware.catalog.default_nodes import network_card, node_of, smaller_node
+from shardwright.hardware.catalog.default_nodes import default_node, network_card, smaller_node
 from shardwright.hardware.cluster import FabricTier, NodeGroup, NodeKind
 from shardwright.lazy_dataclass import dataclass
 
@@ -22,9 +20,9 @@ class PublishedCluster:
 
     Args:
         num_devices: its full size.
-        network_gbit_per_s: of one device; 0.0 = as the accelerator's usual node.
+        network_gbit_per_s: of one device; 0.0 = as the accelerator's default node.
         fabric: its switch tiers, from the nodes upward.
-        source: where it is described.
+        source: paper or page that describes it.
     """
 
     name: str
@@ -38,12 +36,13 @@ class PublishedCluster:
 
 
 ALL: Final = 0
-"""Devices of a tier that joins the whole cluster."""
+"""Number of devices of a tier that joins the whole cluster."""
 
 
 def _tier(
     name: str, *, devices: int, oversubscription: float = 1.0, rails: bool = False
 ) -> FabricTier:
+    """Switch tier without added latency."""
     return FabricTier(
         name=name,
         num_devices=devices,
@@ -188,12 +187,13 @@ def published_names() -> tuple[str, ...]:
 
 
 def find_published(name: str) -> PublishedCluster | None:
-    """The published cluster called `name`; None if there is none."""
+    """Find a published cluster by name; None if there is none."""
     return _BY_KEY.get(name_key(name))
 
 
-def _node(cluster: PublishedCluster) -> NodeKind:
-    kind = node_of(accelerator(cluster.accelerator))
+def _node_of_cluster(cluster: PublishedCluster) -> NodeKind:
+    """Node kind of a published cluster: the accelerator's default node with its network."""
+    kind = default_node(accelerator(cluster.accelerator))
     nics = cluster.nics or kind.nics
     nic = kind.nic
     if cluster.network_gbit_per_s:
@@ -204,10 +204,12 @@ def _node(cluster: PublishedCluster) -> NodeKind:
 def published_cluster(
     cluster: PublishedCluster, *, num_devices: int | None
 ) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
-    """`num_devices` of a published cluster (None = all) and its switch tiers;
-    no more than it has.
+    """(node group, switch tiers) of `num_devices` devices of a published cluster; None = all.
+
+    Raises:
+        ClusterError: the cluster has fewer devices, or they do not fill nodes.
     """
-    kind = _node(cluster)
+    kind = _node_of_cluster(cluster)
     count = cluster.num_devices if num_devices is None else num_devices
     if count > cluster.num_devices:
         raise ClusterError(

@@ -1,8 +1,8 @@
-"""Constants of serving that no kernel table gives: few, each of a host, a fabric or an accelerator
-family; none of a model, an engine or a version.
+"""Fitted constants of serving that no kernel table gives, with prior, range and owner of each.
 
+Each is owned by a host, a fabric or an accelerator family; none by a model, an engine or a version.
 Values come from `validation.serving.fit` over published runs (docs/serving-accuracy.md);
-`DECLARED_SERVING` says what each is before any run was seen, and how far physics lets it go.
+`DECLARED_SERVING` has the value of each before any run was seen, and its physical limits.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Final
 
-from shardwright.hardware.catalog.fitted_constants import SHIPPED, Declared, family_of
+from shardwright.hardware.catalog.fitted_constants import SHIPPED, DeclaredConstant, family_of
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingConstants:
-    """Seconds of hosts and of captured graphs, and what kernels take in a running engine over what
-    they take alone.
+    """Seconds of hosts and graphs, and ratios of kernel seconds in an engine over those alone.
 
     `DECLARED_SERVING` has meaning, owner and prior of each.
     """
@@ -39,8 +38,11 @@ class ServingConstants:
     prompts: float = 1.2574
 
     def in_place(self, kernels: str, accelerator: str) -> float:
-        """Seconds of `kernels` (products, experts, answers, sums, prompts) in a running engine over
-        those alone, on an accelerator of the catalog; 1 where nothing was fitted.
+        """Ratio of kernel seconds in a running engine over those alone; 1 where nothing is fitted.
+
+        Args:
+            kernels: products, experts, answers, sums or prompts.
+            accelerator: catalog name.
         """
         return float(
             getattr(self, f"{kernels}_{family_of(accelerator)}", getattr(self, kernels, 1.0))
@@ -58,8 +60,9 @@ _CALLS: Final = "orders of magnitude of Python's and CUDA's calls"
 
 def _seconds(
     name: str, owner: str, prior: float, meaning: str, source: str = _CALLS, *, spread: float = 0.5
-) -> Declared:
-    return Declared(
+) -> DeclaredConstant:
+    """Declare a constant in seconds."""
+    return DeclaredConstant(
         name=name,
         owner=owner,
         prior=prior,
@@ -73,8 +76,9 @@ def _seconds(
 
 def _factor(
     name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.05
-) -> Declared:
-    return Declared(
+) -> DeclaredConstant:
+    """Declare a constant that is a ratio of kernel seconds in an engine over those alone."""
+    return DeclaredConstant(
         name=name,
         owner=owner,
         prior=1.0,
@@ -184,9 +188,9 @@ DECLARED_SERVING: Final = (
         "seconds of attention of prompts in a running engine",
     ),
 )
-"""Every fitted constant, as it is before any run was seen: no more than twenty."""
+"""Every fitted constant of serving before any run was seen: no more than twenty."""
 
 
-def serving_names() -> tuple[str, ...]:
-    """Names of all constants, in order."""
+def serving_constant_names() -> tuple[str, ...]:
+    """Names of all constants of serving, in order."""
     return tuple(field.name for field in fields(ServingConstants))

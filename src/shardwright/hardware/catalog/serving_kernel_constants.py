@@ -1,8 +1,7 @@
-"""Numbers of serving kernels that formulas use where no table answers. Few; each says which kernel
-tables it was found in, and how.
+"""Constants of serving kernels' formulas, used where no table has an entry.
 
-None was fitted to a run of an engine. All come from tables of aiconfigurator-core 0.12.0
-(docs/serving-kernels.md has their errors).
+Each states the kernel tables that it was found in, and how. None was fitted to a run of an engine.
+All come from tables of aiconfigurator-core 0.12.0 (docs/serving-kernels.md has their errors).
 """
 
 from __future__ import annotations
@@ -51,4 +50,4 @@ NORMAL_DISPATCH_HOPS: Final = 20.0
 over 8 H100, whose hop is 1.29 us."""
 
 NORMAL_COMBINE_HOPS: Final = 37.0
-"""The same of their sums on the way back: 48 us."""
+"""Hops of a ring that DeepEP's throughput kernels take before their sums move back: 48 us."""

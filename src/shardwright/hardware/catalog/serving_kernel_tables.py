@@ -1,7 +1,7 @@
-"""Measured tables of serving kernels that ship with the package: decode attention, products,
-experts, sums, exchanges of tokens.
+"""Measured tables of serving kernels that ship with the package, and their lookups.
 
-One compressed file an accelerator beside its kernel tables, written by ``tools/serving_tables.py``,
+They cover decode attention, matrix multiplications, experts, all-reduces and token exchanges. One
+compressed file an accelerator beside its kernel tables, written by ``tools/serving_tables.py``,
 read when a serving engine is priced on it first. Every entry is a ratio over a formula whose
 numbers are stored with it, or a curve with the link that it was measured on, so a price rescales
 with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0), see
@@ -28,15 +28,17 @@ from shardwright.hardware.cluster import NodeKind
 from shardwright.lazy_dataclass import dataclass
 
 STEPS: Final = 12
-"""Logarithms of ratios are stored in twelfths of an octave (6 %, so 3 % at most beside what was
-measured)."""
+"""Logarithms of ratios are stored in twelfths of an octave (6 %, so at most 3 % from the
+measurement).
+"""
 
 SERVED: Final = TABLES
 """Accelerators with a table of their own."""
 
 LIBRARIES: Final = ("sglang", "vllm", "trtllm")
-"""Engines whose kernels were measured, in the order in which they are asked where the one that is
-meant has none."""
+"""Engines whose kernels were measured, in the order in which their tables stand in for an engine
+without any.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,8 +54,9 @@ class OctaveGrid:
     octaves: FloatArray
 
     def ratio(self, *sizes: FloatArray) -> FloatArray:
-        """Measured over formula seconds at each place. Linear in the logarithms of all sizes, and
-        constant beyond the edges.
+        """Interpolated ratio of measured over formula seconds at each tuple of sizes.
+
+        Linear in the logarithms of all sizes, and constant beyond the edges.
 
         Args:
             sizes: one array a size.
@@ -78,8 +81,9 @@ class OctaveGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodeTable:
-    """Decode attention of one kernel: over sequences, key heads of a device, and rows (query heads
-    x tokens of a key head).
+    """Decode attention of one kernel: seconds over a formula by sequences, key heads and rows.
+
+    Rows are query heads x tokens of a key head.
 
     Args:
         library: engine.
@@ -99,8 +103,9 @@ class DecodeTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedForm:
-    """t = launches x launch + ((FLOPs / (ec P))^q + (bytes / (em BW))^q)^(1/q), fitted to one
-    kernel's rows.
+    """Fitted roofline of one kernel: launches, compute and memory efficiency, and exponent.
+
+    t = launches x launch + ((FLOPs / (ec P))^q + (bytes / (em BW))^q)^(1/q)
     """
 
     launches: float
@@ -111,13 +116,13 @@ class FittedForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProductTable:
-    """Products of one library in one pair of formats.
+    """GEMMs of one library in one pair of number formats: fitted roofline and measured ratios.
 
     Args:
-        weights: format they are stored in.
-        multiplied: units that multiply.
-        form: fitted.
-        grid: measured over it, by m, n and k.
+        weights: format in which the weights are stored.
+        multiplied: format of the units that multiply.
+        form: fitted roofline.
+        grid: measured seconds over it, by m, n and k.
     """
 
     library: str
@@ -129,13 +134,13 @@ class ProductTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExpertTable:
-    """The operator of routed experts of one kernel in one pair of formats.
+    """Routed-experts operator of one kernel in one pair of formats: roofline and measured ratios.
 
     Args:
-        kernel: library, a stroke and the kernel's name.
-        form: fitted.
-        grid: measured over it, by tokens an expert, by an expert's width on a device and by experts
-            on a device.
+        kernel: library, a slash and the kernel's name.
+        form: fitted roofline.
+        grid: measured seconds over it, by tokens an expert, by an expert's width on a device and by
+            experts on a device.
     """
 
     kernel: str
@@ -146,21 +151,23 @@ class ExpertTable:
 
     @property
     def library(self) -> str:
-        """The engine."""
+        """Name of the engine."""
         return self.kernel.partition("/")[0]
 
 
-class _Named(Protocol):
+class _HasLibrary(Protocol):
+    """A table with the name of its engine."""
+
     @property
     def library(self) -> str: ...
 
 
-_T = TypeVar("_T", bound=_Named)
+_T = TypeVar("_T", bound=_HasLibrary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServingTables:
-    """All serving tables of one accelerator."""
+    """All serving kernel tables of one accelerator."""
 
     accelerator: str
     decodes: tuple[DecodeTable, ...]
@@ -169,73 +176,72 @@ class ServingTables:
     curves: tuple[CollectiveCurve, ...]
 
     def decode(self, *, shape: tuple[int, int], cached: int, library: str) -> DecodeTable | None:
-        """The library's table for heads of those dims (or of the nearest that is measured, where
-        both are equal) and that cache.
+        """Decode attention table for a head shape and cache format, of the library if it has one.
+
+        Where both head dims are equal, the nearest measured dim counts.
         """
         latent = shape[0] != shape[1]
         fitting = [
             d for d in self.decodes if (d.head_dim != d.value_dim) == latent and d.cached == cached
         ]
         if latent:
-            return _of_library((d for d in fitting if (d.head_dim, d.value_dim) == shape), library)
+            return _table_of_library(
+                (d for d in fitting if (d.head_dim, d.value_dim) == shape), library
+            )
         if not fitting:
             return None
         away = {d.head_dim: abs(float(np.log2(d.head_dim / shape[0]))) for d in fitting}
-        return _of_library((d for d in fitting if away[d.head_dim] == min(away.values())), library)
+        return _table_of_library(
+            (d for d in fitting if away[d.head_dim] == min(away.values())), library
+        )
 
     def product(self, *, weights: str, multiplied: Dtype, library: str) -> ProductTable | None:
-        """The library's products in those formats; fp16 runs on the units of bf16, groups of any
-        size are one kernel's.
+        """GEMM table in those number formats, of the library if it has one; None without any.
+
+        fp16 runs on the units of bf16; quantisation groups of any size are one kernel's.
         """
-        wanted = (_measured(weights), Dtype(_measured(multiplied)))
-        return _of_library(
+        wanted = (_measured_format(weights), Dtype(_measured_format(multiplied)))
+        return _table_of_library(
             (p for p in self.products if (p.weights, p.multiplied) == wanted), library
         )
 
     def expert(self, *, weights: str, multiplied: Dtype, library: str) -> ExpertTable | None:
-        """The experts' operator in those formats: of that kernel (``vllm/triton``), or the first of
-        that library.
-        """
-        wanted = (_measured(weights), Dtype(_measured(multiplied)))
+        """Experts' table in those formats: of the kernel (``vllm/triton``), else of its library."""
+        wanted = (_measured_format(weights), Dtype(_measured_format(multiplied)))
         fitting = [e for e in self.experts if (e.weights, e.multiplied) == wanted]
         exact = next((e for e in fitting if e.kernel == library), None)
-        return exact or _of_library(fitting, library.partition("/")[0])
+        return exact or _table_of_library(fitting, library.partition("/")[0])
 
 
-def _of_library(tables: Iterable[_T], library: str) -> _T | None:
-    """The first of that library, else of the others in `LIBRARIES`' order."""
+def _table_of_library(tables: Iterable[_T], library: str) -> _T | None:
+    """First table of the library, else of the others in the order of `LIBRARIES`; None if empty."""
     order = (library, *LIBRARIES)
     return min(tables, key=lambda table: order.index(table.library), default=None)
 
 
-def _measured(name: str) -> str:
-    """The format whose kernels were measured: ``int4-group32`` is ``int4`` with more scales to
-    read.
-    """
+def _measured_format(name: str) -> str:
+    """Format whose kernels were measured: ``int4`` for ``int4-group32``, bf16 for fp16."""
     return "bf16" if name == "fp16" else str(name).partition("-")[0]
 
 
 @lru_cache(maxsize=64)
 def serving_tables(accelerator: str) -> ServingTables | None:
-    """Tables for the serving kernels of the accelerator of that catalog name, its own or those of
-    the same die; None without any.
-    """
+    """Serving kernel tables of an accelerator, its own or its die's; None without any."""
     name = SAME_DIE.get(accelerator, accelerator)
-    return _read(name) if name in SERVED else None
+    return _load_tables(name) if name in SERVED else None
 
 
 @lru_cache(maxsize=64)
 def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...]:
-    """Measured sums of that engine in an island of that kind of node, and exchanges of tokens;
-    empty where there are none.
+    """Measured collective curves of an engine's own kernels in an island; empty without any.
 
-    They stand for links as `kernel_tables.collective_curves` does.
+    They hold for links as `kernel_tables.collective_curves` does.
     """
     name = SAME_LINKS.get(node.accelerator.name, node.accelerator.name)
     if name not in SERVED or node.scale_up.latency_s <= 0.0:
         return ()
     own = (node.scale_up.efficiency, node.in_network_reduction)
-    curves = [c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own]
+    curves = [c for c in _load_tables(name).curves if (c.efficiency, c.in_network_reduction) == own]
     return tuple(
         replace(c, collective=c.collective.partition("/")[2])
         for c in curves
@@ -247,7 +253,8 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 
 
 @lru_cache(maxsize=16)
-def _read(name: str) -> ServingTables:
+def _load_tables(name: str) -> ServingTables:
+    """Read the serving tables of one accelerator from its file; cached."""
     file = Path(tables.__file__).with_name(f"{name}-serving.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
@@ -275,7 +282,7 @@ Entry = tuple[list[npt.NDArray[np.generic]], npt.NDArray[np.generic], FloatArray
 def _entries(
     kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]
 ) -> tuple[list[list[str]], list[Entry]]:
-    """Words of the names of a kind's tables, and for each its axes, its steps and its form."""
+    """(words of the names, (axes, steps, roofline)) of the tables of one kind."""
     if kind not in kinds:
         return [], []
     fields = kinds[kind]
@@ -288,10 +295,12 @@ def _entries(
 
 
 def _names(fields: Arrays) -> list[str]:
+    """Names of the tables of one kind."""
     return bytes(np.asarray(fields["names"], dtype=np.uint8)).decode().split("\n")
 
 
 def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
+    """Read-only float64 copy of an array."""
     result = np.ascontiguousarray(array, dtype=np.float64)
     result.flags.writeable = False
     return result
@@ -300,7 +309,7 @@ def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
 def octave_grid(
     axes: Iterable[npt.NDArray[np.generic]], steps: npt.NDArray[np.generic]
 ) -> OctaveGrid:
-    """A grid as it is stored: points of the axes, and parts of an octave (`STEPS`)."""
+    """Grid from its stored form: points of the axes, and twelfths of an octave (`STEPS`)."""
     return OctaveGrid(
         axes=tuple(_floats(np.log2(_floats(axis))) for axis in axes),
         octaves=_floats(_floats(steps) / STEPS),
@@ -308,6 +317,7 @@ def octave_grid(
 
 
 def _decode(name: list[str], entry: Entry) -> DecodeTable:
+    """Decode table from a stored entry."""
     axes, steps, _ = entry
     return DecodeTable(
         library=name[0],
@@ -320,6 +330,7 @@ def _decode(name: list[str], entry: Entry) -> DecodeTable:
 
 
 def _form(form: FloatArray) -> FittedForm:
+    """Fitted roofline from its four numbers."""
     launches, compute, memory, exponent = form.tolist()
     return FittedForm(
         launches=launches, compute_efficiency=compute, memory_efficiency=memory, exponent=exponent
@@ -327,6 +338,7 @@ def _form(form: FloatArray) -> FittedForm:
 
 
 def _product(name: list[str], entry: Entry) -> ProductTable:
+    """GEMM table from a stored entry."""
     axes, steps, form = entry
     return ProductTable(
         library=name[0],
@@ -338,6 +350,7 @@ def _product(name: list[str], entry: Entry) -> ProductTable:
 
 
 def _expert(name: list[str], entry: Entry) -> ExpertTable:
+    """Experts' table from a stored entry."""
     axes, steps, form = entry
     return ExpertTable(
         kernel=name[0],
@@ -349,6 +362,7 @@ def _expert(name: list[str], entry: Entry) -> ExpertTable:
 
 
 def _curves(fields: Arrays) -> tuple[CollectiveCurve, ...]:
+    """Collective curves from their stored arrays."""
     ends = np.cumsum(np.asarray(fields["lengths"], dtype=np.int64))
     bandwidth, latency_s, efficiency, reduces = _floats(fields["link"]).tolist()
     found = []

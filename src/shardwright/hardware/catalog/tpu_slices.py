@@ -2,7 +2,7 @@
 
 The number counts TensorCores on v2 to v5p, of which a chip has two, and chips on v5e and v6e.
 Source: docs.cloud.google.com/tpu/docs, the pages of each version ("AcceleratorType"), from memory.
-A name that is not in the table is not guessed.
+A name that is not in the table is refused.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _NAME: Final = re.compile(r"(?:tpu[-_]?)?(v[0-9][a-z]*)[-_]([0-9]{1,6})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """A TPU slice: `num_devices` chips of an accelerator, joined by their own network; `note` says
-    how its name counts.
+class TpuSlice:
+    """A TPU slice: `num_devices` chips of an accelerator, joined by their own network.
+
+    `note` states the unit of the number in its name.
     """
 
     accelerator: str
@@ -32,8 +33,8 @@ class Slice:
     note: str
 
 
-def find_slice(name: str) -> Slice | None:
-    """The TPU slice of that name; None if there is none.
+def find_tpu_slice(name: str) -> TpuSlice | None:
+    """Find a TPU slice by name; None if there is none.
 
     Raises:
         ClusterError: the number is not one of whole chips.
@@ -49,7 +50,7 @@ def find_slice(name: str) -> Slice | None:
             hint=f"its number counts TensorCores, {cores} a chip",
         )
     counted = f"TensorCores, {cores} a chip" if cores > 1 else "chips"
-    return Slice(
+    return TpuSlice(
         accelerator=accelerator,
         num_devices=number // cores,
         note=f"{found[1]}-{number} counts {counted}",

@@ -1,6 +1,4 @@
-"""Limits on the size of a YAML text with every alias expanded, checked on parser events before any
-value is constructed.
-"""
+"""Size limits of a YAML text with every alias expanded, checked before any value is made."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _ENDS: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 @dataclass(slots=True)
 class _Part:
-    """A mapping or sequence whose end event has not come yet.
+    """A mapping or sequence of YAML events that is still open.
 
     Args:
         anchor: name of its YAML anchor; None = it has none.
@@ -33,9 +31,8 @@ class _Part:
     levels: int = 1
 
 
-def checked(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
-    """Yield the parser events of a YAML text unchanged, and raise at the event that exceeds a
-    limit.
+def limited_events(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
+    """Yield YAML parser events unchanged; raise ClusterError at the event that exceeds a limit.
 
     A text may have at most `MAX_EVENTS` events, `MAX_ALIASES` aliases, and, with every alias
     expanded, `MAX_EVENTS` nodes and `MAX_DEPTH` levels. Ten lines of ten aliases, each to the line
@@ -63,20 +60,20 @@ def checked(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
             open_parts.append(_Part(event.anchor))
             _require_levels(len(open_parts), what)
         elif isinstance(event, (*_ENDS, yaml.AliasEvent, yaml.ScalarEvent)):
-            nodes, levels = _complete(event, open_parts, sizes, what)
-            _add(open_parts, nodes, levels, what)
+            nodes, levels = _completed_size(event, open_parts, sizes, what)
+            _add_to_container(open_parts, nodes, levels, what)
         yield event
 
 
-def _complete(
+def _completed_size(
     event: yaml.Event, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
 ) -> tuple[int, int]:
-    """Nodes and levels of the value that an event completes: a scalar, an alias or a collection.
+    """Nodes and nesting levels of the value (scalar, alias or collection) that an event completes.
 
-    Where the value has an anchor, they are stored in `sizes` under it.
+    Where the value has an anchor, its size is stored in `sizes`.
     """
     if isinstance(event, yaml.AliasEvent):
-        return _named(event.anchor, open_parts, sizes, what)
+        return _anchored_size(event.anchor, open_parts, sizes, what)
     if isinstance(event, _ENDS):
         part = open_parts.pop()
         nodes, levels, anchor = part.nodes, part.levels, part.anchor
@@ -87,10 +84,10 @@ def _complete(
     return nodes, levels
 
 
-def _named(
+def _anchored_size(
     anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
 ) -> tuple[int, int]:
-    """Nodes and levels of the anchored value that an alias refers to."""
+    """Nodes and nesting levels of the anchored value that an alias refers to."""
     anchor = anchor or ""
     shown = f"{what}: the YAML alias *{anchor[:40]}"
     if any(part.anchor == anchor for part in open_parts):
@@ -104,7 +101,7 @@ def _named(
     return sizes[anchor]
 
 
-def _add(open_parts: list[_Part], nodes: int, levels: int, what: str) -> None:
+def _add_to_container(open_parts: list[_Part], nodes: int, levels: int, what: str) -> None:
     """Add the nodes and levels of a completed value to the collection that contains it."""
     _require_levels(len(open_parts) + levels, what)
     if not open_parts:
@@ -120,5 +117,6 @@ def _add(open_parts: list[_Part], nodes: int, levels: int, what: str) -> None:
 
 
 def _require_levels(levels: int, what: str) -> None:
+    """Raise ClusterError if the nesting is deeper than `MAX_DEPTH`."""
     if levels > MAX_DEPTH:
         raise ClusterError(f"{what} is nested too deeply", hint=f"at most {MAX_DEPTH} levels")

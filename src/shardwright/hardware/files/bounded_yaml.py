@@ -1,6 +1,4 @@
-"""Plain values from YAML text; constructs by which a small file could take much memory or time are
-refused.
-"""
+"""Reader of YAML into plain values, with limits against small files that take much memory."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.files.alias_expansion_limit import checked
+from shardwright.hardware.files.alias_expansion_limit import limited_events
 from shardwright.units import MAX_INTEGER_BITS
 
 MAX_BYTES: Final = 262_144
 _MERGE: Final = "tag:yaml.org,2002:merge"
 CLUSTER_FILE: Final = "cluster file"
 
-# What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd
+# Errors that PyYAML's scanner and constructors raise on hostile text: bad dates, huge integers, odd
 # tags.
 _REFUSED: Final = (
     yaml.YAMLError,
@@ -37,19 +35,21 @@ _REFUSED: Final = (
 
 
 _LIBYAML: Final[Any] = getattr(yaml, "CBaseLoader", None)
-"""The parser in C, some ten times as fast; PyYAML is also built without it."""
+"""The YAML parser in C, some ten times as fast; PyYAML is also built without it."""
 _READ_DIFFERENTLY: Final = re.compile(
     r"[^\n\r"
     r" -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
     r"|[?!%&*]|[|>][-+0-9]*#"
 )
-"""In a text that libyaml may accept and PyYAML's own parser refuses, or the two take for other
-events."""
+"""Characters of a text that libyaml may accept and PyYAML's own parser refuses, or that the two
+parse differently.
+"""
 
 
 class _Constructor(Composer, SafeConstructor, Resolver):
-    """SafeLoader on events that are parsed already. It refuses a key given twice, and merges
-    mappings by the rules of YAML's merge key.
+    """YAML constructor on parsed events that refuses duplicate keys and merges mappings.
+
+    Mappings are merged by the rules of YAML's merge key.
     """
 
     def __init__(self, events: Iterable[yaml.Event]) -> None:
@@ -69,15 +69,15 @@ class _Constructor(Composer, SafeConstructor, Resolver):
         return self._events.popleft()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace the merge key of `node` by what it names: its own keys come first, then those of
-        the mappings in their order.
+        """Replace the merge key of a mapping node by the keys of the mappings that it names.
 
-        PyYAML's own method lets a merged mapping's merged keys come before its own ones.
+        The node's own keys come first, then those of the named mappings in their order. PyYAML's
+        own method lets a merged mapping's merged keys come before its own ones.
         """
         if node in self._flat:
             return
         self._flat.add(node)
-        _require_distinct(node)
+        _require_distinct_keys(node)
         merged = [(key, value) for key, value in node.value if key.tag == _MERGE]
         node.value = [pair for pair in node.value if pair[0].tag != _MERGE]
         super().flatten_mapping(node)
@@ -98,16 +98,15 @@ class _Constructor(Composer, SafeConstructor, Resolver):
                 taken |= {key.value for key, _ in added if isinstance(key, yaml.ScalarNode)}
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """An integer as SafeLoader reads it. One that Python would not write out again, as in base
-        16, is refused.
-        """
+        """Parse an integer as SafeLoader does, and refuse one of over `MAX_INTEGER_BITS` bits."""
         value: int = super().construct_yaml_int(node)
         if value.bit_length() > MAX_INTEGER_BITS:
             raise ConstructorError(None, None, "a number is too long", node.start_mark)
         return value
 
 
-def _require_distinct(node: yaml.MappingNode) -> None:
+def _require_distinct_keys(node: yaml.MappingNode) -> None:
+    """Raise a constructor error if a mapping node has a key twice."""
     seen: set[str] = set()
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode):
@@ -123,40 +122,48 @@ _register("tag:yaml.org,2002:int", _Constructor.construct_yaml_int)
 
 
 def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
-    """The plain value of `text`: at most 256 KiB, 40,000 nodes and 16 levels with aliases written
-    out, no key twice.
+    """Parse YAML text into a plain value, within limits on size, depth and aliases.
+
+    The text has at most 256 KiB, 40,000 nodes and 16 levels with aliases expanded, and no duplicate
+    key.
 
     Args:
-        what: the text is, for messages.
+        what: name of the text in messages.
     """
     if len(text) > MAX_BYTES:
         raise ClusterError(f"{what} of {len(text)} characters", hint=f"at most {MAX_BYTES}")
     try:
-        return _value(text, what)
+        return _parse_value(text, what)
     except ClusterError:
         raise
     except _REFUSED as error:
         raise ClusterError(
-            f"{what} is not YAML: {_problem(error)}", hint="see the example in the documentation"
+            f"{what} is not YAML: {_problem_text(error)}",
+            hint="see the example in the documentation",
         ) from None
 
 
-def _value(text: str, what: str) -> object:
-    """The plain value of `text`. What libyaml refuses, PyYAML's own parser reads again: values and
-    messages are those of the latter, whether there is a libyaml or not.
+def _parse_value(text: str, what: str) -> object:
+    """Parse YAML text with libyaml, and with PyYAML's own parser where libyaml refuses the text.
+
+    Values and messages are those of PyYAML's own parser, with libyaml or without.
     """
     if _LIBYAML and not _READ_DIFFERENTLY.search(text):
         try:
-            return _Constructor(checked(yaml.parse(text, Loader=_LIBYAML), what)).get_single_data()
+            return _Constructor(
+                limited_events(yaml.parse(text, Loader=_LIBYAML), what)
+            ).get_single_data()
         except ClusterError:
             raise
         except _REFUSED:
             pass
-    return _Constructor(checked(yaml.parse(text, Loader=yaml.SafeLoader), what)).get_single_data()
+    return _Constructor(
+        limited_events(yaml.parse(text, Loader=yaml.SafeLoader), what)
+    ).get_single_data()
 
 
-def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
-    """The text of the file at `path`; an error where it is missing, too large or not UTF-8."""
+def read_text_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
+    """Read a UTF-8 text file; ClusterError where it is missing, too large or not UTF-8."""
     shown = str(path)[-80:]
     try:
         if not path.is_file():
@@ -181,7 +188,8 @@ def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
         ) from None
 
 
-def _problem(error: Exception) -> str:
+def _problem_text(error: Exception) -> str:
+    """Text of a YAML error, with its line and column."""
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark
         where = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""

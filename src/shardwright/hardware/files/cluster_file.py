@@ -1,4 +1,4 @@
-"""Cluster files: `load_cluster` reads an expression or a YAML file.
+"""Reader of cluster files in YAML: `load_cluster` reads an expression or a YAML file.
 
 ::
 
@@ -12,7 +12,7 @@
       - {name: leaf, devices: 64, rails: true}
       - {name: spine, oversubscription: 2}
 
-Nodes may be in zones and have prices (`hardware.zones`)::
+Nodes may be in zones and have prices (`hardware.network_zones`)::
 
     nodes:
       - {instance: aws-p4d.24xlarge, count: 8, zone: us-east-1, dollars_per_device_hour: 4.1}
@@ -49,7 +49,7 @@ from shardwright.hardware.catalog.accelerators_by_name import (
 )
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
 from shardwright.hardware.catalog.data_sheet_rows import accelerator_from_sheet
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import (
     ONE_SWITCH,
     Cluster,
@@ -59,10 +59,10 @@ from shardwright.hardware.cluster import (
     NodeKind,
     NodeTier,
     Reliability,
-    by_zone,
+    sorted_by_zone,
 )
 from shardwright.hardware.cluster_expression import MAX_DEVICES, parse_cluster
-from shardwright.hardware.files.bounded_yaml import CLUSTER_FILE, read_file, read_yaml
+from shardwright.hardware.files.bounded_yaml import CLUSTER_FILE, read_text_file, read_yaml
 from shardwright.hardware.files.cluster_schema import (
     AcceleratorRecord,
     AttentionRecord,
@@ -74,12 +74,12 @@ from shardwright.hardware.files.cluster_schema import (
     NodesRecord,
     NodeTierRecord,
     OriginRecord,
-    Record,
     ReliabilityRecord,
     TierRecord,
+    YamlRecord,
     ZoneLinkRecord,
 )
-from shardwright.hardware.files.schema_errors import Place, first_error
+from shardwright.hardware.files.schema_errors import Place, first_schema_error
 from shardwright.hardware.link import Link
 from shardwright.hardware.network_zones import ZoneLink, checked_links, checked_price
 from shardwright.units import BITS_PER_BYTE, GIB, scale_decimal
@@ -93,28 +93,28 @@ _UNITS: Mapping[str, tuple[str, Callable[[float], float]]] = {
     "_bandwidth_gigabytes_per_s": ("_bandwidth", lambda value: scale_decimal(value, 9)),
     "_gigabytes_per_s": ("_bandwidth", lambda value: scale_decimal(value, 9)),
 }
-"""Ending of a key -> ending of the field, and its value in SI units."""
+"""Suffix of a key -> suffix of the field, and the conversion of its value to SI units."""
 
 
 def load_cluster(text_or_path: str | Path) -> Cluster:
-    """The cluster of an expression, of YAML text, or of a file.
+    """Load a cluster from an expression, from YAML text, or from a file.
 
     A Path, or a string that ends in ``.yaml``, ``.yml`` or ``.json``, is a file; a string of
     several lines, or one that starts with ``{`` or a key of the schema, is YAML; anything else is
-    an expression (see `expression`).
+    an expression (see `cluster_expression`).
     """
     if isinstance(text_or_path, Path):
-        return cluster_from_yaml(read_file(text_or_path))
+        return cluster_from_yaml(read_text_file(text_or_path))
     text = text_or_path.strip()
     if "\n" in text or _YAML_START.match(text):
         return cluster_from_yaml(text_or_path)
     if text.lower().endswith(_SUFFIXES):
-        return cluster_from_yaml(read_file(Path(text)))
+        return cluster_from_yaml(read_text_file(Path(text)))
     return parse_cluster(text)
 
 
 def cluster_from_yaml(text: str) -> Cluster:
-    """The cluster that YAML text describes; its `expression` is the file's name field."""
+    """Build the cluster that YAML text describes; its `expression` is the file's name field."""
     value = read_yaml(text)
     if not isinstance(value, Mapping):
         raise ClusterError(
@@ -124,8 +124,8 @@ def cluster_from_yaml(text: str) -> Cluster:
     try:
         record = ClusterRecord.model_validate(dict(value))
     except ValidationError as error:
-        raise first_error(
-            error, what=CLUSTER_FILE, form=_FORM, keys_at=_keys_at, hint_of=_hint
+        raise first_schema_error(
+            error, what=CLUSTER_FILE, form=_FORM, keys_at=_legal_keys, hint_of=_value_hint
         ) from None
     own = {
         name_key(name): (_accelerator(name, r), r.like or "")
@@ -136,7 +136,7 @@ def cluster_from_yaml(text: str) -> Cluster:
             "two accelerators of the cluster file have the same name",
             hint="case, hyphens, dots and underscores do not count",
         )
-    groups = by_zone(_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
+    groups = sorted_by_zone(_node_group(r, index=i, own=own) for i, r in enumerate(record.nodes))
     links = checked_links(
         (g.zone for g in groups),
         (link for i, r in enumerate(record.links) for link in _zone_links(r, index=i)),
@@ -179,14 +179,14 @@ _IN_WORDS: Mapping[str, str] = {
 }
 
 
-def _hint(kind: str, key: str) -> str:
-    """An example of a value by the kind of the error; else the unit of a key, by its ending."""
+def _value_hint(kind: str, key: str) -> str:
+    """Hint for a wrong value: an example for the kind of error, or the unit of the key."""
     return _HINTS.get(kind) or next(
         (words for ending, words in _IN_WORDS.items() if key.endswith(ending)), _FORM
     )
 
 
-_PARTS: Mapping[str, type[Record]] = {
+_PARTS: Mapping[str, type[YamlRecord]] = {
     "accelerators": AcceleratorRecord,
     "nodes": NodesRecord,
     "fabric": TierRecord,
@@ -205,8 +205,8 @@ _PARTS: Mapping[str, type[Record]] = {
 }
 
 
-def _keys_at(place: Place) -> list[str]:
-    """Keys that are legal where the last element of `place` was written."""
+def _legal_keys(place: Place) -> list[str]:
+    """Keys that are legal at the place of an unknown key."""
     inner = next(
         (_PARTS[p] for p in reversed(place[:-1]) if isinstance(p, str) and p in _PARTS),
         ClusterRecord,
@@ -215,6 +215,7 @@ def _keys_at(place: Place) -> list[str]:
 
 
 def _origin(record: OriginRecord | None, *, otherwise: Origin) -> Origin:
+    """Origin that a record states, else `otherwise`."""
     return (
         Origin(evidence=Evidence(record.evidence), reference=record.reference)
         if record
@@ -223,6 +224,7 @@ def _origin(record: OriginRecord | None, *, otherwise: Origin) -> Origin:
 
 
 def _bytes_per_s(gigabits: float | None, gigabytes: float | None, *, path: str) -> float | None:
+    """Convert a bandwidth in 10^9 bits/s or 10^9 bytes/s to bytes/s; None where neither is set."""
     if gigabits is not None and gigabytes is not None:
         raise ClusterError(
             f"{path}: bandwidth is given twice", hint="either _gbps (bits) or _gigabytes_per_s"
@@ -232,9 +234,10 @@ def _bytes_per_s(gigabits: float | None, gigabytes: float | None, *, path: str) 
     return None if gigabytes is None else scale_decimal(gigabytes, 9)
 
 
-def _fields(record: Record, kind: Any) -> dict[str, Any]:
-    """The numbers and words that a record gives, as fields of the dataclass `kind`: a key's ending
-    is its unit, a field is in SI units.
+def _dataclass_fields(record: YamlRecord, kind: Any) -> dict[str, Any]:
+    """Convert a record's values to fields of the dataclass `kind`, in SI units.
+
+    The unit is the suffix of the key.
     """
     given: dict[str, Any] = {}
     for key, value in record:
@@ -246,6 +249,7 @@ def _fields(record: Record, kind: Any) -> dict[str, Any]:
 
 
 def _link(record: LinkRecord | None, base: Link, *, path: str) -> Link:
+    """`base` with the values that a link's record sets."""
     if record is None:
         return base
     outward = _bytes_per_s(record.bandwidth_gbps, record.bandwidth_gigabytes_per_s, path=path)
@@ -253,7 +257,9 @@ def _link(record: LinkRecord | None, base: Link, *, path: str) -> Link:
         record.reverse_bandwidth_gbps, record.reverse_bandwidth_gigabytes_per_s, path=path
     )
     kept = base.reverse_bandwidth if outward is None else 0.0
-    given = _fields(record, Link) | {"reverse_bandwidth": kept if inward is None else inward}
+    given = _dataclass_fields(record, Link) | {
+        "reverse_bandwidth": kept if inward is None else inward
+    }
     return replace(
         base,
         **given,
@@ -263,28 +269,33 @@ def _link(record: LinkRecord | None, base: Link, *, path: str) -> Link:
 
 
 def _host(record: HostRecord | None, base: Host, *, path: str) -> Host:
+    """`base` with the values that a host's record sets."""
     if record is None:
         return base
     assumed = base.origin if record.memory_gib is None else None
     origin = _origin(record.origin, otherwise=_FILE) if record.origin else assumed
     return replace(
         base,
-        **_fields(record, Host),
+        **_dataclass_fields(record, Host),
         pcie=_link(record.pcie, base.pcie, path=f"{path}.pcie"),
         origin=origin,
     )
 
 
 def _gemm(records: Mapping[DtypeName, GemmRecord]) -> tuple[GemmRates, ...]:
+    """GEMM rates from the records of each dtype."""
     return tuple(
         GemmRates(
-            dtype=Dtype(name), origin=_origin(r.origin, otherwise=_FILE), **_fields(r, GemmRates)
+            dtype=Dtype(name),
+            origin=_origin(r.origin, otherwise=_FILE),
+            **_dataclass_fields(r, GemmRates),
         )
         for name, r in records.items()
     )
 
 
 def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, ...]:
+    """Attention rates from the records of each kernel generation."""
     return tuple(
         AttentionRates(
             generation=name,
@@ -293,14 +304,15 @@ def _attention(records: Mapping[str, AttentionRecord]) -> tuple[AttentionRates, 
                 (int(head), int(value), fraction) for head, value, fraction in r.backward
             ),
             origin=_origin(r.origin, otherwise=_FILE),
-            **_fields(r, AttentionRates),
+            **_dataclass_fields(r, AttentionRates),
         )
         for name, r in records.items()
     )
 
 
 def _accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
-    base = accelerator(record.like) if record.like is not None else _from_nothing(name, record)
+    """Accelerator of a record: a catalog accelerator with changes, or a new one."""
+    base = accelerator(record.like) if record.like is not None else _new_accelerator(name, record)
     peaks = dict(base.peak_flops)
     peaks.update({Dtype(n): scale_decimal(v, 12) for n, v in (record.peak_tflops or {}).items()})
     gemm = {g.dtype: g for g in base.gemm} | {g.dtype: g for g in _gemm(record.gemm or {})}
@@ -317,7 +329,7 @@ def _accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
         )
     changed = replace(
         base,
-        **_fields(record, Accelerator),
+        **_dataclass_fields(record, Accelerator),
         name=name,
         peak_flops=tuple(peaks.items()),
         gemm=tuple(gemm.values()),
@@ -334,7 +346,8 @@ def _accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
     return changed
 
 
-def _from_nothing(name: str, record: AcceleratorRecord) -> Accelerator:
+def _new_accelerator(name: str, record: AcceleratorRecord) -> Accelerator:
+    """Accelerator from a record without `like`; ClusterError if memory or peaks are missing."""
     if (
         record.memory_gib is None
         or record.memory_bandwidth_gigabytes_per_s is None
@@ -360,6 +373,7 @@ def _from_nothing(name: str, record: AcceleratorRecord) -> Accelerator:
 def _base_kind(
     record: NodesRecord, *, path: str, own: Mapping[str, tuple[Accelerator, str]]
 ) -> NodeKind:
+    """Node kind that a record starts from: a cloud instance, or an accelerator's default node."""
     if (record.accelerator is None) == (record.instance is None):
         raise ClusterError(
             f"{path}: give either accelerator or instance", hint="accelerator: h100-sxm"
@@ -376,7 +390,7 @@ def _base_kind(
     mine = own.get(name_key(name))
     if mine is not None:
         device, like = mine
-        kind = node_of(accelerator(like) if like else device)
+        kind = default_node(accelerator(like) if like else device)
         return replace(kind, accelerator=device, name=f"{device.name}-x{kind.num_devices}")
     known = find_accelerator(name)
     if known is None:
@@ -384,12 +398,13 @@ def _base_kind(
         raise ClusterError(
             f"{path}: unknown accelerator {name[:60]!r}", hint=nearest(name[:60], names)
         )
-    return node_of(known)
+    return default_node(known)
 
 
-def _group(
+def _node_group(
     record: NodesRecord, *, index: int, own: Mapping[str, tuple[Accelerator, str]]
 ) -> NodeGroup:
+    """Node group of one entry of `nodes`, with the entry's changes."""
     path = f"nodes.{index}"
     base = _base_kind(record, path=path, own=own)
     devices = record.devices_per_node or base.num_devices
@@ -427,8 +442,9 @@ def _group(
 def _node_tiers(
     records: list[NodeTierRecord], kind: NodeKind, *, path: str
 ) -> tuple[NodeTier, ...]:
-    """The tiers between a node's islands: each of whole units of the one below, the last of all
-    devices of the node.
+    """Tiers between a node's islands; ClusterError if a tier has no whole units of the one below.
+
+    The last tier joins all devices of the node.
     """
     found: list[NodeTier] = []
     below = kind.island
@@ -458,6 +474,7 @@ def _node_tiers(
 
 
 def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
+    """Links of one entry of `links`, one for each direction."""
     if (record.between is None) == (record.source is None) or (record.source is None) != (
         record.target is None
     ):
@@ -480,16 +497,18 @@ def _zone_links(record: ZoneLinkRecord, *, index: int) -> tuple[ZoneLink, ...]:
 
 
 def _reliability(record: ReliabilityRecord | None) -> Reliability:
+    """Reliability that the file states, with defaults for missing values."""
     if record is None:
         return Reliability()
     return replace(
         Reliability(),
-        **_fields(record, Reliability),
+        **_dataclass_fields(record, Reliability),
         origin=_origin(record.origin, otherwise=_FILE),
     )
 
 
 def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[FabricTier, ...]:
+    """Switch tiers of the file; ClusterError if they do not grow or split a node."""
     below = 0
     if records and records[0].oversubscription != 1.0:
         raise ClusterError(
@@ -515,4 +534,6 @@ def _fabric(records: list[TierRecord], groups: tuple[NodeGroup, ...]) -> tuple[F
                 hint=f"a multiple of {odd.num_devices}",
             )
         below = record.devices
-    return tuple(FabricTier(num_devices=r.devices, **_fields(r, FabricTier)) for r in records)
+    return tuple(
+        FabricTier(num_devices=r.devices, **_dataclass_fields(r, FabricTier)) for r in records
+    )

@@ -1,6 +1,4 @@
-"""The schema of a cluster file: pydantic models whose keys carry their units. Read and written by
-`yaml_cluster` only.
-"""
+"""Schema of a cluster file: pydantic models whose keys carry their units."""
 
 from __future__ import annotations
 
@@ -18,22 +16,23 @@ Text = Annotated[str, Field(max_length=2000)]
 DtypeName = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4"]
 
 
-class Record(BaseModel):
-    """A mapping of the file: unknown keys, strings for numbers and infinities are errors."""
+class YamlRecord(BaseModel):
+    """Base of all mappings of a file: unknown keys, numbers as text and infinities are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class OriginRecord(Record):
-    """The source of numbers."""
+class OriginRecord(YamlRecord):
+    """Source of numbers: kind of evidence and reference."""
 
     evidence: Literal["measured", "fitted", "published", "assumed"] = "assumed"
     reference: Text = "given in the cluster file"
 
 
-class LinkRecord(Record):
-    """A link; bandwidth in 10^9 bits/s or 10^9 bytes/s, inward only where it differs. What is left
-    out stays as the base node's.
+class LinkRecord(YamlRecord):
+    """A link; missing values are those of the base node's link.
+
+    Bandwidth is in 10^9 bits/s or 10^9 bytes/s; the reverse direction is set only where it differs.
     """
 
     latency_us: NotNegative | None = None
@@ -46,16 +45,18 @@ class LinkRecord(Record):
 
 
 class NodeTierRecord(LinkRecord):
-    """A tier that joins scale-up islands of a node: `devices` below one unit, and the link of all
-    devices of a unit of the level below.
+    """A tier that joins scale-up islands of a node.
+
+    `devices` are those below one unit; the link is that of all devices of a unit of the level below
+    together.
     """
 
     name: Word
     devices: Count
 
 
-class HostRecord(Record):
-    """A node's host side."""
+class HostRecord(YamlRecord):
+    """A node's host: memory, PCIe link and NVMe."""
 
     memory_gib: Positive | None = None
     memory_gigabytes_per_s: Positive | None = None
@@ -65,8 +66,8 @@ class HostRecord(Record):
     origin: OriginRecord | None = None
 
 
-class GemmRecord(Record):
-    """GEMM rates of one dtype."""
+class GemmRecord(YamlRecord):
+    """GEMM rates of one dtype (see `GemmRates`)."""
 
     compute_efficiency: Fraction
     memory_efficiency: Fraction
@@ -77,7 +78,7 @@ class GemmRecord(Record):
     origin: OriginRecord | None = None
 
 
-class AttentionRecord(Record):
+class AttentionRecord(YamlRecord):
     """Attention rates of one kernel generation: context length -> fraction of peak."""
 
     forward: Annotated[
@@ -92,9 +93,10 @@ class AttentionRecord(Record):
     origin: OriginRecord | None = None
 
 
-class AcceleratorRecord(Record):
-    """An accelerator of the file. With `like`, a catalog accelerator with changes; else memory,
-    bandwidth and peaks are needed.
+class AcceleratorRecord(YamlRecord):
+    """An accelerator of the file: a catalog accelerator (`like`) with changes, or a new one.
+
+    A new one needs memory, bandwidth and peaks.
     """
 
     like: Word | None = None
@@ -117,8 +119,8 @@ class AcceleratorRecord(Record):
     origin: OriginRecord | None = None
 
 
-class NodesRecord(Record):
-    """`count` nodes of a kind: an accelerator's usual node or a cloud instance, with changes."""
+class NodesRecord(YamlRecord):
+    """`count` nodes of one kind: an accelerator's default node or an instance, with changes."""
 
     accelerator: Word | None = None
     instance: Word | None = None
@@ -136,9 +138,10 @@ class NodesRecord(Record):
     dollars_per_device_hour: float | None = None
 
 
-class ZoneLinkRecord(Record):
-    """The link of one node of a zone to nodes of another: in both directions (`between`), or in one
-    (`source`, `target`).
+class ZoneLinkRecord(YamlRecord):
+    """Link of one node of a zone to nodes of another zone.
+
+    The link is in both directions (`between`), or in one (`source`, `target`).
     """
 
     between: Annotated[list[Word], Field(min_length=2, max_length=2)] | None = None
@@ -150,8 +153,8 @@ class ZoneLinkRecord(Record):
     egress_dollars_per_gigabyte: NotNegative = 0.0
 
 
-class TierRecord(Record):
-    """A switch tier: `devices` below one unit, left out for the whole cluster."""
+class TierRecord(YamlRecord):
+    """A switch tier: `devices` below one unit; left out for the whole cluster."""
 
     name: Word
     devices: Annotated[int, Field(ge=0, le=4_194_304)] = 0
@@ -160,10 +163,8 @@ class TierRecord(Record):
     rails: bool = False
 
 
-class ReliabilityRecord(Record):
-    """Failures, storage and restarts, for goodput; what is left out is assumed. The storage rate is
-    the whole cluster's.
-    """
+class ReliabilityRecord(YamlRecord):
+    """Failure rate, storage rate of the whole cluster, restart time; missing ones are assumed."""
 
     failures_per_device_hour: Annotated[float, Field(ge=0, le=1)] | None = None
     storage_gigabytes_per_s: Positive | None = None
@@ -171,8 +172,8 @@ class ReliabilityRecord(Record):
     origin: OriginRecord | None = None
 
 
-class ClusterRecord(Record):
-    """A cluster file."""
+class ClusterRecord(YamlRecord):
+    """A whole cluster file."""
 
     name: Word = "cluster file"
     accelerators: Annotated[dict[Word, AcceleratorRecord], Field(max_length=64)] = {}

@@ -1,4 +1,4 @@
-"""Scenario files: the states in which a cluster is met, with their weights.
+"""Reader of scenario files: conditions of a cluster, with their weights.
 
 ::
 
@@ -7,7 +7,7 @@
       - {name: shared network, weight: 0.15, network: 0.5}
       - {name: a throttled node, weight: 0.05, nodes: [{node: 3, devices: 0.7}]}
 
-Of clusters with zones a scenario may have slower links, too: ``links: [{between: [east, west],
+In a cluster with zones a scenario may have slower links, too: ``links: [{between: [east, west],
 bandwidth: 0.2, later_ms: 30}]``.
 """
 
@@ -21,9 +21,15 @@ from pydantic import Field, ValidationError
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.cluster_states import MOST_STATES, LinkState, NodeState, State
-from shardwright.hardware.files.bounded_yaml import read_file, read_yaml
-from shardwright.hardware.files.cluster_schema import Fraction, NotNegative, Positive, Record, Word
-from shardwright.hardware.files.schema_errors import Place, first_error
+from shardwright.hardware.files.bounded_yaml import read_text_file, read_yaml
+from shardwright.hardware.files.cluster_schema import (
+    Fraction,
+    NotNegative,
+    Positive,
+    Word,
+    YamlRecord,
+)
+from shardwright.hardware.files.schema_errors import Place, first_schema_error
 from shardwright.units import scale_decimal
 
 WHAT: Final = "scenario file"
@@ -32,19 +38,18 @@ _FORM: Final = (
 )
 
 
-class NodeStateRecord(Record):
-    """A slower node: its number, from 0, and shares of its devices' speed and of its cards'
-    bandwidth.
-    """
+class NodeStateRecord(YamlRecord):
+    """A slower node: its number, from 0, and shares of its devices' speed and cards' bandwidth."""
 
     node: Annotated[int, Field(ge=0, lt=4_194_304)]
     devices: Fraction = 1.0
     cards: Fraction = 1.0
 
 
-class LinkStateRecord(Record):
-    """A slower link: of both directions (`between`), or of one (`source`, `target`); share of the
-    bandwidth, milliseconds more.
+class LinkStateRecord(YamlRecord):
+    """A slower link between zones: share of its bandwidth, and milliseconds of added latency.
+
+    The link is in both directions (`between`), or in one (`source`, `target`).
     """
 
     between: Annotated[list[Word], Field(min_length=2, max_length=2)] | None = None
@@ -54,8 +59,8 @@ class LinkStateRecord(Record):
     later_ms: NotNegative = 0.0
 
 
-class StateRecord(Record):
-    """A state: its weight, and what is slower in it."""
+class StateRecord(YamlRecord):
+    """A cluster condition: its weight, and its slower devices, network, nodes and links."""
 
     name: Word
     weight: Positive = 1.0
@@ -65,19 +70,19 @@ class StateRecord(Record):
     links: tuple[LinkStateRecord, ...] = Field(default=(), max_length=4096, strict=False)
 
 
-class StatesRecord(Record):
-    """A scenario file."""
+class StatesRecord(YamlRecord):
+    """A whole scenario file."""
 
     scenarios: Annotated[list[StateRecord], Field(min_length=1, max_length=MOST_STATES)]
 
 
 def load_states(path: Path) -> tuple[State, ...]:
-    """The states of a scenario file. Raises as `states_from_yaml`, or where it cannot be read."""
-    return states_from_yaml(read_file(path, what=WHAT))
+    """Read the cluster states of a scenario file; ClusterError where it is wrong or unreadable."""
+    return states_from_yaml(read_text_file(path, what=WHAT))
 
 
 def states_from_yaml(text: str) -> tuple[State, ...]:
-    """The states that YAML text describes.
+    """Parse the cluster states that YAML text describes.
 
     Raises:
         ClusterError: it is not YAML, or not of this form; two states have one name.
@@ -88,8 +93,10 @@ def states_from_yaml(text: str) -> tuple[State, ...]:
     try:
         record = StatesRecord.model_validate(dict(value))
     except ValidationError as error:
-        raise first_error(error, what=WHAT, form=_FORM, keys_at=_keys_at, hint_of=_hint) from None
-    states = tuple(_state(one, place=place) for place, one in enumerate(record.scenarios))
+        raise first_schema_error(
+            error, what=WHAT, form=_FORM, keys_at=_legal_keys, hint_of=_value_hint
+        ) from None
+    states = tuple(_state_of_record(one, place=place) for place, one in enumerate(record.scenarios))
     names = [one.name for one in states]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ClusterError(
@@ -99,7 +106,8 @@ def states_from_yaml(text: str) -> tuple[State, ...]:
     return states
 
 
-def _state(record: StateRecord, *, place: int) -> State:
+def _state_of_record(record: StateRecord, *, place: int) -> State:
+    """Convert a state's record to a `State`."""
     return State(
         name=record.name,
         weight=record.weight,
@@ -111,12 +119,13 @@ def _state(record: StateRecord, *, place: int) -> State:
         links=tuple(
             link
             for number, one in enumerate(record.links)
-            for link in _links(one, where=f"scenarios.{place}.links.{number}")
+            for link in _link_states(one, where=f"scenarios.{place}.links.{number}")
         ),
     )
 
 
-def _links(record: LinkStateRecord, *, where: str) -> Iterator[LinkState]:
+def _link_states(record: LinkStateRecord, *, where: str) -> Iterator[LinkState]:
+    """Slower links of a record, one for each direction; ClusterError without two zones."""
     one_way = record.source is not None and record.target is not None
     if one_way == (record.between is not None) or (record.source is None) != (
         record.target is None
@@ -139,8 +148,8 @@ def _links(record: LinkStateRecord, *, where: str) -> Iterator[LinkState]:
         )
 
 
-def _keys_at(place: Place) -> list[str]:
-    """Keys that are legal where the last of `place` was written."""
+def _legal_keys(place: Place) -> list[str]:
+    """Keys that are legal at the place of an unknown key."""
     inner = next(
         (_PARTS[part] for part in reversed(place[:-1]) if isinstance(part, str) and part in _PARTS),
         StatesRecord,
@@ -148,13 +157,14 @@ def _keys_at(place: Place) -> list[str]:
     return list(inner.model_fields)
 
 
-def _hint(kind: str, key: str) -> str:
+def _value_hint(kind: str, key: str) -> str:
+    """Hint for a wrong value: the form of a share, or an example of a scenario file."""
     del kind
     return "a share of the usual: more than 0, at most 1" if key in _SHARES else _FORM
 
 
 _SHARES: Final = ("devices", "network", "cards", "bandwidth")
-_PARTS: Final[Mapping[str, type[Record]]] = {
+_PARTS: Final[Mapping[str, type[YamlRecord]]] = {
     "scenarios": StateRecord,
     "nodes": NodeStateRecord,
     "links": LinkStateRecord,

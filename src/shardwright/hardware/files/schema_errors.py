@@ -1,4 +1,4 @@
-"""The error of a file that does not have its form, in one line and a hint."""
+"""One-line error for a file that does not match its schema."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from shardwright.errors import ClusterError, nearest
 
 Place = tuple[int | str, ...]
-"""Keys and numbers from the whole file to a value."""
+"""Keys and list positions from the root of the file to a value."""
 
 
-def first_error(
+def first_schema_error(
     error: ValidationError,
     *,
     what: str,
@@ -20,15 +20,15 @@ def first_error(
     keys_at: Callable[[Place], Iterable[str]],
     hint_of: Callable[[str, str], str],
 ) -> ClusterError:
-    """The first of what a model found, by its place.
+    """Convert the first error of a pydantic validation to a ClusterError with its place and hint.
 
     Args:
-        what: the file is.
-        form: a hint that shows how one is written.
-        keys_at: legal keys where the last of a place was written.
-        hint_of: by pydantic's name of the error, and the key.
+        what: name of the file in messages.
+        form: hint with an example of the file.
+        keys_at: legal keys at the place of the last key.
+        hint_of: hint for pydantic's name of the error, and the key.
     """
-    # A key that is misspelt is missing, too: what is unknown says more.
+    # A key that is misspelt is missing, too: the unknown key says more.
     first = min(
         error.errors(include_url=False, include_input=False),
         key=lambda one: one["type"] == "missing",

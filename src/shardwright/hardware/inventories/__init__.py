@@ -1,4 +1,4 @@
-"""A cluster from the outputs of Slurm, Kubernetes, NCCL and nvidia-smi.
+"""Cluster files made from the outputs of Slurm, Kubernetes, NCCL and nvidia-smi.
 
-Their formats are in hardware.inventories.outputs.
+Readers of each output are in hardware.inventories.outputs.
 """

@@ -1,4 +1,4 @@
-"""Names of accelerators in drivers, schedulers and PCI numbers, and the rate of their NVLinks."""
+"""Accelerators by the names that drivers, schedulers and PCI numbers use, and their NVLinks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwright.hardware.catalog.accelerators_by_name import (
     find_accelerator,
 )
 from shardwright.hardware.catalog.cloud_instances import find_instance
-from shardwright.hardware.inventories.node_facts import Found, What
+from shardwright.hardware.inventories.node_facts import FactKind, FoundFact
 from shardwright.units import GIGA
 
 # Source: lists after the public PCI ID database (pci-ids.ucw.cz), vendors 10de and 1002; 20f3,
@@ -61,9 +61,7 @@ _SHARED: Final = re.compile(r"-shared$", re.IGNORECASE)
 
 
 class NvLink(NamedTuple):
-    """An NVLink, or a link of Infinity Fabric (XGMI), of an accelerator: bytes/s in one direction,
-    and how many links a device has.
-    """
+    """NVLinks (or XGMI links) of an accelerator: bytes/s of one link one way, and their number."""
 
     rate: float
     links: int
@@ -71,7 +69,7 @@ class NvLink(NamedTuple):
 
 # By the beginning of the name, longest first where one begins another. Source: NVIDIA's data sheets
 # (total over both directions, halved, over the number of links), from memory; NCCL's own figures
-# (src/graph/topo.h) are what is achieved: 20 of 25, 12 of 14 and 40 of 50 GB/s.
+# (src/graph/topo.h) are achieved rates: 20 of 25, 12 of 14 and 40 of 50 GB/s.
 _NVLINKS: Final = (
     ("gb200", NvLink(50 * GIGA, 18)),
     ("gb300", NvLink(50 * GIGA, 18)),
@@ -98,13 +96,14 @@ _NVLINKS: Final = (
 
 
 def nvlink_of(device: Accelerator) -> NvLink | None:
-    """The NVLink, or XGMI link, of an accelerator; None = it has none, or none is known."""
+    """NVLinks, or XGMI links, of an accelerator; None = it has none, or none is known."""
     return next((link for begin, link in _NVLINKS if device.name.startswith(begin)), None)
 
 
-def accelerators_called(word: str) -> tuple[Accelerator, ...]:
-    """Accelerators that a word may mean, the likeliest first: ``NVIDIA-H100-80GB-HBM3`` is one
-    device, ``h100`` any of its forms; empty = unknown.
+def accelerators_by_name(word: str) -> tuple[Accelerator, ...]:
+    """Accelerators that a driver's, scheduler's or PCI name may mean, the likeliest first.
+
+    ``NVIDIA-H100-80GB-HBM3`` is one device, ``h100`` any of its forms; empty = unknown.
 
     Args:
         word: a driver's name, a scheduler's type, or ``pci 10de:2330``.
@@ -125,23 +124,24 @@ def accelerators_called(word: str) -> tuple[Accelerator, ...]:
     return (found, *others) if found.name.startswith(f"{begin}-") else (found,)
 
 
-def links_found(facts: Mapping[What, Found]) -> Found | None:
-    """The fact of a device's NVLinks, or XGMI links; None = the files do not say."""
-    return facts.get(What.LINKS) or facts.get(What.XGMI)
+def nvlink_fact(facts: Mapping[FactKind, FoundFact]) -> FoundFact | None:
+    """Fact of a device's NVLinks, or XGMI links; None = the files do not state it."""
+    return facts.get(FactKind.LINKS) or facts.get(FactKind.XGMI)
 
 
-def devices_meant(facts: Mapping[What, Found]) -> tuple[Accelerator, ...]:
-    """Accelerators that a node may have, by its product or else its instance type, the likeliest
-    first; empty = unknown.
+def possible_accelerators(facts: Mapping[FactKind, FoundFact]) -> tuple[Accelerator, ...]:
+    """Accelerators that a node may have, from its product name or else its instance type.
+
+    The likeliest is first; empty = unknown.
     """
-    product, instance = facts.get(What.PRODUCT), facts.get(What.INSTANCE)
-    called = accelerators_called(str(product.value)) if product is not None else ()
+    product, instance = facts.get(FactKind.PRODUCT), facts.get(FactKind.INSTANCE)
+    called = accelerators_by_name(str(product.value)) if product is not None else ()
     kind = find_instance(str(instance.value)) if instance is not None else None
     return called or ((kind.accelerator,) if kind is not None else ())
 
 
-def unknown_product(word: str, *, where: str) -> ClusterError:
-    """The error of a word that is no accelerator of the catalog."""
+def unknown_product_error(word: str, *, where: str) -> ClusterError:
+    """Make the error for a product name that is no accelerator of the catalog."""
     plain = word.removeprefix("pci ")[:60]
     if _PART.search(word):
         return ClusterError(

@@ -1,4 +1,4 @@
-"""Parts of a node: devices that links join, directly or through each other."""
+"""Groups of a node's devices that links join, and a check for missing links."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from shardwright.errors import ClusterError
 MOST_NAMED: Final = 4
 
 
-def parts_of(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """The devices of each part, the largest part first; a device that no link leaves is one alone.
+def connected_parts(
+    num_devices: int, pairs: Iterable[tuple[int, int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Connected components of the devices under the links, the largest first.
+
+    A device without a link is a component of its own.
 
     Args:
         pairs: devices that a link joins, numbered from 0.
@@ -32,12 +36,14 @@ def parts_of(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[
     return tuple(sorted(map(tuple, members.values()), key=len, reverse=True))
 
 
-def unordered(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
-    """Words for devices of one part that do not stand side by side: the order in which they would;
-    empty where all do.
+def device_order_remark(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
+    """Remark with the rank order that puts devices of one part side by side.
+
+    Empty where all parts are side by side already.
 
     Args:
-        levels: parts of a node, the smallest first, each level's within those of the next.
+        levels: parts of a node, the smallest first; each level's parts lie within those of the
+            next.
     """
     found = tuple(levels)
     if all(part[-1] - part[0] == len(part) - 1 for parts in found for part in parts):
@@ -52,8 +58,8 @@ def unordered(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
 
 
 def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
-    """Devices of each scale-up island, the largest first."""
-    return tuple(map(len, parts_of(num_devices, pairs)))
+    """Number of devices in each connected scale-up island, the largest first."""
+    return tuple(map(len, connected_parts(num_devices, pairs)))
 
 
 def require_all_links(
@@ -64,16 +70,7 @@ def require_all_links(
     what: str = "NVLinks",
     look: str = "nvidia-smi nvlink -s",
 ) -> None:
-    """Raise where some devices have fewer links to the switch than the others of their node.
-
-    Args:
-        counts: links of each device.
-        names: of the devices.
-        look: the command that shows each link.
-
-    Raises:
-        ClusterError: it names these devices.
-    """
+    """Raise ClusterError if devices have fewer links to the switch than others of their node."""
     most = max(counts, default=0)
     fewer = [(name, count) for name, count in zip(names, counts, strict=True) if count < most]
     if not fewer:

@@ -1,4 +1,4 @@
-"""The formats of inventory files: recognised by their text, each with its reader."""
+"""Detection of an inventory file's format by its text, and dispatch to its reader."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from shardwright.hardware.inventories.documents.lines_and_numbers import checked_text, read_bounded
+from shardwright.hardware.inventories.documents.lines_and_numbers import (
+    read_text_up_to_limit,
+    require_text,
+)
 from shardwright.hardware.inventories.node_facts import Inventory
-from shardwright.hardware.inventories.outputs.insufficient_outputs import unread_form
+from shardwright.hardware.inventories.outputs.insufficient_outputs import unknown_format_error
 from shardwright.hardware.inventories.outputs.kubernetes_nodes import (
     is_kubernetes,
     read_kubernetes_nodes,
@@ -32,20 +35,20 @@ from shardwright.hardware.inventories.outputs.slurm_topology_conf import (
 from shardwright.lazy_dataclass import dataclass
 
 
-class Reader(Protocol):
-    """A function from a text, and its name in messages, to an inventory."""
+class InventoryReader(Protocol):
+    """Function that reads an inventory from text; ``name`` is the text's name in messages."""
 
     def __call__(self, text: str, *, name: str) -> Inventory:
-        """Raises ClusterError: the text has not the form."""
+        """Read the inventory; ClusterError if the text does not have the format."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: what it is called, whether a text may have it, and its reader."""
+    """An inventory format: its name, the test whether a text has it, and its reader."""
 
     name: str
     found_in: Callable[[str], bool]
-    read: Reader
+    read: InventoryReader
 
 
 FORMATS: Final = (
@@ -61,18 +64,18 @@ FORMATS: Final = (
 
 
 def read_inventory(text: str, *, name: str, formats: tuple[Format, ...] = FORMATS) -> Inventory:
-    """The inventory of a text, read in the first format that recognises it.
+    """Read an inventory from text, in the first format that recognises the text.
 
     Raises:
-        ClusterError: it has none, or has not the form that it begins with.
+        ClusterError: no format recognises the text, or the text breaks its format.
     """
-    checked_text(text, name=name)
+    require_text(text, name=name)
     found = next((one for one in formats if one.found_in(text)), None)
     if found is None:
-        raise unread_form(text, name=name, formats=tuple(one.name for one in formats))
+        raise unknown_format_error(text, name=name, formats=tuple(one.name for one in formats))
     return found.read(text, name=name)
 
 
 def read_inventory_file(path: Path, *, formats: tuple[Format, ...] = FORMATS) -> Inventory:
-    """The inventory of a file; see `read_inventory`."""
-    return read_inventory(read_bounded(path), name=path.name[-80:], formats=formats)
+    """Read an inventory from a file; see `read_inventory`."""
+    return read_inventory(read_text_up_to_limit(path), name=path.name[-80:], formats=formats)

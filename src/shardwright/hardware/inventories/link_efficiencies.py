@@ -1,4 +1,4 @@
-"""Measured bus bandwidths as the efficiencies of a node's links."""
+"""Link efficiencies of a node from measured bus bandwidths of collectives."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.hardware.cluster import NodeKind
-from shardwright.hardware.inventories.merge_inventories import contradiction
-from shardwright.hardware.inventories.node_facts import Assumed, BusRate, Found, What
+from shardwright.hardware.inventories.merge_inventories import contradiction_error
+from shardwright.hardware.inventories.node_facts import Assumption, BusRate, FactKind, FoundFact
 from shardwright.hardware.link import Link
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
 _RING: Final = ("all_gather", "reduce_scatter")
-"""Collectives whose bus bandwidth is what a device's link carries; all_reduce too, where no switch
-reduces."""
+"""Collectives whose bus bandwidth equals the bandwidth of a device's link; all_reduce too, where no
+switch reduces.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rated:
-    """The changes of an entry of a cluster file by measured rates, and their source."""
+class MeasuredEfficiencies:
+    """Changes of a cluster file's entry by measured bandwidths, with their sources."""
 
     record: dict[str, Any]
-    found: tuple[Found, ...]
-    assumed: tuple[Assumed, ...]
+    found: tuple[FoundFact, ...]
+    assumed: tuple[Assumption, ...]
 
 
-def rated(kind: NodeKind, rates: Sequence[BusRate]) -> Rated:
-    """Efficiencies of the scale-up link and of the cards, each from the largest group that was
-    measured inside, and beyond, an island.
+def measured_efficiencies(kind: NodeKind, rates: Sequence[BusRate]) -> MeasuredEfficiencies:
+    """Efficiencies of a node's scale-up link and cards from measured bus bandwidths.
+
+    Each is that of the largest group that was measured inside an island, and beyond one.
 
     Raises:
         ClusterError: a rate is above the link's peak.
@@ -43,23 +45,23 @@ def rated(kind: NodeKind, rates: Sequence[BusRate]) -> Rated:
     inside = [one for one in useful if one.num_devices <= kind.island]
     beyond = [one for one in useful if one.num_devices > max(kind.island, kind.num_devices)]
     record: dict[str, Any] = {}
-    found: list[Found] = []
+    found: list[FoundFact] = []
     for key, link, some in (
         ("scale_up", kind.scale_up, inside),
         ("nic", kind.network_per_device, beyond),
     ):
         if some:
             best = max(some, key=lambda one: (one.num_devices, one.rate))
-            fact = Found(
-                What.BUS_RATE,
+            fact = FoundFact(
+                FactKind.BUS_RATE,
                 best.rate,
                 f"{best.where}, {best.collective} over {best.num_devices} devices",
             )
-            record[key] = _efficiency(kind, key, link, fact)
+            record[key] = _efficiency_record(kind, key, link, fact)
             found.append(fact)
     unused = tuple(
-        Assumed(
-            What.BUS_RATE,
+        Assumption(
+            FactKind.BUS_RATE,
             "not used",
             f"{one.where}: {one.collective} over {one.num_devices} devices is not what one link"
             " carries",
@@ -67,15 +69,15 @@ def rated(kind: NodeKind, rates: Sequence[BusRate]) -> Rated:
         for one in rates
         if one not in inside and one not in beyond
     )
-    return Rated(record=record, found=tuple(found), assumed=unused)
+    return MeasuredEfficiencies(record=record, found=tuple(found), assumed=unused)
 
 
-def _efficiency(kind: NodeKind, key: str, link: Link, fact: Found) -> dict[str, Any]:
-    """The share of a link's peak that a bus bandwidth is."""
+def _efficiency_record(kind: NodeKind, key: str, link: Link, fact: FoundFact) -> dict[str, Any]:
+    """Efficiency and origin keys for a bus bandwidth; ClusterError if it is above the peak."""
     peak = min(link.bandwidth, link.reverse_bandwidth or link.bandwidth)
     share = round(float(str(fact.value)) / peak, 4)
     if not 0.0 < share <= 1.0:
-        raise contradiction(
+        raise contradiction_error(
             replace(fact, value=peak, where=f"the peak of {key} of {kind.name}"), fact
         )
     origin = {

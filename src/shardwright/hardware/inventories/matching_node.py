@@ -1,6 +1,4 @@
-"""The node of the catalog that fits some facts: the accelerator's name or the instance type, the
-user's own statement, and the memory.
-"""
+"""Choice of the catalog's node that matches the found facts and the user's `--accelerator`."""
 
 from __future__ import annotations
 
@@ -13,106 +11,109 @@ from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.hardware.catalog.accelerators_by_name import accelerator_names, find_accelerator
 from shardwright.hardware.catalog.cloud_instances import find_instance, instance_names
-from shardwright.hardware.catalog.default_nodes import is_over_pcie, node_of
+from shardwright.hardware.catalog.default_nodes import default_node, is_over_pcie
 from shardwright.hardware.cluster import NodeKind
 from shardwright.hardware.inventories.accelerator_names import (
-    accelerators_called,
-    devices_meant,
-    links_found,
+    accelerators_by_name,
+    nvlink_fact,
     nvlink_of,
-    unknown_product,
+    possible_accelerators,
+    unknown_product_error,
 )
-from shardwright.hardware.inventories.merge_inventories import contradiction
-from shardwright.hardware.inventories.node_facts import Assumed, Found, Links, What
+from shardwright.hardware.inventories.merge_inventories import contradiction_error
+from shardwright.hardware.inventories.node_facts import Assumption, DeviceLinks, FactKind, FoundFact
 from shardwright.lazy_dataclass import dataclass
 
 SAME_MEMORY: Final = 0.1
-"""Part by which a device's memory may differ from the catalog's: that is what a program may
-allocate."""
+"""Relative difference allowed between a device's memory and the catalog's, which is the memory that
+a program may allocate.
+"""
 GIVEN: Final = "--accelerator"
 _NAME_IT: Final = "--accelerator h100-sxm, or an instance, says what the nodes are"
-Facts = Mapping[What, Found]
+Facts = Mapping[FactKind, FoundFact]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """A node of the catalog, the key and name that a cluster file calls it by, and what of that is
-    assumed.
+class CatalogNode:
+    """Node of the catalog, its key and name in a cluster file, and the assumptions behind it.
 
     Args:
-        product: the accelerator's name, where somebody gave it.
+        product: the accelerator's name, where the user stated one.
     """
 
     base: NodeKind
     key: str
     name: str
-    assumed: tuple[Assumed, ...] = ()
-    product: Found | None = None
+    assumed: tuple[Assumption, ...] = ()
+    product: FoundFact | None = None
 
 
-def choose(facts: Facts, *, given: Mapping[str, str]) -> Chosen:
-    """The catalog's node that the facts are of.
+def choose_catalog_node(facts: Facts, *, given: Mapping[str, str]) -> CatalogNode:
+    """Choose the catalog's node that matches the facts.
 
     Args:
         given: accelerators or instances by a product's word, or by "" for nodes whose files do not
-            say.
+            state one.
 
     Raises:
-        ClusterError: nobody says what the accelerator is, the catalog has none of its name, or
-        facts contradict each other.
+        ClusterError: the accelerator is not stated, the catalog has none of its name, or facts
+            contradict each other.
     """
-    product = facts.get(What.PRODUCT)
+    product = facts.get(FactKind.PRODUCT)
     word = str(product.value) if product else ""
     told = given.get(word) or given.get("")
     chosen = (
-        _of_given(told, facts, by_word=word in given)
+        _node_by_user(told, facts, by_word=word in given)
         if told
-        else _of_instance(facts) or _of_product(facts)
+        else _node_by_instance(facts) or _node_by_product(facts)
     )
-    instance = facts.get(What.INSTANCE)
+    instance = facts.get(FactKind.INSTANCE)
     if instance is not None and find_instance(str(instance.value)) is None:
-        unknown = Assumed(
+        unknown = Assumption(
             "node", chosen.base.name, f"the catalog has no instance {instance.words[:60]!r}"
         )
         chosen = replace(chosen, assumed=(*chosen.assumed, unknown))
-    _require_device(chosen.base.accelerator, facts)
+    _require_matching_device(chosen.base.accelerator, facts)
     return chosen
 
 
-def takes(name: str, facts: Facts) -> bool:
-    """An accelerator or instance that somebody names may be that of nodes whose files do not say,
-    or leave it open.
+def may_have_accelerator(name: str, facts: Facts) -> bool:
+    """True if nodes with these facts may have the accelerator or instance `name`.
+
+    Facts that leave the accelerator open allow every name.
     """
     device, kind = find_accelerator(name), find_instance(name)
     named = device or (kind.accelerator if kind is not None else None)
-    meant = devices_meant(facts)
+    meant = possible_accelerators(facts)
     return not meant or named is None or named.name in {one.name for one in meant}
 
 
-def _of_given(name: str, facts: Facts, *, by_word: bool) -> Chosen:
-    """The accelerator that the user states. Raises where the files state another one."""
+def _node_by_user(name: str, facts: Facts, *, by_word: bool) -> CatalogNode:
+    """Node of the accelerator or instance that the user states; ClusterError if files disagree."""
     device, kind = find_accelerator(name), find_instance(name)
     if device is None and kind is None:
         hint = nearest(name[:60], (*accelerator_names(), *instance_names()))
         raise ClusterError(f"{GIVEN} {name[:60]!r} is no accelerator or instance", hint=hint)
-    base = node_of(device) if device is not None else kind
+    base = default_node(device) if device is not None else kind
     assert base is not None
-    product, instance = facts.get(What.PRODUCT), facts.get(What.INSTANCE)
-    said = Found(
-        What.PRODUCT,
+    product, instance = facts.get(FactKind.PRODUCT), facts.get(FactKind.INSTANCE)
+    said = FoundFact(
+        FactKind.PRODUCT,
         name,
         f"{GIVEN}, for {product.words[:60]!r} in {product.where}" if product else GIVEN,
     )
-    called = accelerators_called(str(product.value)) if product is not None else ()
+    called = accelerators_by_name(str(product.value)) if product is not None else ()
     if product is not None and called and not by_word:
-        _require_among(base.accelerator, called, product, replace(said, where=GIVEN))
+        _require_possible(base.accelerator, called, product, replace(said, where=GIVEN))
     sold = find_instance(str(instance.value)) if instance is not None else None
     if instance is not None and sold is not None and sold.accelerator != base.accelerator:
-        raise contradiction(
+        raise contradiction_error(
             said,
-            replace(instance, what=What.PRODUCT, value=f"{sold.accelerator.name} of {sold.name}"),
+            replace(
+                instance, what=FactKind.PRODUCT, value=f"{sold.accelerator.name} of {sold.name}"
+            ),
         )
-    return Chosen(
+    return CatalogNode(
         base=base,
         key="accelerator" if device is not None else "instance",
         name=device.name if device is not None else base.name,
@@ -120,26 +121,31 @@ def _of_given(name: str, facts: Facts, *, by_word: bool) -> Chosen:
     )
 
 
-def _of_instance(facts: Facts) -> Chosen | None:
-    """An instance of the catalog, whose accelerator must be the one that the files name; None = not
-    said, or not in the catalog.
+def _node_by_instance(facts: Facts) -> CatalogNode | None:
+    """Node of the facts' instance type; None where it is missing or not in the catalog.
+
+    The instance's accelerator must be the one that the files name.
     """
-    instance, product = facts.get(What.INSTANCE), facts.get(What.PRODUCT)
+    instance, product = facts.get(FactKind.INSTANCE), facts.get(FactKind.PRODUCT)
     kind = find_instance(str(instance.value)) if instance is not None else None
     if instance is None or kind is None:
         return None
-    called = accelerators_called(str(product.value)) if product is not None else ()
+    called = accelerators_by_name(str(product.value)) if product is not None else ()
     if product is not None and called:
-        said = replace(instance, what=What.PRODUCT, value=f"{kind.accelerator.name} of {kind.name}")
-        _require_among(kind.accelerator, called, product, said)
-    return Chosen(base=kind, key="instance", name=kind.name)
+        said = replace(
+            instance, what=FactKind.PRODUCT, value=f"{kind.accelerator.name} of {kind.name}"
+        )
+        _require_possible(kind.accelerator, called, product, said)
+    return CatalogNode(base=kind, key="instance", name=kind.name)
 
 
-def _of_product(facts: Facts) -> Chosen:
-    """The usual node of the accelerator that the files name; of several that its name may mean, the
-    likeliest of that memory.
+def _node_by_product(facts: Facts) -> CatalogNode:
+    """Default node of the accelerator that the files name.
+
+    Of several accelerators that the name may mean, it is the likeliest with that memory and those
+    links.
     """
-    product, instance = facts.get(What.PRODUCT), facts.get(What.INSTANCE)
+    product, instance = facts.get(FactKind.PRODUCT), facts.get(FactKind.INSTANCE)
     if product is None:
         if instance is not None:
             hint = f"{nearest(instance.words[:60], instance_names())}; or {_NAME_IT}"
@@ -148,17 +154,17 @@ def _of_product(facts: Facts) -> Chosen:
                 " accelerator is named",
                 hint=hint,
             )
-        where = facts[What.DEVICES].where if What.DEVICES in facts else "the files"
+        where = facts[FactKind.DEVICES].where if FactKind.DEVICES in facts else "the files"
         raise ClusterError(f"{where}: which accelerators the nodes have is not said", hint=_NAME_IT)
-    called = accelerators_called(str(product.value))
+    called = accelerators_by_name(str(product.value))
     if not called:
-        raise unknown_product(str(product.value), where=product.where)
-    fitting = _of_links(_of_memory(called, facts, product), facts)
+        raise unknown_product_error(str(product.value), where=product.where)
+    fitting = _matching_links(_matching_memory(called, facts, product), facts)
     others = ", ".join(device.name for device in fitting[1:])
     assumed = (
         (
-            Assumed(
-                What.PRODUCT,
+            Assumption(
+                FactKind.PRODUCT,
                 fitting[0].name,
                 f"{product.words[:60]!r} may be {others} too; {GIVEN} says which",
             ),
@@ -166,23 +172,24 @@ def _of_product(facts: Facts) -> Chosen:
         if others
         else ()
     )
-    return Chosen(
-        base=node_of(fitting[0]), key="accelerator", name=fitting[0].name, assumed=assumed
+    return CatalogNode(
+        base=default_node(fitting[0]), key="accelerator", name=fitting[0].name, assumed=assumed
     )
 
 
-def _require_among(
-    device: Accelerator, called: tuple[Accelerator, ...], one: Found, other: Found
+def _require_possible(
+    device: Accelerator, called: tuple[Accelerator, ...], one: FoundFact, other: FoundFact
 ) -> None:
+    """Raise ClusterError unless `device` is one of the accelerators that a fact may mean."""
     if device.name not in {known.name for known in called}:
-        raise contradiction(one, other)
+        raise contradiction_error(one, other)
 
 
-def _of_memory(
-    called: tuple[Accelerator, ...], facts: Facts, product: Found
+def _matching_memory(
+    called: tuple[Accelerator, ...], facts: Facts, product: FoundFact
 ) -> tuple[Accelerator, ...]:
-    """Accelerators whose memory matches the reported size within a tolerance."""
-    memory = facts.get(What.DEVICE_MEMORY)
+    """Accelerators whose memory matches the reported size within `SAME_MEMORY`."""
+    memory = facts.get(FactKind.DEVICE_MEMORY)
     if memory is None:
         return called
     size = float(str(memory.value))
@@ -191,29 +198,32 @@ def _of_memory(
     )
     if not fitting:
         where = f"{called[0].name}, for {product.words[:60]} in {product.where}"
-        raise contradiction(replace(memory, value=called[0].memory_bytes, where=where), memory)
+        raise contradiction_error(
+            replace(memory, value=called[0].memory_bytes, where=where), memory
+        )
     return fitting
 
 
-def _of_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerator, ...]:
-    """Accelerators with as many NVLinks as were found, or that reach each other over PCIe where
-    none were found; all where none of them match.
+def _matching_links(called: tuple[Accelerator, ...], facts: Facts) -> tuple[Accelerator, ...]:
+    """Accelerators with as many NVLinks as were found; all where none matches.
+
+    Where no NVLinks were found, accelerators that reach each other over PCIe.
     """
-    links, devices = links_found(facts), facts.get(What.DEVICES)
-    if links is not None and isinstance(links.value, Links):
+    links, devices = nvlink_fact(facts), facts.get(FactKind.DEVICES)
+    if links is not None and isinstance(links.value, DeviceLinks):
         alike = tuple(
             device for device in called if (link := nvlink_of(device)) and link.links in links.value
         )
-    elif What.ISLANDS in facts and devices is not None and devices.value != 1:
-        alike = tuple(device for device in called if is_over_pcie(node_of(device)))
+    elif FactKind.ISLANDS in facts and devices is not None and devices.value != 1:
+        alike = tuple(device for device in called if is_over_pcie(default_node(device)))
     else:
         alike = ()
     return alike or called
 
 
-def _require_device(device: Accelerator, facts: Facts) -> None:
-    """Raise where what was seen of a device is not of this one."""
-    compute, links = facts.get(What.COMPUTE), links_found(facts)
+def _require_matching_device(device: Accelerator, facts: Facts) -> None:
+    """Raise ClusterError if the found compute capability or links are not this device's."""
+    compute, links = facts.get(FactKind.COMPUTE), nvlink_fact(facts)
     generation = generation_of(device)
     if (
         compute is not None
@@ -221,20 +231,35 @@ def _require_device(device: Accelerator, facts: Facts) -> None:
         and isinstance(compute.value, int)
         and compute.value // 10 != generation
     ):
-        raise contradiction(Found(What.COMPUTE, f"{generation}.x", device.name), compute)
+        raise contradiction_error(
+            FoundFact(FactKind.COMPUTE, f"{generation}.x", device.name), compute
+        )
     most = nvlink_of(device)
-    if links is not None and links.what is What.XGMI and most is None and device.vendor == "AMD":
+    if (
+        links is not None
+        and links.what is FactKind.XGMI
+        and most is None
+        and device.vendor == "AMD"
+    ):
         return  # its links are not in the table of links
-    if links is not None and isinstance(links.value, Links) and not links_of(device, links.value):
-        raise contradiction(
-            Found(links.what, f"at most {most.links} links" if most else "0 links", device.name),
+    if (
+        links is not None
+        and isinstance(links.value, DeviceLinks)
+        and not device_link_count(device, links.value)
+    ):
+        raise contradiction_error(
+            FoundFact(
+                links.what, f"at most {most.links} links" if most else "0 links", device.name
+            ),
             links,
         )
 
 
-def links_of(device: Accelerator, links: Links) -> int:
-    """NVLinks of a device: what its peers have together, or, where it has not so many, those to a
-    switch; 0 = it has none, or fewer.
+def device_link_count(device: Accelerator, links: DeviceLinks) -> int:
+    """NVLinks of a device by the found links; 0 where they are none or more than it has.
+
+    The count is the total over all peers, or, where that is more than the device has, the links to
+    one peer (a switch).
     """
     most = nvlink_of(device)
     return next(

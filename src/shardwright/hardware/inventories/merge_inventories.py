@@ -1,6 +1,4 @@
-"""Several files of one cluster: facts of a node from all of them, one beside the other or an error
-that names both.
-"""
+"""Merge of several inventory files of one cluster; contradicting facts are an error."""
 
 from __future__ import annotations
 
@@ -11,64 +9,65 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.accelerator_names import (
-    accelerators_called,
-    devices_meant,
+    accelerators_by_name,
     nvlink_of,
+    possible_accelerators,
 )
 from shardwright.hardware.inventories.node_facts import (
-    Found,
+    DeviceLinks,
+    FactKind,
+    FoundFact,
     Inventory,
-    Links,
     SeenNode,
     Switch,
-    What,
 )
 from shardwright.lazy_dataclass import dataclass
 
 CLOSE: Final = 1.05
-"""Sizes of memory that differ by less are of one kind of node: what firmware takes differs."""
+"""Host memory sizes within this factor are of one kind of node: firmware takes different amounts.
+"""
 MAX_KINDS: Final = 256
 _OTHER_NODES: Final = "one of the files is of other nodes: leave it out, or mend it"
 _OF_A_KIND: Final = (
-    What.PRODUCT,
-    What.INSTANCE,
-    What.DEVICES,
-    What.DEVICE_MEMORY,
-    What.ZONE,
-    What.DOMAIN_NODES,
+    FactKind.PRODUCT,
+    FactKind.INSTANCE,
+    FactKind.DEVICES,
+    FactKind.DEVICE_MEMORY,
+    FactKind.ZONE,
+    FactKind.DOMAIN_NODES,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSet:
-    """Nodes of one kind: their facts, guesses where no fact is,
-    and their places among all nodes.
-    """
+    """Nodes of one kind: their facts, likely values where no fact is found, and their positions."""
 
-    facts: Mapping[What, Found]
-    guesses: tuple[tuple[What, int, str], ...]
+    facts: Mapping[FactKind, FoundFact]
+    guesses: tuple[tuple[FactKind, int, str], ...]
     places: tuple[int, ...]
 
 
-def contradiction(one: Found, other: Found, *, hint: str = _OTHER_NODES) -> ClusterError:
-    """The error of two facts that cannot both be."""
+def contradiction_error(
+    one: FoundFact, other: FoundFact, *, hint: str = _OTHER_NODES
+) -> ClusterError:
+    """Make the error for two facts that contradict each other, with both places."""
     return ClusterError(
         f"{one.what} is {one.words[:60]} ({one.where}), and {other.words[:60]} ({other.where})",
         hint=hint,
     )
 
 
-def agreed(one: Found, other: Found) -> Found:
-    """The more precise of two facts of one kind about a node, from two files.
+def more_precise_fact(one: FoundFact, other: FoundFact) -> FoundFact:
+    """Choose the more precise of two facts about the same property of a node.
 
     Raises:
         ClusterError: they contradict each other.
     """
     if one.value == other.value:
         return one
-    if one.what is What.PRODUCT:
+    if one.what is FactKind.PRODUCT:
         here, there = (
-            {device.name for device in accelerators_called(str(fact.value))}
+            {device.name for device in accelerators_by_name(str(fact.value))}
             for fact in (one, other)
         )
         if not here or not there or here & there:
@@ -78,31 +77,36 @@ def agreed(one: Found, other: Found) -> Found:
                 key=lambda pair: pair[1],
             )[0]
     if (
-        isinstance(one.value, Links)
-        and isinstance(other.value, Links)
+        isinstance(one.value, DeviceLinks)
+        and isinstance(other.value, DeviceLinks)
         and (set(one.value) & set(other.value)) - {0}
     ):
         return one if one.value.peer == one.value.total else other
-    if one.what is What.HOST_MEMORY and isinstance(one.value, int) and isinstance(other.value, int):
+    if (
+        one.what is FactKind.HOST_MEMORY
+        and isinstance(one.value, int)
+        and isinstance(other.value, int)
+    ):
         low, high = sorted((one, other), key=lambda fact: float(str(fact.value)))
         if float(str(high.value)) <= CLOSE * float(str(low.value)):
             return low
-    if one.what in (What.NEAR, What.PROCESSOR, What.ORDER):
+    if one.what in (FactKind.NEAR, FactKind.PROCESSOR, FactKind.ORDER):
         return one
-    raise contradiction(one, other)
+    raise contradiction_error(one, other)
 
 
-def together(facts: Iterable[Found]) -> dict[What, Found]:
-    """One fact of each kind. Raises as `agreed`."""
-    found: dict[What, Found] = {}
+def merged_facts(facts: Iterable[FoundFact]) -> dict[FactKind, FoundFact]:
+    """Merge facts into one for each kind; ClusterError where two contradict each other."""
+    found: dict[FactKind, FoundFact] = {}
     for fact in facts:
-        found[fact.what] = agreed(found[fact.what], fact) if fact.what in found else fact
+        found[fact.what] = more_precise_fact(found[fact.what], fact) if fact.what in found else fact
     return found
 
 
 def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
-    """The nodes of a cluster by name, from the lists of nodes, or from the switches where there is
-    no list; none where there is neither.
+    """Merge the nodes of all node lists and switch lists by name.
+
+    The result is empty where there is neither kind of list.
 
     Raises:
         ClusterError: two lists have no node in common or contradict each other, there are two lists
@@ -119,7 +123,9 @@ def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
             )
         for node in one.nodes:
             known = found.get(node.name)
-            facts = tuple(together((*known.facts, *node.facts)).values()) if known else node.facts
+            facts = (
+                tuple(merged_facts((*known.facts, *node.facts)).values()) if known else node.facts
+            )
             found[node.name] = replace(
                 known or node,
                 facts=facts,
@@ -133,12 +139,15 @@ def named_nodes(inventories: Sequence[Inventory]) -> tuple[SeenNode, ...]:
             f"{trees[0].file} and {trees[1].file} are both lists of switches",
             hint="give one of them",
         )
-    return _below(trees[0].switches, found) if trees else tuple(found.values())
+    return _nodes_below_switches(trees[0].switches, found) if trees else tuple(found.values())
 
 
-def _below(switches: Sequence[Switch], listed: Mapping[str, SeenNode]) -> tuple[SeenNode, ...]:
-    """Nodes in the order of the switches, with those above each; a list of nodes says which of them
-    count.
+def _nodes_below_switches(
+    switches: Sequence[Switch], listed: Mapping[str, SeenNode]
+) -> tuple[SeenNode, ...]:
+    """Nodes in the order of the switches, with the names of the switches above each.
+
+    Where there is a list of nodes, only its nodes count.
     """
     parent = {child: one for one in switches for child in one.switches}
     nodes: list[SeenNode] = []
@@ -146,11 +155,11 @@ def _below(switches: Sequence[Switch], listed: Mapping[str, SeenNode]) -> tuple[
         above = [leaf.name]
         while above[-1] in parent:
             above.append(parent[above[-1]].name)
-        block = (Found(What.DOMAIN, leaf.name, leaf.where),) if leaf.is_block else ()
+        block = (FoundFact(FactKind.DOMAIN, leaf.name, leaf.where),) if leaf.is_block else ()
         for name in leaf.nodes:
             node = listed.get(name) if listed else SeenNode(name=name, where=leaf.where, facts=())
             if node is not None:
-                facts = node.facts if node.fact(What.DOMAIN) else (*node.facts, *block)
+                facts = node.facts if node.fact(FactKind.DOMAIN) else (*node.facts, *block)
                 nodes.append(replace(node, facts=facts, above=tuple(above)))
     placed = {node.name for node in nodes}
     lost = next((node for name, node in listed.items() if name not in placed), None)
@@ -164,39 +173,39 @@ def _below(switches: Sequence[Switch], listed: Mapping[str, SeenNode]) -> tuple[
 
 
 def node_sets(nodes: Sequence[SeenNode], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
-    """Nodes by kind, in the order in which each first stands, with what the samples say of each.
+    """Group nodes by kind, in order of appearance, and add the facts of sample nodes.
 
-    A sample is of every kind that it does not contradict; where there is one kind, of that.
+    A sample is of every kind that it does not contradict.
 
     Raises:
         ClusterError: a sample is of no kind, facts contradict each other, or there are more than
-        256 kinds.
+            256 kinds.
     """
     sizes = Counter(
-        str(fact.value) for node in nodes if (fact := node.fact(What.DOMAIN)) is not None
+        str(fact.value) for node in nodes if (fact := node.fact(FactKind.DOMAIN)) is not None
     )
-    by_key: dict[tuple[object, ...], list[tuple[int, dict[What, Found]]]] = {}
+    by_key: dict[tuple[object, ...], list[tuple[int, dict[FactKind, FoundFact]]]] = {}
     for place, node in enumerate(nodes):
         facts = {fact.what: fact for fact in node.facts}
-        domain = facts.pop(What.DOMAIN, None)
+        domain = facts.pop(FactKind.DOMAIN, None)
         if domain is not None:
-            facts[What.DOMAIN_NODES] = Found(
-                What.DOMAIN_NODES, sizes[str(domain.value)], domain.where
+            facts[FactKind.DOMAIN_NODES] = FoundFact(
+                FactKind.DOMAIN_NODES, sizes[str(domain.value)], domain.where
             )
         key = tuple(facts[what].value if what in facts else None for what in _OF_A_KIND)
         by_key.setdefault(key, []).append((place, facts))
-    kinds = [kind for members in by_key.values() for kind in _by_memory(members)]
+    kinds = [kind for members in by_key.values() for kind in _split_by_memory(members)]
     if len(kinds) > MAX_KINDS:
         raise ClusterError(f"{len(kinds)} kinds of nodes", hint=f"at most {MAX_KINDS}")
-    return _sampled(kinds, samples)
+    return _with_samples(kinds, samples)
 
 
-def _by_memory(members: list[tuple[int, dict[What, Found]]]) -> list[NodeSet]:
-    """Members of about the same host memory are of one kind, which has the least of theirs."""
-    ranked = sorted(members, key=lambda one: (_memory(one[1]), one[0]))
-    parts: list[list[tuple[int, dict[What, Found]]]] = []
+def _split_by_memory(members: list[tuple[int, dict[FactKind, FoundFact]]]) -> list[NodeSet]:
+    """Split nodes into sets of about equal host memory; each set has its smallest memory."""
+    ranked = sorted(members, key=lambda one: (_host_memory_bytes(one[1]), one[0]))
+    parts: list[list[tuple[int, dict[FactKind, FoundFact]]]] = []
     for one in ranked:
-        if parts and _memory(one[1]) <= CLOSE * _memory(parts[-1][0][1]):
+        if parts and _host_memory_bytes(one[1]) <= CLOSE * _host_memory_bytes(parts[-1][0][1]):
             parts[-1].append(one)
         else:
             parts.append([one])
@@ -206,30 +215,32 @@ def _by_memory(members: list[tuple[int, dict[What, Found]]]) -> list[NodeSet]:
     ]
 
 
-def _memory(facts: Mapping[What, Found]) -> float:
-    fact = facts.get(What.HOST_MEMORY)
+def _host_memory_bytes(facts: Mapping[FactKind, FoundFact]) -> float:
+    """Host memory of the facts in bytes; 0.0 where it is not found."""
+    fact = facts.get(FactKind.HOST_MEMORY)
     return float(str(fact.value)) if fact is not None else 0.0
 
 
-def _sampled(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
+def _with_samples(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tuple[NodeSet, ...]:
+    """Node kinds with the facts of the sample nodes that do not contradict them."""
     found = list(kinds)
     for sample in samples:
-        merged: dict[int, dict[What, Found]] = {}
+        merged: dict[int, dict[FactKind, FoundFact]] = {}
         error: ClusterError | None = None
         for number, kind in enumerate(found):
-            # What a rack is, a list of nodes knows better than a job's dump.
+            # A list of nodes describes racks better than a job's dump.
             facts = [
                 fact
                 for fact in sample.facts
-                if fact.what is not What.DOMAIN_NODES or fact.what not in kind.facts
+                if fact.what is not FactKind.DOMAIN_NODES or fact.what not in kind.facts
             ]
             try:
-                merged[number] = together((*kind.facts.values(), *facts))
+                merged[number] = merged_facts((*kind.facts.values(), *facts))
             except ClusterError as refused:
                 error = error or refused
         if error is not None and not merged:
             raise error
-        alike = {number for number in merged if _has_links_of(found[number].facts, sample)}
+        alike = {number for number in merged if _has_catalog_links(found[number].facts, sample)}
         for number in alike or merged:
             found[number] = replace(
                 found[number],
@@ -239,12 +250,13 @@ def _sampled(kinds: Sequence[NodeSet], samples: Sequence[SeenNode]) -> tuple[Nod
     return tuple(found)
 
 
-def _has_links_of(facts: Mapping[What, Found], sample: SeenNode) -> bool:
-    """The sample has the NVLinks that the kind's accelerators have by their sheets: none where they
-    have none.
-    """
-    links = sample.fact(What.LINKS) or sample.fact(What.XGMI)
-    counts = {link.links if (link := nvlink_of(device)) else 0 for device in devices_meant(facts)}
+def _has_catalog_links(facts: Mapping[FactKind, FoundFact], sample: SeenNode) -> bool:
+    """True if the sample has as many NVLinks as a possible accelerator of the kind has."""
+    links = sample.fact(FactKind.LINKS) or sample.fact(FactKind.XGMI)
+    counts = {
+        link.links if (link := nvlink_of(device)) else 0 for device in possible_accelerators(facts)
+    }
     return bool(
-        counts & (set(links.value) if links is not None and isinstance(links.value, Links) else {0})
+        counts
+        & (set(links.value) if links is not None and isinstance(links.value, DeviceLinks) else {0})
     )

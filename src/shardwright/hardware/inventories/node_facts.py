@@ -1,4 +1,4 @@
-"""Facts of files about nodes and switches, each with its place, and the assumptions beside them."""
+"""Facts that files state about nodes and switches, with file and line, and assumptions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes
 
 
-class What(StrEnum):
-    """The subject of a fact; the words that it is shown with."""
+class FactKind(StrEnum):
+    """Property of a node or network that a fact is about; the value is its display text."""
 
     PRODUCT = "accelerator"
     INSTANCE = "instance type"
@@ -37,46 +37,40 @@ class What(StrEnum):
     UNREAD = "not read"
 
 
-class Links(NamedTuple):
-    """NVLinks, or XGMI links, of a device: to each peer (0 = not the same to all), and of all peers
-    together.
-    """
+class DeviceLinks(NamedTuple):
+    """NVLinks, or XGMI links, of a device: to each peer (0 = they differ), and in total."""
 
     peer: int
     total: int
 
 
-class Paths(NamedTuple):
-    """The PCIe topology of a node: devices below each PCIe switch and of each processor, the most
-    first.
-    """
+class PciePaths(NamedTuple):
+    """PCIe topology of a node: devices below each PCIe switch and processor, largest first."""
 
     switches: tuple[int, ...]
     processors: tuple[int, ...]
 
 
-Value = str | int | float | Links | Paths | tuple[int, ...]
+Value = str | int | float | DeviceLinks | PciePaths | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A fact: of what, in SI units where it is a quantity (bytes, bytes/s), and where it stands
-    (file and line, or element).
-    """
+class FoundFact:
+    """A fact: its kind, its value in SI units, and its place (file and line, or element)."""
 
-    what: What
+    what: FactKind
     value: Value
     where: str
 
     @property
     def words(self) -> str:
-        """The value for a person."""
-        return in_words(self.what, self.value)
+        """Display text of the value."""
+        return fact_text(self.what, self.value)
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
-    """An assumption where no file states a fact: its subject, value in words, and reason."""
+class Assumption:
+    """An assumption where no file states a fact: its subject, value as text, and reason."""
 
     what: str
     value: str
@@ -88,34 +82,35 @@ class SeenNode:
     """A node as a file describes it.
 
     Args:
-        name: empty = any node of its kind, as a file that was written on one node says.
-        facts: at most one of each `What`.
-        guesses: what the file makes likely and does not say: (value, why), by what they are of.
-            They hold where nothing else is found.
-        above: names of the switches over it, the nearest first.
-        where: it stands.
-        away: why no job can be placed on it (down, drained, cordoned, not ready); empty = nothing
-            says so.
-        remark: what else is said of its state.
+        name: empty = any node of its kind, in a file that was written on one node.
+        where: place in the file.
+        facts: at most one of each `FactKind`.
+        guesses: likely values that the file does not state: (kind, value, reason). They hold where
+            no fact is found.
+        above: names of the switches over the node, the nearest first.
+        away: reason why no job can be placed on the node (down, drained, cordoned, not ready);
+            empty = the file states none.
+        remark: other statements on the node's state.
     """
 
     name: str
     where: str
-    facts: tuple[Found, ...]
-    guesses: tuple[tuple[What, int, str], ...] = ()
+    facts: tuple[FoundFact, ...]
+    guesses: tuple[tuple[FactKind, int, str], ...] = ()
     above: tuple[str, ...] = ()
     away: str = ""
     remark: str = ""
 
-    def fact(self, what: What) -> Found | None:
-        """The fact of that kind; None = the file does not say."""
+    def fact(self, what: FactKind) -> FoundFact | None:
+        """Fact of that kind; None = the file does not state it."""
         return next((one for one in self.facts if one.what is what), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch of a list of switches: names of the nodes, or of the switches, below it. is_block:
-    what Slurm calls a block.
+    """A switch of a switch list, with the names of the nodes or switches below it.
+
+    `is_block`: Slurm calls the switch a block.
     """
 
     name: str
@@ -127,9 +122,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusRate:
-    """Bus bandwidth, bytes/s, that the largest messages of a collective reached over so many
-    devices.
-    """
+    """Bus bandwidth, bytes/s, of a collective's largest messages over `num_devices` devices."""
 
     collective: str
     num_devices: int
@@ -139,15 +132,15 @@ class BusRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The facts of one file.
+    """Facts of one file: nodes, switches and measured bandwidths.
 
     Args:
         file: its name.
         samples: nodes without a name.
         nodes: nodes by name, all those with accelerators.
-        switches: that join nodes.
-        rates: that were measured.
-        notes: facts of the whole.
+        switches: switches that join nodes.
+        rates: measured bus bandwidths.
+        notes: facts of the whole file.
     """
 
     file: str
@@ -155,17 +148,17 @@ class Inventory:
     nodes: tuple[SeenNode, ...] = ()
     switches: tuple[Switch, ...] = ()
     rates: tuple[BusRate, ...] = ()
-    notes: tuple[Found, ...] = ()
+    notes: tuple[FoundFact, ...] = ()
 
 
-def in_words(what: What, value: Value) -> str:
-    """A value of a fact for a person."""
-    if isinstance(value, Links):
+def fact_text(what: FactKind, value: Value) -> str:
+    """Display text of a fact's value."""
+    if isinstance(value, DeviceLinks):
         return f"{value.total} links"
-    if isinstance(value, Paths):
+    if isinstance(value, PciePaths):
         return (
-            f"PCIe switches with {_sizes(value.switches)}, processors with"
-            f" {_sizes(value.processors)}"
+            f"PCIe switches with {_sizes_text(value.switches)}, processors with"
+            f" {_sizes_text(value.processors)}"
         )
     if isinstance(value, tuple):
         return (
@@ -173,17 +166,17 @@ def in_words(what: What, value: Value) -> str:
             if len(set(value)) == 1
             else f"of {', '.join(map(str, value))} devices"
         )
-    if what in (What.DEVICE_MEMORY, What.HOST_MEMORY) and not isinstance(value, str):
+    if what in (FactKind.DEVICE_MEMORY, FactKind.HOST_MEMORY) and not isinstance(value, str):
         return format_bytes(value)
-    if what is What.NIC_RATE and not isinstance(value, str):
+    if what is FactKind.NIC_RATE and not isinstance(value, str):
         return f"{value * BITS_PER_BYTE / GIGA:.4g} Gb/s"
-    if what in (What.PCIE, What.BUS_RATE) and not isinstance(value, str):
+    if what in (FactKind.PCIE, FactKind.BUS_RATE) and not isinstance(value, str):
         return f"{value / GIGA:.4g} GB/s"
     return str(value)
 
 
-def _sizes(sizes: tuple[int, ...]) -> str:
-    """``4 devices each``, or ``5 and 3 devices``."""
+def _sizes_text(sizes: tuple[int, ...]) -> str:
+    """Text such as ``4 devices each``, or ``5 and 3 devices``."""
     if len(set(sizes)) == 1:
         return f"{sizes[0]} device{'' if sizes[0] == 1 else 's'} each"
     return f"{', '.join(map(str, sizes[:-1]))} and {sizes[-1]} devices"

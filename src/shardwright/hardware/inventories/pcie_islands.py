@@ -1,5 +1,4 @@
-"""The PCIe topology of a node as islands and tiers of a cluster file: one switch, one processor, or
-the link between two.
+"""Islands and tiers of a cluster file from a node's PCIe topology, with the rate of each path.
 
 - PIX, PXB: carried by a PCIe switch; rate: 0.62 of a device's slot: L40S, 2 devices, 20 of 32 GB/s
   (NCCL table of aiconfigurator-core 0.12.0).
@@ -20,7 +19,7 @@ from typing import Any, Final
 from shardwright.hardware.accelerator import Evidence
 from shardwright.hardware.catalog.default_nodes import PCIE_GB_PER_S, is_over_pcie, pcie_scale_up
 from shardwright.hardware.cluster import NodeKind
-from shardwright.hardware.inventories.node_facts import Assumed, Found, Paths, What
+from shardwright.hardware.inventories.node_facts import Assumption, FactKind, FoundFact, PciePaths
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
@@ -30,8 +29,9 @@ PEER_REFERENCE: Final = (
     " aiconfigurator-core 0.12.0)"
 )
 LATENCY_US: Final = 1.9
-"""Of a message between devices over PCIe, as RTX PRO 6000 measures over 8 devices (the catalog's
-PCIe nodes)."""
+"""Microseconds of a message between devices over PCIe, as RTX PRO 6000 measures over 8 devices (the
+catalog's PCIe nodes).
+"""
 _TOPO: Final = "NVIDIA/nccl, src/graph/topo.h"
 _SLOWEST: Final = {3: 6.0, 4: 10.0, 5: 16.0, 6: 16.0}
 """GB/s between the processors of the slowest kind that a generation of PCIe came with: Broadwell,
@@ -40,36 +40,37 @@ Skylake and Ice Lake, AMD EPYC."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRecord:
-    """Keys of a node in a cluster file, and what of them is assumed."""
+    """Keys of a node in a cluster file, and the assumptions behind them."""
 
     record: dict[str, Any]
-    assumed: tuple[Assumed, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """Devices below one unit of a path, in units of equal size."""
+    """Devices below one unit of a path (switch, processor or sockets)."""
 
     name: str
     devices: int
 
 
 def path_record(
-    facts: Mapping[What, Found], *, base: NodeKind, devices: int, island: int
+    facts: Mapping[FactKind, FoundFact], *, base: NodeKind, devices: int, island: int
 ) -> PathRecord:
-    """Islands, and tiers between them, of a node whose devices not all reach each other in the same
-    way; empty where they do.
+    """Keys for islands, and tiers between them, of a node whose devices use different PCIe paths.
+
+    Empty where all devices reach each other in the same way.
 
     Args:
         island: devices that NVLinks or XGMI join; 1 = none do, 0 = not found.
     """
-    paths = facts.get(What.PATHS)
-    if paths is None or not isinstance(paths.value, Paths) or not 0 < island < devices:
+    paths = facts.get(FactKind.PATHS)
+    if paths is None or not isinstance(paths.value, PciePaths) or not 0 < island < devices:
         return PathRecord(record={})
-    levels, assumed = _levels(paths.value, devices, island)
+    levels, assumed = _path_levels(paths.value, devices, island)
     if island == 1 and len(levels) == 1 and levels[0].name != "switch":
         return PathRecord(record={}, assumed=assumed)
-    slot = _slot(facts, base)
+    slot = _slot_rate(facts, base)
     record: dict[str, Any] = {}
     if island == 1:
         inner = levels.pop(0)
@@ -80,9 +81,9 @@ def path_record(
         }
     if not levels:
         return PathRecord(record=record, assumed=assumed)
-    tiers = [_tier(level, facts, base, slot, paths) for level in levels]
+    tiers = [_tier_record(level, facts, base, slot, paths) for level in levels]
     said = "which processor a card hangs from is not part of a cluster file"
-    capped = Assumed("groups across processors and nodes", "the slower of card and path", said)
+    capped = Assumption("groups across processors and nodes", "the slower of card and path", said)
     rates = ", ".join(
         f"{tier['name']} {tier['bandwidth_gigabytes_per_s'] * tier['efficiency']:.3g} GB/s"
         for tier in tiers
@@ -90,16 +91,19 @@ def path_record(
     why = f"{tiers[-1]['origin']['reference'][:300]}; of all devices of a unit below together"
     return PathRecord(
         record=record | {"node_tiers": tiers},
-        assumed=(*assumed, Assumed("paths inside a node", rates, why), capped),
+        assumed=(*assumed, Assumption("paths inside a node", rates, why), capped),
     )
 
 
-def _levels(paths: Paths, devices: int, island: int) -> tuple[list[_Level], tuple[Assumed, ...]]:
-    """The paths from the fastest to that which joins all. Units that are not equal are taken as
-    joined by the next, slower path.
+def _path_levels(
+    paths: PciePaths, devices: int, island: int
+) -> tuple[list[_Level], tuple[Assumption, ...]]:
+    """Levels of paths from the fastest to the path that joins all, and the assumptions.
+
+    Unequal units are taken as joined by the next, slower path.
     """
     levels: list[_Level] = []
-    assumed: list[Assumed] = []
+    assumed: list[Assumption] = []
     below = island
     for name, sizes in (("switch", paths.switches), ("processor", paths.processors)):
         if len(set(sizes)) > 1 or sizes[0] % below:
@@ -108,7 +112,7 @@ def _levels(paths: Paths, devices: int, island: int) -> tuple[list[_Level], tupl
                 f"units of {words} devices are not equal, as those of a cluster file are: all take"
                 " the slower path"
             )
-            assumed.append(Assumed(f"devices of a {name}", "not told apart", why))
+            assumed.append(Assumption(f"devices of a {name}", "not told apart", why))
         elif sizes[0] > below:
             levels.append(_Level(name, sizes[0]))
             below = sizes[0]
@@ -117,22 +121,22 @@ def _levels(paths: Paths, devices: int, island: int) -> tuple[list[_Level], tupl
     return levels, tuple(assumed)
 
 
-def _slot(facts: Mapping[What, Found], base: NodeKind) -> float:
-    """Bytes/s of a device's slot, one way."""
-    found = facts.get(What.PCIE)
+def _slot_rate(facts: Mapping[FactKind, FoundFact], base: NodeKind) -> float:
+    """Bytes/s of a device's PCIe slot, one way."""
+    found = facts.get(FactKind.PCIE)
     if found is not None:
         return float(str(found.value))
     return base.scale_up.bandwidth if is_over_pcie(base) else base.host.pcie.bandwidth
 
 
-def _island_link(level: _Level, slot: float, paths: Found) -> dict[str, Any]:
-    """The link of a device to the others below its switch, or of its processor."""
+def _island_link(level: _Level, slot: float, paths: FoundFact) -> dict[str, Any]:
+    """Link of a device to the others below its switch, or of its processor."""
     if level.name == "switch":
-        return _link(
+        return _link_record(
             slot, PEER_EFFICIENCY, LATENCY_US, f"{PEER_REFERENCE}; switches in {paths.where[:200]}"
         )
     link = pcie_scale_up(gb_per_s=slot / GIGA)
-    return _link(
+    return _link_record(
         slot,
         link.efficiency,
         link.latency_s * 1e6,
@@ -140,15 +144,19 @@ def _island_link(level: _Level, slot: float, paths: Found) -> dict[str, Any]:
     )
 
 
-def _tier(
-    level: _Level, facts: Mapping[What, Found], base: NodeKind, slot: float, paths: Found
+def _tier_record(
+    level: _Level,
+    facts: Mapping[FactKind, FoundFact],
+    base: NodeKind,
+    slot: float,
+    paths: FoundFact,
 ) -> dict[str, Any]:
-    """The tier that all devices of a unit below share."""
+    """Tier of a cluster file that all devices of a unit below share."""
     if level.name == "switch":
-        link = _link(slot, PEER_EFFICIENCY, LATENCY_US, PEER_REFERENCE)
+        link = _link_record(slot, PEER_EFFICIENCY, LATENCY_US, PEER_REFERENCE)
     elif level.name == "processor":
         up = pcie_scale_up(gb_per_s=slot / GIGA)
-        link = _link(
+        link = _link_record(
             slot,
             up.efficiency,
             LATENCY_US,
@@ -156,17 +164,17 @@ def _tier(
         )
     elif is_over_pcie(base) and base.scale_up.origin.evidence is Evidence.MEASURED:
         reference = f"as measured over all devices of the node: {base.scale_up.origin.reference}"
-        link = _link(base.scale_up.achieved, 1.0, LATENCY_US, reference)
+        link = _link_record(base.scale_up.achieved, 1.0, LATENCY_US, reference)
     else:
-        rate, why = _between_processors(facts, slot)
-        link = _link(rate * GIGA, 1.0, LATENCY_US, why)
+        rate, why = _processor_link_rate(facts, slot)
+        link = _link_record(rate * GIGA, 1.0, LATENCY_US, why)
     link["origin"]["reference"] += f"; paths in {paths.where[:200]}"
     return {"name": level.name, "devices": level.devices, **link}
 
 
-def _between_processors(facts: Mapping[What, Found], slot: float) -> tuple[float, str]:
-    """GB/s between two processors one way, and why."""
-    found = facts.get(What.PROCESSOR)
+def _processor_link_rate(facts: Mapping[FactKind, FoundFact], slot: float) -> tuple[float, str]:
+    """(GB/s between two processors one way, source) from the processor's model."""
+    found = facts.get(FactKind.PROCESSOR)
     arch, vendor, family, model = (*(str(found.value).split() if found else ()), "", "", "", "")[:4]
     number = int(model) if model.isdigit() and len(model) <= 4 else -1
     if vendor == "AuthenticAMD":
@@ -194,7 +202,10 @@ def _between_processors(facts: Mapping[What, Found], slot: float) -> tuple[float
     )
 
 
-def _link(rate: float, efficiency: float, latency_us: float, reference: str) -> dict[str, Any]:
+def _link_record(
+    rate: float, efficiency: float, latency_us: float, reference: str
+) -> dict[str, Any]:
+    """A link as keys of a cluster file."""
     return {
         "bandwidth_gigabytes_per_s": rate / GIGA,
         "efficiency": efficiency,

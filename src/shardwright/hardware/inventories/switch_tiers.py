@@ -1,6 +1,4 @@
-"""Switches above nodes as the tiers of a cluster file, and the order of nodes in which units of a
-tier are side by side.
-"""
+"""Switch tiers of a cluster file from the switches above nodes, and the matching node order."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from math import lcm
 from typing import Any, Final
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.node_facts import Assumed, Found, SeenNode, What
+from shardwright.hardware.inventories.node_facts import Assumption, FactKind, FoundFact, SeenNode
 from shardwright.lazy_dataclass import dataclass
 
 MAX_TIERS: Final = 15
@@ -18,10 +16,8 @@ _NAMES: Final = ("leaf", "spine", "core")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
-    """A node among all: how many devices it has, of which kind it is, its zone, its scale-up
-    domain, and the switches above it.
-    """
+class PlacedNode:
+    """Position of a node: devices, kind, zone, scale-up domain, and the switches above it."""
 
     devices: int
     kind: int
@@ -31,17 +27,18 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tiers:
-    """Tiers as entries of a cluster file, from the nodes upward, and where they are from."""
+class FabricTierRecords:
+    """Switch tiers as entries of a cluster file, from the nodes upward, and their sources."""
 
     records: tuple[dict[str, Any], ...] = ()
-    found: tuple[Found, ...] = ()
-    assumed: tuple[Assumed, ...] = ()
+    found: tuple[FoundFact, ...] = ()
+    assumed: tuple[Assumption, ...] = ()
 
 
-def full_paths(nodes: Sequence[SeenNode]) -> list[tuple[str, ...]]:
-    """Switches above each node, as many for all, the nearest first: where a node has fewer its
-    nearest one stands for those between.
+def switch_paths(nodes: Sequence[SeenNode]) -> list[tuple[str, ...]]:
+    """Names of the switches above each node, the nearest first, equally many for all nodes.
+
+    Where a node has fewer switches, its nearest stands for the missing ones.
 
     Raises:
         ClusterError: some nodes have none and others do, or there are more than 15 tiers.
@@ -61,13 +58,11 @@ def full_paths(nodes: Sequence[SeenNode]) -> list[tuple[str, ...]]:
     return [node.above[:1] * (depth - len(node.above)) + node.above for node in nodes]
 
 
-def in_order(nodes: Sequence[Placed]) -> list[int]:
-    """Places of the nodes so that those of a zone, of a unit of each tier, of a scale-up domain and
-    of a kind are side by side.
+def network_order(nodes: Sequence[PlacedNode]) -> list[int]:
+    """Node order in which nodes of a zone, tier unit, scale-up domain and kind are neighbours.
 
-    What is larger comes first: a domain of a rack below a leaf of ten racks is sorted inside the
-    leaf, and a leaf inside a domain that spans several. Units stand in the order in which the files
-    have them.
+    The larger unit comes first: a domain of a rack below a leaf of ten racks is sorted inside the
+    leaf, and a leaf inside a domain that spans several. Units stand in the order of the files.
     """
     depth = max((len(node.above) for node in nodes), default=0)
     tiers = [[node.above[tier:] for node in nodes] for tier in range(depth)]
@@ -78,25 +73,26 @@ def in_order(nodes: Sequence[Placed]) -> list[int]:
         [*tiers[::-1], *domains], key=lambda level: len(set(level))
     )
     keys = [[node.zone for node in nodes], *levels, [node.kind for node in nodes]]
-    ranks = [_first_seen(key) for key in keys]
+    ranks = [_first_seen_numbers(key) for key in keys]
     return sorted(range(len(nodes)), key=lambda place: tuple(rank[place] for rank in ranks))
 
 
-def _first_seen(values: Sequence[Hashable]) -> list[int]:
-    """The number of each value, in the order in which they are seen."""
+def _first_seen_numbers(values: Sequence[Hashable]) -> list[int]:
+    """Number of each value in the order of first appearance."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
-def tiers_of(
-    nodes: Sequence[Placed], *, islands: frozenset[int], is_blocks: bool, where: str
-) -> Tiers:
-    """The tiers above nodes. Units that are not equal are taken as the size that most of them have.
+def fabric_tiers(
+    nodes: Sequence[PlacedNode], *, islands: frozenset[int], is_blocks: bool, where: str
+) -> FabricTierRecords:
+    """Switch tiers above the nodes as cluster file entries; unequal units get the common size.
 
     Args:
-        islands: devices of the scale-up domains: what joins no more than the smallest is no tier.
+        islands: devices of the scale-up domains; a switch that joins no more than the smallest is
+            no tier.
         is_blocks: units are Slurm's blocks.
-        where: they stand.
+        where: place of the switches in the files.
     """
     depth = len(nodes[0].above)
     zones = len({node.zone for node in nodes})
@@ -105,8 +101,8 @@ def tiers_of(
         *(islands if len(islands) == 1 and max(islands) < sum(n.devices for n in nodes) else ()),
     )
     records: list[dict[str, Any]] = []
-    found: list[Found] = []
-    assumed: list[Assumed] = []
+    found: list[FoundFact] = []
+    assumed: list[Assumption] = []
     below, joined = min(islands), False
     for tier in range(depth):
         name = "block" if is_blocks else _NAMES[tier] if tier < len(_NAMES) else f"tier-{tier + 1}"
@@ -114,7 +110,7 @@ def tiers_of(
         for node in nodes:
             sizes[node.zone, node.above[tier:]] += node.devices
         joined = len(sizes) == zones
-        size = _size(tuple(sizes.values()), step)
+        size = _common_unit_size(tuple(sizes.values()), step)
         if size <= below and not joined:
             continue
         words = (
@@ -122,11 +118,11 @@ def tiers_of(
             if not joined or zones > 1
             else f"{name}: over all {size} devices"
         )
-        found.append(Found(What.TIER, words, where))
+        found.append(FoundFact(FactKind.TIER, words, where))
         if len(set(sizes.values())) > 1 and not joined:
             low, high = min(sizes.values()), max(sizes.values())
             assumed.append(
-                Assumed(
+                Assumption(
                     name,
                     f"{size} devices",
                     f"its units have from {low} to {high}; most have about so many",
@@ -140,21 +136,19 @@ def tiers_of(
         name = _NAMES[min(depth, len(_NAMES) - 1)] if not is_blocks else "network"
         name = name if name not in {record["name"] for record in records} else "network"
         records.append({"name": name})
-        assumed.append(Assumed(name, "joins all", "no switch that joins all is listed"))
+        assumed.append(Assumption(name, "joins all", "no switch that joins all is listed"))
     if records:
         assumed.append(
-            Assumed(
+            Assumption(
                 "oversubscription",
                 "none, no rails",
                 "lists of switches do not say what links carry",
             )
         )
-    return Tiers(records=tuple(records), found=tuple(found), assumed=tuple(assumed))
+    return FabricTierRecords(records=tuple(records), found=tuple(found), assumed=tuple(assumed))
 
 
-def _size(sizes: Sequence[int], step: int) -> int:
-    """The size that most units have, the smaller of two that are as frequent, in whole nodes of
-    every kind.
-    """
+def _common_unit_size(sizes: Sequence[int], step: int) -> int:
+    """Most frequent unit size, rounded up to whole nodes of every kind; the smaller of a tie."""
     size, _ = max(Counter(sizes).items(), key=lambda one: (one[1], -one[0]))
     return -(-size // step) * step

@@ -1,1 +1,1 @@
-"""Measured rates of one machine in place of the rates of the catalog."""
+"""Measured rates of one machine, which replace the rates of the catalog."""

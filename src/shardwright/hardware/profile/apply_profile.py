@@ -1,6 +1,4 @@
-"""A profile's rates on a cluster: the catalog's accelerator and links with what was measured put in
-their place.
-"""
+"""Replacement of a cluster's catalog rates by the measured rates of a profile."""
 
 from __future__ import annotations
 
@@ -30,8 +28,8 @@ from shardwright.hardware.profile.profile import (
 )
 from shardwright.units import GIB, GIGA
 
-# The 80th percentile of a half-normal over its 90th: as `rates.fitted_gemm` makes an interval of a
-# fit's p90.
+# The 80th percentile of a half-normal over its 90th: `achieved_rates.fitted_gemm` uses the same
+# factor for the interval of a fit's p90.
 _HALF_WIDTH_OF_P90: Final = 0.78
 _ISLAND_KINDS: Final = ("all_gather", "reduce_scatter")
 _NO_LINK: Final = Origin(
@@ -40,12 +38,13 @@ _NO_LINK: Final = Origin(
 
 
 def profiled_cluster(text: str, profile: Profile) -> Cluster:
-    """The cluster of expression `text` with the profile's rates; the profile's own accelerator may
-    be named although no catalog has it.
+    """Build the cluster of an expression with the profile's measured rates.
+
+    The expression may name the profile's own accelerator although no catalog has it.
 
     Args:
-        text: see `expression.parse_cluster`, or NAME:COUNT of an accelerator that only the profile
-            knows.
+        text: see `cluster_expression.parse_cluster`, or NAME:COUNT of an accelerator that only the
+            profile knows.
 
     Raises:
         ClusterError: the expression is wrong, or none of its accelerators is the profile's.
@@ -69,13 +68,13 @@ def profiled_cluster(text: str, profile: Profile) -> Cluster:
 
 
 def apply_profile(cluster: Cluster, profile: Profile) -> Cluster:
-    """`cluster` with the measured rates on every node of the profile's accelerator; other nodes
-    stay as they are.
+    """Set the profile's measured rates on every node that has the profile's accelerator.
 
-    GEMM shares of the peaks, attention curves (forward FLOP/s over the peak of 16-bit GEMMs),
-    element-wise bandwidth, launch and memory come from the profile where it has them. A fit over
-    the devices of an island sets the scale-up link: bandwidth of the largest group's all_gather and
-    reduce_scatter, one hop's latency of its all_reduce. A fit over whole nodes sets the cards.
+    Other nodes stay as they are. GEMM shares of the peaks, attention curves (forward FLOP/s over
+    the peak of 16-bit GEMMs), element-wise bandwidth, launch and memory come from the profile where
+    it has them. A fit over the devices of an island sets the scale-up link: bandwidth of the
+    largest group's all_gather and reduce_scatter, one hop's latency of its all_reduce. A fit over
+    whole nodes sets the cards.
 
     Raises:
         ClusterError: no node of the cluster has the profile's accelerator.
@@ -106,6 +105,7 @@ def apply_profile(cluster: Cluster, profile: Profile) -> Cluster:
 
 
 def _measured_accelerator(device: Accelerator, profile: Profile) -> Accelerator:
+    """Copy of a device with the GEMM, attention, element-wise and memory rates of the profile."""
     fitted = Origin(evidence=Evidence.FITTED, reference=profile.reference)
     measured = Origin(evidence=Evidence.MEASURED, reference=profile.reference)
     # A dtype that the data sheet lacks takes its best rate as its peak.
@@ -137,9 +137,7 @@ def _measured_accelerator(device: Accelerator, profile: Profile) -> Accelerator:
 
 
 def _best_rate(gemm: GemmProfile, profile: Profile) -> float:
-    """FLOP/s of the dtype that nothing exceeds which is priced by the profile: no GEMM that was
-    measured, none of the fit, which may be faster than each that was, and no attention core.
-    """
+    """Highest FLOP/s of a dtype in a profile: of measured GEMMs, their fit and attention cores."""
     measured = (2.0 * p.m * p.n * p.k / p.seconds for p in gemm.points)
     # A core's backward has twice its forward's FLOPs.
     cores = (
@@ -152,6 +150,7 @@ def _best_rate(gemm: GemmProfile, profile: Profile) -> float:
 
 
 def _gemm_rates(gemm: GemmProfile, device: Accelerator, origin: Origin) -> GemmRates:
+    """Convert a GEMM profile to shares of the device's peaks."""
     return GemmRates(
         dtype=gemm.dtype,
         compute_efficiency=gemm.flops_per_second / device.peak(gemm.dtype),
@@ -167,8 +166,9 @@ def _gemm_rates(gemm: GemmProfile, device: Accelerator, origin: Origin) -> GemmR
 def _attention_rates(
     attention: AttentionProfile, device: Accelerator, origin: Origin
 ) -> AttentionRates:
-    """Shares of the peak that `cost.compute` multiplies them with again: bf16's, else fp16's, else
-    that of the measured dtype.
+    """Convert an attention profile to shares of the peak of bf16, else fp16, else its own dtype.
+
+    `cost.compute` multiplies the shares with the same peak.
     """
     peak = device.peak(Dtype.BF16) or device.peak(Dtype.FP16) or device.peak(attention.dtype)
     if not peak:
@@ -185,6 +185,7 @@ def _attention_rates(
 
 
 def _measured_node(kind: NodeKind, profile: Profile) -> NodeKind:
+    """Copy of a node kind with the links and host copies that the profile measured."""
     inside = tuple(c for c in profile.collectives if 1 < c.num_devices <= kind.island)
     across = tuple(
         c
@@ -192,8 +193,8 @@ def _measured_node(kind: NodeKind, profile: Profile) -> NodeKind:
         if c.num_devices > kind.island and c.num_devices % kind.num_devices == 0
     )
     origin = Origin(evidence=Evidence.FITTED, reference=profile.reference)
-    kind = replace(kind, scale_up=_scale_up(kind, inside, origin)) if inside else kind
-    kind = replace(kind, nic=_card(kind, across, origin)) if across else kind
+    kind = replace(kind, scale_up=_scale_up_link(kind, inside, origin)) if inside else kind
+    kind = replace(kind, nic=_card_link(kind, across, origin)) if across else kind
     host = profile.host
     if host is not None and host.to_device and host.from_device:
         slower = min(host.to_device, host.from_device)
@@ -210,28 +211,32 @@ def _measured_node(kind: NodeKind, profile: Profile) -> NodeKind:
     return kind
 
 
-def _largest(fits: tuple[CollectiveFit, ...], *kinds: str) -> tuple[CollectiveFit, ...]:
-    """The fits of `kinds` over the most devices that any of them was measured on."""
+def _fits_of_largest_group(
+    fits: tuple[CollectiveFit, ...], *kinds: str
+) -> tuple[CollectiveFit, ...]:
+    """Fits of the named collectives over the most devices that any of them was measured on."""
     chosen = tuple(c for c in fits if c.collective in kinds)
     most = max((c.num_devices for c in chosen), default=0)
     return tuple(c for c in chosen if c.num_devices == most)
 
 
-def _bus(fits: tuple[CollectiveFit, ...]) -> float:
-    """Mean bus bandwidth of large all_gather and reduce_scatter, of all_reduce where neither was
-    measured; 0.0 without any.
-    """
-    chosen = _largest(fits, *_ISLAND_KINDS) or _largest(fits, "all_reduce")
+def _bus_bandwidth(fits: tuple[CollectiveFit, ...]) -> float:
+    """Mean bus bytes/s of large all_gather and reduce_scatter, else all_reduce; 0.0 without any."""
+    chosen = _fits_of_largest_group(fits, *_ISLAND_KINDS) or _fits_of_largest_group(
+        fits, "all_reduce"
+    )
     return sum(c.large_bandwidth for c in chosen) / len(chosen) if chosen else 0.0
 
 
-def _scale_up(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
-    """Bandwidth as `nodes` reads it from the shipped tables; all_reduce alone says nothing of the
-    links where the switch reduces.
+def _scale_up_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
+    """Scale-up link of a node with the bandwidth and hop latency of measured collectives.
+
+    The bandwidth is derived as for the shipped tables. all_reduce alone does not give the links'
+    bandwidth where the switch reduces.
     """
     link = kind.scale_up
     bus = (
-        _bus(fits)
+        _bus_bandwidth(fits)
         if any(c.collective in _ISLAND_KINDS for c in fits) or not kind.in_network_reduction
         else 0.0
     )
@@ -253,18 +258,20 @@ def _scale_up(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -
     )
 
 
-def _card(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
-    """The cards of a node from rings over whole nodes: all of a node's cards carry what leaves it,
-    n - 1 hops, one a node over them.
+def _card_link(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Link:
+    """Network card of a node with the bandwidth and hop latency of rings over whole nodes.
 
-    A ring that its island's links hold back says only that the cards are no slower; they are then
-    set to what was seen.
+    All of a node's cards carry the ring's traffic between nodes; of its n - 1 hops, one a node
+    crosses them. A ring that its island's links hold back shows only that the cards are no slower;
+    the cards then get the measured rate.
     """
     card = kind.nic
-    bus = _bus(fits)
+    bus = _bus_bandwidth(fits)
     if not bus:
         return card
-    chosen = _largest(fits, "all_gather") or _largest(fits, *_ISLAND_KINDS, "all_reduce")
+    chosen = _fits_of_largest_group(fits, "all_gather") or _fits_of_largest_group(
+        fits, *_ISLAND_KINDS, "all_reduce"
+    )
     fit = chosen[0]
     crossing = fit.num_devices // kind.num_devices - 1
     hops = fit.num_devices - 1
@@ -279,7 +286,7 @@ def _card(kind: NodeKind, fits: tuple[CollectiveFit, ...], origin: Origin) -> Li
 
 
 def _new_node(profile: Profile) -> NodeKind:
-    """A node of an accelerator that no catalog has: peaks are the best rates."""
+    """Node of an accelerator that no catalog has; its peaks are the best measured rates."""
     if not profile.gemm or profile.elements is None or not profile.memory_bytes:
         raise ClusterError(
             f"{profile.accelerator[:60]} is in no catalog, and its profile lacks GEMM, element-wise"

@@ -1,7 +1,7 @@
 """Measured tables of one accelerator in one kind of node: kernel rates and collective curves.
 
-A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what they are shares of is
-the accelerator's business, which `hardware.profile.apply` brings in.
+A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak;
+`hardware.profile.apply_profile` divides them by the accelerator's peaks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitError:
-    """How well a form fits the points it was fitted to: relative errors |fit / measured - 1|, their
-    mean and 90th percentile.
-    """
+    """Relative errors |fit / measured - 1| of a fit: their mean and 90th percentile."""
 
     num_points: int
     mean: float
@@ -35,7 +33,7 @@ class GemmPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmProfile:
-    """The four-number roofline of GEMMs in one dtype, and the points behind it.
+    """Fitted roofline of GEMMs in one dtype (four numbers), and the measured points.
 
         t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0
 
@@ -59,8 +57,9 @@ class GemmProfile:
 
 
 class AttentionPoint(NamedTuple):
-    """One measured causal attention: seconds of forward and backward of `batch` x `heads` heads of
-    `head_dim` over `length` tokens.
+    """One measured causal attention: its shape, and seconds of forward and backward.
+
+    `batch` x `heads` heads of `head_dim` over `length` tokens.
     """
 
     batch: int
@@ -72,15 +71,16 @@ class AttentionPoint(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of the forward under the causal mask: 2 x batch x heads x length x (length + 1) / 2
-        x 2 head_dim.
+        """FLOPs of the forward pass under the causal mask.
+
+        2 x batch x heads x length x (length + 1) / 2 x 2 head_dim.
         """
         return 2.0 * self.batch * self.heads * self.length * (self.length + 1) * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionProfile:
-    """Fused attention of one kernel generation.
+    """Measured rates of fused attention of one kernel generation.
 
     Args:
         generation: ``flash-2``, ``cudnn`` ... as in `AttentionRates`.
@@ -101,8 +101,9 @@ class AttentionProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProfile:
-    """Streaming kernels: t = launch_s + traffic / bytes_per_second; `points` are (bytes of traffic,
-    seconds).
+    """Fit of element-wise kernels: t = launch_s + traffic / bytes_per_second.
+
+    `points` are (bytes of traffic, seconds).
     """
 
     bytes_per_second: float
@@ -113,15 +114,15 @@ class ElementProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveFit:
-    """t = latency_s + bus bytes / bus_bandwidth for one collective over `num_devices` devices of an
-    island.
+    """Fit of one collective's seconds: t = latency_s + bus bytes / bus_bandwidth.
 
-    Bus bytes are (n-1)/n of the full buffer, twice that for all_reduce.
+    Over `num_devices` devices of an island. Bus bytes are (n-1)/n of the full buffer, twice that
+    for all_reduce.
 
     Args:
         latency_s: of a whole collective, not of a hop.
         bus_bandwidth, large_bandwidth: bytes/s, of the fit and at the largest message measured.
-        evidence, reference: how the fit is known, and of what.
+        evidence, reference: kind of evidence for the fit, and its source.
         points: (bytes of the full buffer, seconds), rising.
     """
 
@@ -137,10 +138,10 @@ class CollectiveFit:
 
 
 def bus_share(collective: str, *, num_devices: int) -> float:
-    """Bytes over one device's link a byte of the full buffer: 2 (n-1)/n for all_reduce, 1 for
-    broadcast and send, else (n-1)/n.
+    """Bytes over one device's link for each byte of the collective's full buffer.
 
-    Source: nccl-tests, doc/PERFORMANCE.md (bus bandwidth).
+    2 (n-1)/n for all_reduce, 1 for broadcast and send, else (n-1)/n. Source: nccl-tests,
+    doc/PERFORMANCE.md (bus bandwidth).
     """
     if collective in ("broadcast", "send"):
         return 1.0
@@ -150,8 +151,9 @@ def bus_share(collective: str, *, num_devices: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShare:
-    """Seconds and number of kernels of one class in a trace: ``gemm``, ``attention``, ``nccl``,
-    ``elementwise``, ``memcpy``, ``other``.
+    """Seconds and number of the kernels of one class in an imported trace.
+
+    Classes are ``gemm``, ``attention``, ``nccl``, ``elementwise``, ``memcpy`` and ``other``.
     """
 
     kind: str
@@ -161,7 +163,7 @@ class KernelShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """The machine around the accelerators.
+    """Host of the measured accelerators: devices, cores, memory and copy rates.
 
     Args:
         num_devices: accelerators (or ranks that share the processor).
@@ -178,16 +180,16 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How a profile was measured.
+    """Conditions of a profile's measurement: device, date, libraries, repetitions and notes.
 
     Args:
-        device_name: as the driver or the operating system calls it.
+        device_name: name in the driver or the operating system.
         date: ISO day, as the caller gave it.
         libraries: (name, version) pairs, torch first.
-        repetitions, warm_up: runs of each kernel whose median counts, and before them.
+        repetitions, warm_up: runs of each kernel whose median counts, and runs before them.
         threads: processor threads of one device; 0 = not a processor.
         sustained_s: seconds of each long run; 0.0 = none.
-        notes: what could not be measured, and why; files that were imported.
+        notes: measurements that were not possible, and why; files that were imported.
     """
 
     device_name: str
@@ -202,13 +204,14 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Measurements of one accelerator in one kind of node. Whatever was not measured is empty and
-    stays as the catalog has it.
+    """Measured rates of one accelerator in one kind of node; empty where not measured.
+
+    Numbers that were not measured stay as the catalog has them.
 
     Args:
         accelerator: a catalog name, or a new one.
-        memory_bytes: what a program may allocate on one device; 0 = not measured.
-        kernels: where the time of an imported trace went; nothing is priced from it.
+        memory_bytes: memory that a program may allocate on one device; 0 = not measured.
+        kernels: time of each kernel class in an imported trace; nothing is priced from it.
     """
 
     accelerator: str
@@ -223,7 +226,7 @@ class Profile:
 
     @property
     def reference(self) -> str:
-        """Name of the profile for the origin of a number: device, day, library."""
+        """Name of the profile in the origin of a number: device, day, library."""
         if self.method is None:
             return f"profile of {self.accelerator}"
         library = " ".join(self.method.libraries[0]) if self.method.libraries else ""

@@ -1,4 +1,1 @@
-"""Data files: measured tables of kernels and collectives.
-
-They are read in hardware.catalog.
-"""
+"""Data files with measured tables of kernels and collectives; hardware.catalog reads them."""

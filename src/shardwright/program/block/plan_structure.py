@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.hardware.device_topology import regular
+from shardwright.hardware.device_topology import equal_units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
@@ -350,7 +350,7 @@ def _steps(
     return (
         None
         if near is None
-        else transition(*near, islands=regular((island,))[0] if island else None)
+        else transition(*near, islands=equal_units((island,))[0] if island else None)
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.errors import StrategyError
-from shardwright.hardware.device_list import DeviceList, apart, union
+from shardwright.hardware.device_list import DeviceList, are_disjoint, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.split_tree import Split, num_leaves
@@ -102,7 +102,7 @@ def _classes(
     """Classes of devices that are in the same sets, and the classes of each set: each set cuts the
     classes that it overlaps in two.
     """
-    if 0 not in [number.size for number in sets] and apart(sets):
+    if 0 not in [number.size for number in sets] and are_disjoint(sets):
         by_device = sorted(range(len(sets)), key=lambda number: sets[number].first)
         return tuple(sets[number] for number in by_device), tuple(
             (by_device.index(number),) for number in range(len(sets))

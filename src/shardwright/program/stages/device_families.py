@@ -17,7 +17,7 @@ from math import lcm
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct, numbered_rows, split_by
-from shardwright.hardware.device_list import DeviceList, apart
+from shardwright.hardware.device_list import DeviceList, are_disjoint
 from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.identity_keys import Same
@@ -207,7 +207,7 @@ def _are_one(families: Iterable[tuple[DeviceList, ...]], kinds: tuple[int, ...])
     return (
         not kinds
         and all(len(families_of_stage) == 1 for families_of_stage in families)
-        and apart(sets)
+        and are_disjoint(sets)
     )
 
 

@@ -13,7 +13,7 @@ from math import lcm
 
 import numpy as np
 
-from shardwright.arrays import BoolArray, IntArray, distinct, numbered_rows, rises
+from shardwright.arrays import BoolArray, IntArray, distinct, is_increasing, numbered_rows
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
@@ -283,7 +283,7 @@ def message_traits(
     traits = []
     for way in (0, 1):
         meet = partial(_message_partners, messages, way)
-        if rises(sends[:, way]):
+        if is_increasing(sends[:, way]):
             traits.append(
                 _trait(meet, len(sends), (np.where(sends[:, 2] > 0, tier, -1), sends[:, 2]))
             )

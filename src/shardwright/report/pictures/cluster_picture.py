@@ -17,8 +17,8 @@ from shardwright.hardware.device_topology import (
     Units,
     group_ends,
     levels_inside_nodes,
-    levels_of,
-    units_of,
+    network_levels,
+    network_units,
 )
 from shardwright.hardware.link import Tier
 from shardwright.hardware.network_zones import ZoneLink
@@ -67,7 +67,7 @@ class ClusterPicture:
 
 def cluster_picture(cluster: Cluster) -> ClusterPicture:
     """The tree of a cluster, as the planner sees it: its levels are those of `hardware.graph`."""
-    units = units_of(cluster)
+    units = network_units(cluster)
     tree = _unit(cluster, units, len(units) - 1, 0, cluster.num_devices)
     return ClusterPicture(cluster=cluster, tree=tree, links=tuple(map(_zone_link, cluster.links)))
 
@@ -86,7 +86,11 @@ def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, en
         ]
     zones = tuple(dict.fromkeys(group.zone for _, group, _ in groups if group.zone))
     where = f" in {zones[0]}" if len(zones) == 1 else ""
-    tiers = [levels_of(cluster, number)[level] for number, _, _ in groups] if level >= inner else []
+    tiers = (
+        [network_levels(cluster, number)[level] for number, _, _ in groups]
+        if level >= inner
+        else []
+    )
     name = tiers[0].name if tiers else "cluster"
     return Branch(
         title=f"{name} of {end - start:,} devices{where}",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.hardware.inventories.node_facts import Assumed, Found
+from shardwright.hardware.inventories.node_facts import Assumption, FoundFact
 from shardwright.hardware.inventories.read_inventory import ClusterRead
 from shardwright.report.line_breaking import Words
 from shardwright.report.screens.plan_screen import section
@@ -28,7 +28,9 @@ def render_read(read: ClusterRead) -> RenderableType:
     return Group(*parts)
 
 
-def _facts(title: str, found: Sequence[Found], assumed: Sequence[Assumed]) -> list[RenderableType]:
+def _facts(
+    title: str, found: Sequence[FoundFact], assumed: Sequence[Assumption]
+) -> list[RenderableType]:
     rows = [(str(one.what), _cell(one.words), _cell(one.where)) for one in found]
     parts = (
         [section(f"{title}: found", plain_table(("what", "value", "where"), rows))] if rows else []
@@ -65,9 +67,9 @@ def read_document(read: ClusterRead) -> dict[str, Any]:
     }
 
 
-def _found(one: Found) -> dict[str, Any]:
+def _found(one: FoundFact) -> dict[str, Any]:
     return {"what": str(one.what), "value": one.value, "words": one.words, "where": one.where}
 
 
-def _assumed(one: Assumed) -> dict[str, Any]:
+def _assumed(one: Assumption) -> dict[str, Any]:
     return {"what": str(one.what), "value": one.value, "why": one.why}

@@ -20,7 +20,7 @@ from shardwright.search.simulated_strategy import strategy_text
 from shardwright.strategy.text.printable import printable
 from shardwright.units import (
     MEGA,
-    bare_seconds,
+    format_bare_seconds,
     format_bytes,
     format_count,
     format_dollars,
@@ -176,12 +176,12 @@ def _dollars(value: float | None) -> str:
 def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     parts = [dict(row.simulation.prediction.breakdown_s) for row in rows]
     shown = [
-        (part_name(name), *(bare_seconds(part.get(name, 0.0)) for part in parts))
+        (part_name(name), *(format_bare_seconds(part.get(name, 0.0)) for part in parts))
         for name, _ in sorted(
             {name: 0.0 for part in parts for name in part}.items(), key=place_of_part
         )
     ]
-    return [row for row in shown if set(row[1:]) != {bare_seconds(0.0)}]
+    return [row for row in shown if set(row[1:]) != {format_bare_seconds(0.0)}]
 
 
 def _notes(rows: Sequence[Compared]) -> list[RenderableType]:

@@ -15,7 +15,7 @@ from shardwright.search.grid.locate_grid import Fate, LocatedGrid
 from shardwright.search.simulated_strategy import strategy_text
 from shardwright.search.strategy_difference import Beside, Why, missing_bytes
 from shardwright.strategy.rule_violations import Violation
-from shardwright.units import GIB, format_bytes, format_percent, format_seconds, noiseless
+from shardwright.units import GIB, format_bytes, format_percent, format_seconds, zero_below_clock
 
 LABEL: Final = 10
 _FATES: Final = {
@@ -59,7 +59,7 @@ def why_document(why: Why) -> dict[str, Any]:
             {"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)
         ],
         "fits_with": list(why.other.fitting),
-        "changes_s": {name: noiseless(other - plan) for name, plan, other in why.seconds},
+        "changes_s": {name: zero_below_clock(other - plan) for name, plan, other in why.seconds},
         "changes_bytes": {name: other - plan for name, plan, other in why.memory},
         "missing_host_bytes": [
             {"node": one.node, "bytes": one.lacking}

@@ -1,5 +1,7 @@
-"""Rules for an engine's default settings: tables by the device's memory, generation and ranks, and
-formulas of reserved memory.
+"""Rules by which serving engines choose defaults from device memory, generation and ranks.
+
+Tables of batch sizes, reserved memory, captured graph sizes, all-reduce algorithms and kernel
+backends.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from shardwright.units import GIB, MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeRow:
-    """Settings of an engine on a device with less than `below_gib` GiB (0 = any), of `generation`
-    (0 = any); the first row that fits counts.
+    """Default batch limits of an engine on devices of one memory size and generation.
+
+    A table is a tuple of rows; the first row that matches the device counts.
 
     Args:
+        below_gib: the device has less memory than this in GiB; 0 = any.
+        generation: generation of the device; 0 = any.
         token_budget, max_sequences, largest_captured: as in `Engine`; 0 = not set by memory.
         narrow_captured: the largest captured size where tp is under `narrow_tp`.
     """
@@ -33,19 +38,20 @@ class SizeRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reserve:
-    """Memory that an engine reserves beside weights and cache: for activations, graphs and
-    buffers.
+    """Rule for the bytes that an engine reserves beside weights and KV cache.
+
+    The bytes hold activations, graphs and buffers:
 
         bytes = fixed + a_chunk max(chunk, least_chunk) + a_captured C + a_device tp pp +
-        (a_rank_captured C dpa, and a_rank_large_captured C dpa where C > large_captured, with
-        data parallel attention) + a_piece (sizes captured in pieces, or latent_pieces at once), at
-        least `least` on a device above `least_above_gib`; + guessing with draft tokens
+            (a_rank_captured C dpa, and a_rank_large_captured C dpa where C > large_captured, with
+            data parallel attention) + a_piece (sizes captured in pieces, or latent_pieces at once),
+            at least `least` on a device above `least_above_gib`; + guessing with draft tokens
 
     C is the largest captured size. `rows`, where there are any, hold fixed and a_device by the
     device's memory instead.
 
     Args:
-        All bytes; `rows`: (below GiB, fixed, a_device), 0 = any.
+        rows: (below GiB, fixed, a_device), 0 = any. All other sizes are bytes.
         digits: decimals to which the share is rounded.
     """
 
@@ -69,15 +75,14 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captures:
-    """Rule for the sizes of captured graphs.
+    """Rule for the batch sizes for which an engine captures CUDA graphs.
 
     Args:
         ranges: (first, beyond, step), 0 for beyond = up to the largest.
         guessing_ranges: ranges with draft tokens, if they differ.
         largest: the largest size where neither a user nor the device sets it: at most this, and at
             most `a_sequence` times max_sequences (times the tokens of a request with draft tokens,
-                if
-            `guessed`), if a_sequence is not 0.
+            if `guessed`), if a_sequence is not 0.
         ends: the largest size is captured even where no range has it.
         doubles_from: this size, and twice it, and so on, below the largest.
     """
@@ -91,7 +96,7 @@ class Captures:
     doubles_from: int = 0
 
     def sizes(self, largest: int, *, guessing: bool = False) -> tuple[int, ...]:
-        """All captured sizes up to `largest`, rising."""
+        """Captured batch sizes up to `largest`, in rising order."""
         ranges = self.guessing_ranges if guessing and self.guessing_ranges else self.ranges
         captured = {
             size
@@ -107,15 +112,15 @@ class Captures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Rule for the tokens that running requests will still need: a share of their longest answers,
-    `first` at the start.
+    """Rule for the tokens that running requests will still need (SGLang's new-token ratio).
 
-    The share falls by (first - least) / steps in each iteration of decode down to `least`, and is
-    set anew after a retraction: to (tokens generated + retract_steps x requests) / (sum of longest
-    answers + 1), at most 1. Where nothing runs it is `first` again.
+    The estimate is a share of the requests' longest answers. The share is `first` at the start. It
+    falls by (first - least) / steps in each iteration of decode down to `least`. After a retraction
+    it is (tokens generated + retract_steps x requests) / (sum of longest answers + 1), at most 1.
+    Where nothing runs it is `first` again.
 
     Args:
-        clip: longest answer that is counted.
+        clip: longest answer that is counted, in tokens.
         shared: factor on `first` and `least` under data parallel attention.
         kept_tokens: tokens of a request kept free where ends are known.
     """
@@ -129,7 +134,7 @@ class Estimate:
     kept_tokens: int = 1
 
     def times(self, factor: float) -> Estimate:
-        """The estimate with `first` and `least` times a factor, at most 1."""
+        """Copy the rule with `first` and `least` multiplied by `factor`, at most 1."""
         return replace(
             self, first=min(1.0, self.first * factor), least=min(1.0, self.least * factor)
         )
@@ -149,13 +154,14 @@ class AllReduceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllReduceLimit:
-    """Range of all-reduces that use one algorithm: at most `most_bytes` and `most_tokens` (0 = any)
-    over `ranks` ranks (0 = any).
+class AllReduceRange:
+    """Sizes and ranks of all-reduces inside a node for which an engine uses one algorithm.
+
+    At most `most_bytes` and `most_tokens` (0 = any) over `ranks` ranks (0 = any).
 
     Args:
         kind: the algorithm.
-        fused: with the residual and the norm behind it in one kernel.
+        fused: with the residual and the norm after it in one kernel.
         generation: of the devices (9 Hopper, 10 Blackwell, 0 any).
         least_hidden, below_hidden: width of a token, 0 = any.
     """
@@ -172,7 +178,7 @@ class AllReduceLimit:
     def takes(
         self, *, ranks: int, generation: int, tokens: int, hidden: int, size_bytes: float
     ) -> bool:
-        """True if an all-reduce of `size_bytes` is within the range."""
+        """True if an all-reduce of these ranks, tokens and bytes is within the range."""
         return (
             self.ranks in (0, ranks)
             and self.generation in (0, generation)
@@ -183,13 +189,14 @@ class AllReduceLimit:
         )
 
 
-LIBRARY: Final = AllReduceLimit(kind=AllReduceKind.LIBRARY, most_bytes=1 << 62)
+LIBRARY: Final = AllReduceRange(kind=AllReduceKind.LIBRARY, most_bytes=1 << 62)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChoice:
-    """A backend that an engine chooses by itself, and the conditions for it; the first that fits
-    counts.
+    """A kernel backend of an engine, and the devices and models for which it is the default.
+
+    Choices form a list; the first that matches counts.
 
     Args:
         generation: of the devices, 0 = any.
@@ -207,7 +214,7 @@ class BackendChoice:
 
 
 def size_row(rows: tuple[SizeRow, ...], *, memory_bytes: float, generation: int) -> SizeRow | None:
-    """The first row for a device with this memory; None where no row fits."""
+    """First row of a table that matches the device's memory and generation; None if no row does."""
     fits = (
         row
         for row in rows
@@ -217,14 +224,14 @@ def size_row(rows: tuple[SizeRow, ...], *, memory_bytes: float, generation: int)
     return next(fits, None)
 
 
-def largest_of(row: SizeRow | None, *, tp: int) -> int:
-    """The largest captured size in a device's row; 0 = the row sets none."""
+def row_largest_captured(row: SizeRow | None, *, tp: int) -> int:
+    """Largest captured batch size that the row sets for this tp; 0 = the row sets none."""
     if row is None:
         return 0
     return row.narrow_captured if tp < row.narrow_tp else row.largest_captured
 
 
-def first_fitting(
+def first_matching_backend(
     choices: tuple[BackendChoice, ...],
     *,
     generation: int,
@@ -233,7 +240,7 @@ def first_fitting(
     weights: str = "",
     architecture: str = "",
 ) -> str:
-    """Name of the first backend that fits; empty where none does."""
+    """Name of the first backend whose conditions the device and model meet; empty if none."""
     return next(
         (
             backend.name
@@ -248,8 +255,8 @@ def first_fitting(
     )
 
 
-def all_reduce_limit(
-    limits: tuple[AllReduceLimit, ...],
+def all_reduce_range(
+    limits: tuple[AllReduceRange, ...],
     *,
     generation: int,
     ranks: int,
@@ -258,9 +265,10 @@ def all_reduce_limit(
     size_bytes: float,
     fused: bool,
     multimem: bool,
-) -> AllReduceLimit:
-    """The range, and so the algorithm, of an all-reduce among a node's ranks: the engine's first
-    that takes it, else the library's.
+) -> AllReduceRange:
+    """First range of an engine that covers an all-reduce inside a node, else NCCL's.
+
+    The range names the algorithm.
 
     Args:
         hidden: width of a token.
@@ -290,7 +298,7 @@ def reserved_bytes(
     latent: bool = False,
     guessing: bool = False,
 ) -> float:
-    """Bytes that `rule` reserves beside weights and cache on one device.
+    """Bytes that `rule` reserves beside weights and KV cache on one device.
 
     Args:
         chunk: most tokens of an iteration.
@@ -320,7 +328,7 @@ def reserved_bytes(
     return reserved + (rule.guessing if guessing else 0)
 
 
-def memory_share(rule: Reserve, *, memory_bytes: float, reserved: float) -> float:
+def unreserved_share(rule: Reserve, *, memory_bytes: float, reserved: float) -> float:
     """Share of a device's memory that is not reserved, rounded as the engine rounds it.
 
     Memory counts in whole MiB, as the driver's tool prints it.

@@ -1,12 +1,13 @@
-"""Constructors of serving engines from statements (`runtime.statements`), or from another version
-and the differences.
+"""Constructors of serving engines, from statements alone or from a base version and changes.
+
+See `runtime.statements`.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from shardwright.runtime.engines.engine import Engine, Setting
+from shardwright.runtime.engines.engine import Engine, EngineSetting
 from shardwright.runtime.statements import FactSchema, Statement
 
 IDENTITY: Final = (
@@ -32,10 +33,10 @@ stated: Final = _ENGINE.stated
 read: Final = _ENGINE.read
 
 
-def named(name: str, version: str, *, engine: str = "", released: str = "") -> dict[str, Any]:
-    """Identity fields of an engine: its catalog name and version, and those that differ from its
-    base's.
-    """
+def identity_fields(
+    name: str, version: str, *, engine: str = "", released: str = ""
+) -> dict[str, Any]:
+    """Identity fields of a serving engine: catalog name, version, release month, engine family."""
     return {
         "name": name,
         "version": version,
@@ -45,9 +46,9 @@ def named(name: str, version: str, *, engine: str = "", released: str = "") -> d
 
 
 def engine(
-    identity: dict[str, Any], *statements: Statement, settings: tuple[Setting, ...]
+    identity: dict[str, Any], *statements: Statement, settings: tuple[EngineSetting, ...]
 ) -> Engine:
-    """An engine built from statements alone, with its options.
+    """Build a serving engine from statements alone, with its options.
 
     Raises:
         ValueError: a field is not stated, or twice.
@@ -59,10 +60,11 @@ def derive(
     base: Engine,
     identity: dict[str, Any],
     *statements: Statement,
-    settings: tuple[Setting, ...] = (),
+    settings: tuple[EngineSetting, ...] = (),
 ) -> Engine:
-    """`base` with the changes of the statements, and with `settings` in place of its settings of
-    the same options.
+    """Copy a base engine with the changes of the statements and of its option settings.
+
+    `settings` replace the base's settings of the same options.
 
     Raises:
         ValueError: a field is stated twice.

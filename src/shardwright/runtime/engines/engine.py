@@ -1,5 +1,7 @@
-"""A serving engine's version as the simulator sees it: booleans, enumerations and sizes, each with
-a link to its source. No fitted number.
+"""Description of a serving engine's version: scheduler, cache, graph and kernel settings.
+
+The serving simulator reads these switches, enumerations and sizes; each has a link to its source.
+None of the numbers is fitted.
 """
 
 from __future__ import annotations
@@ -8,8 +10,7 @@ from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.automatic_settings import (
-    AllReduceKind,
-    AllReduceLimit,
+    AllReduceRange,
     BackendChoice,
     Captures,
     Estimate,
@@ -20,7 +21,7 @@ from shardwright.runtime.runtime import Fact, Options
 
 
 class Batching(StrEnum):
-    """Composition of an iteration.
+    """Composition of an iteration's batch from prompts and decoding requests.
 
     MIXED: a token of each running request first, then parts of waiting prompts up to the token
     budget, in one batch. PREFILL_FIRST: prompts alone, as long as any can be admitted, else a token
@@ -34,7 +35,7 @@ class Batching(StrEnum):
 
 
 class Admission(StrEnum):
-    """Condition for the admission of a waiting request.
+    """Condition under which the scheduler admits a waiting request.
 
     CHUNK: blocks for the tokens that it computes in this iteration are free. ESTIMATED: the cache
     holds its prompt, its longest answer and the expected needs of running requests
@@ -49,7 +50,7 @@ class Admission(StrEnum):
 
 
 class Eviction(StrEnum):
-    """Treatment of requests where the cache is full.
+    """Treatment of running requests where the KV cache is full.
 
     PREEMPT: the request that came last loses its blocks and is computed anew. RETRACT: those with
     the fewest tokens generated go back to the queue. RESERVE: no request is admitted whose longest
@@ -68,7 +69,7 @@ class MemoryRule(StrEnum):
     TOTAL: of the device's memory, for weights, the allocations of a dry run of `token_budget`
     tokens, and the cache; graphs lie outside, unless `graphs_in_share`. STATIC: of the memory that
     was free before loading, for weights and cache alone: activations and graphs live in the rest.
-    FREE: of the memory that is free behind weights and the peak of a dry run of `token_budget`
+    FREE: of the memory that is free after weights and the peak of a dry run of `token_budget`
     tokens, for the cache alone.
     """
 
@@ -78,11 +79,11 @@ class MemoryRule(StrEnum):
 
 
 class ExpertExchange(StrEnum):
-    """Transport of tokens of ranks with data parallel attention to their experts.
+    """Transport of tokens to their experts under data parallel attention.
 
     GATHERED: all tokens to all ranks, and their sums back (all-gather, reduce-scatter). ALL_TO_ALL:
-    a collective of the library. DEEPEP: a copy a device or node, kernels for throughput in prefill
-    and for latency in decode. ONE_SIDED: the engine's own kernels over NVLink.
+    a collective of the library. DEEPEP: a copy a device or node, with kernels for throughput in
+    prefill and for latency in decode. ONE_SIDED: the engine's own kernels over NVLink.
     """
 
     GATHERED = "all-gather"
@@ -92,26 +93,23 @@ class ExpertExchange(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """A word that an option may be, with the fields of `Engine` that it changes and their
-    values.
-    """
+class SettingWord:
+    """A word that an engine's option accepts, and the fields of `Engine` that it changes."""
 
     word: str
     values: tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """An option of `options.OPTIONS` as an engine has it.
+class EngineSetting:
+    """An option of the vocabulary as one engine has it: its flag and the field it sets.
 
     Args:
-        option: name in the vocabulary.
-        flag: the flag that sets it in a launch script.
-        link, checked: as of `Fact`.
+        option: name in the vocabulary (`engine_options.OPTIONS`).
+        flag: the flag that sets the option in a launch script.
+        link, checked: as in `Fact`.
         field: field of `Engine` that a number, share or list is written to; empty where the option
-            is
-            one of `words`.
+            is one of `words`.
     """
 
     option: str
@@ -119,99 +117,102 @@ class Setting:
     link: str
     checked: bool
     field: str = ""
-    words: tuple[Word, ...] = ()
+    words: tuple[SettingWord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A serving engine's version with its defaults where nothing is set.
+    """A serving engine's version with its default settings.
 
-    `devices.engine_on_device` adds those that depend on a device.
+    `engine_on_device.engine_on_device` adds the settings that depend on a device.
 
     Args:
-        batching, admission, eviction: see there.
-        token_budget: most tokens of an iteration (of a chunk of prompts, where they run alone); 0 =
+        batching, admission, eviction: see `Batching`, `Admission` and `Eviction`.
+        token_budget: most tokens of an iteration (of a prefill chunk, if prefill runs alone); 0 =
             by the device's memory (`sizes`).
         max_sequences: most requests that run at once; 0 = by the device.
-        guessing_sequences: most where tokens are guessed ahead and none is set, 0 = as many.
-        stage_sequences: max_sequences are those of each iteration under way, of which there are as
-            many as stages; they fill alike, so that all together are limited, not each.
-        tuned_sizes: budget and requests are what the engine's own benchmark chooses by memory and
-            mean lengths, where none is set.
-        prompt_tokens: most tokens of prompts in an iteration, beyond a first one; 0 = no such
-            limit.
-        context_tokens: longest prompt and answer together that is accepted; 0 = the model's.
-        sizes: what is set by the device's memory.
-        shared_budget: token_budget and max_sequences are those of all ranks with attention of their
-            own together.
-        chunked_prefill: a prompt may be cut over iterations.
-        mixes_decode: PREFILL_FIRST runs decode beside a chunk.
-        estimate: of what running requests will need (ESTIMATED); None = not made.
-        conservative: factor on it.
-        knows_ends: where answers have a fixed length and prefixes are not shared, admission follows
-            what is freed at each end instead.
+        guessing_sequences: most requests with draft tokens where no option sets them; 0 = as many.
+        stage_sequences: max_sequences is the limit of each iteration in flight, of which there are
+            as many as pipeline stages. Iterations fill equally, so the sum is limited, not each
+            one.
+        tuned_sizes: the engine's benchmark tool chooses token budget and requests, by memory and
+            mean lengths, where no option sets them.
+        prompt_tokens: most prompt tokens of an iteration after its first prompt; 0 = no such limit.
+        context_tokens: most tokens of a prompt and its answer together; 0 = the model's limit.
+        sizes: settings by the device's memory.
+        shared_budget: token_budget and max_sequences are those of all attention data-parallel ranks
+            together.
+        chunked_prefill: a prompt may be split over iterations.
+        mixes_decode: PREFILL_FIRST runs decode in one batch with a prefill chunk.
+        estimate: rule for the tokens that running requests will need (ESTIMATED); None = no rule.
+        conservative: factor on the estimate.
+        knows_ends: where answers have a fixed length and prefixes are not shared, admission uses
+            the blocks freed at each end instead of the estimate.
         wait_iterations, wait_share: prompts wait until they fill that share of the budget, at most
-            so many iterations; 0 = they do not.
-        balance_iterations: with attention dp, prompts wait until every rank has one, at most so
-            many iterations; 0 = they do not. Both are simulated for IN_FLIGHT alone
+            that many iterations; 0 = no wait.
+        balance_iterations: with attention dp, prompts wait until every rank has one, at most that
+            many iterations; 0 = no wait. Both waits are simulated for IN_FLIGHT alone
             (`serving.policy.prompt_delay`).
-        block_tokens: of a block of the cache.
+        block_tokens: tokens of a KV cache block.
         prefix_cache: blocks of equal prefixes are kept and shared.
-        kv_format: of keys and values; auto = the model's activations', or what its checkpoint says
-            if `kv_from_checkpoint`.
-        memory_rule: see there.
-        memory_fraction: that share; 0 = by `reserve`.
-        graphs_in_share: graphs are measured and taken off too.
-        reserve: what is kept free of weights and cache.
-        logit_bytes: held at most of each logit of a dry run while tokens are chosen.
-        graphs: whether decode is captured at all.
-        full_graphs: with its attention cores; else pieces between them.
-        captured: batch sizes that graphs replay, rising; empty = by `captures`.
-        captured_requests: they count requests, each with all its guesses, not tokens.
-        captures: how sizes are laid.
-        pads: a batch is padded to the next size; False = only batches of just that size replay.
-        largest_captured: 0 = by the device, or by `captures`.
-        piecewise: graphs between the attention cores replay iterations with prompts in them too.
-        piecewise_captures: their own sizes, in tokens, where they have any;
-        piecewise_captured: those that are set.
-        piecewise_tokens: their largest, 0 = that of decode, or the chunk where they have their own;
-        piecewise_latent_tokens: that of models with latent attention.
-        piecewise_alone: not with guesses, ranks with attention of their own, stages or an exchange
-            between experts, whatever is set.
+        kv_format: number format of keys and values; auto = that of the model's activations, or that
+            of the checkpoint if `kv_from_checkpoint`.
+        memory_rule: see `MemoryRule`.
+        memory_fraction: the share of that rule; 0 = by `reserve`.
+        graphs_in_share: the memory of CUDA graphs is measured and subtracted too.
+        reserve: rule for the memory beside weights and cache.
+        logit_bytes: most bytes held for each logit of a dry run while tokens are sampled.
+        graphs: decode runs as CUDA graphs.
+        full_graphs: these include the attention cores; else graphs are the pieces between them.
+        captured: batch sizes of the graphs, rising; empty = by `captures`.
+        captured_requests: the sizes count requests, each with all its draft tokens, not tokens.
+        captures: rule for the sizes.
+        pads: a batch is padded to the next size; False = only batches of exactly a captured size
+            replay.
+        largest_captured: largest size; 0 = by the device, or by `captures`.
+        piecewise: graphs between the attention cores replay iterations with prompts too.
+        piecewise_captures: rule for their own sizes, in tokens, where they have any;
+        piecewise_captured: their sizes where an option sets them.
+        piecewise_tokens: their largest size, 0 = that of decode, or the chunk where they have their
+            own sizes;
+        piecewise_latent_tokens: their largest size for models with latent attention.
+        piecewise_alone: they are off with draft tokens, attention dp, pipeline stages or an
+            exchange between experts, even if an option sets them.
         asynchronous: the host prepares the next iteration while the device runs;
         asynchronous_guesses: with speculative decoding too.
-        stages_wait: with pipeline stages it does not: a rank waits for its device before it goes
-            on.
-        polling: iterations of decode between two looks at new requests, 1 = every one; those with
-            prompts always look.
-        stream_interval: tokens between two answers to the client.
-        sums: how ranks add up, the first that takes a sum first.
-        fused_all_reduce: those of `sums` that are fused are on;
-        fused_architectures: for models whose code has it, empty = all;
-        fused_generations: on devices, empty = all; never for ranks with attention of their own.
-        custom_all_reduce_bytes: largest buffer that the engine's own one- and two-shot sums take, 0
+        stages_wait: not with pipeline stages: a rank waits for its device before it continues.
+        polling: decode iterations between two checks for new requests, 1 = every iteration;
+            iterations with prompts always check.
+        stream_interval: tokens between two responses to the client.
+        sums: ranges of the engine's all-reduce algorithms; the first range that covers an
+            all-reduce counts.
+        fused_all_reduce: the fused ranges of `sums` are on;
+        fused_architectures: model architectures with fused all-reduces, empty = all;
+        fused_generations: device generations with them, empty = all; never with attention dp.
+        custom_all_reduce_bytes: largest buffer of the engine's own one- and two-shot all-reduces, 0
             = by `sums`.
-        multimem: those of `sums` that the switch adds are on.
-        symmetric: the library's sums run on symmetric buffers.
-        attention_dp: ranks may have attention of their own.
-        expert_parallel: experts may be spread.
-        exchange: see there;
-        rack_exchange: where NVLink joins nodes and nothing is set.
+        multimem: the ranges of `sums` that reduce in the NVLink switch are on.
+        symmetric: the library's all-reduces run on symmetric buffers.
+        attention_dp: attention may be data parallel.
+        expert_parallel: experts may be distributed over ranks.
+        exchange: see `ExpertExchange`;
+        rack_exchange: the exchange where NVLink joins nodes and no option sets one.
         attention_kernel, expert_kernel: names of the backends, in small letters; empty = by
             `attention_choices`, `expert_choices`.
-        kernel_blocks: blocks of the cache that an attention kernel takes; another `block_tokens`
-            becomes the last of them.
+        kernel_blocks: block sizes that an attention kernel accepts; another `block_tokens` becomes
+            the last of them.
         absorbed_prefill: latent attention is absorbed in prompts too.
-        expanded_tokens: of cached context, expanded at once to keys and values of all heads; 0 =
-            all.
-        absorbed_below: cached tokens under which a prompt's next chunk is absorbed instead.
-        guesses: tokens guessed ahead (MTP) where nothing is set: 0.
-        multi_token: it can.
-        facts: a link for every field.
-        settings: options that it has.
-        options: those that are set.
-        base: the name without options.
-        asked: the version that was asked for, where this one only answers for it.
+        expanded_tokens: tokens of cached context that are expanded at once to keys and values of
+            all heads; 0 = all.
+        absorbed_below: number of cached tokens below which a prompt's next chunk is absorbed
+            instead.
+        guesses: draft tokens of multi-token prediction (MTP) where no option sets them: 0.
+        multi_token: the engine can draft with MTP.
+        facts: a source link for every field.
+        settings: options of the engine.
+        options: (option, value) of the options that are set.
+        base: the engine's name without options.
+        asked: the requested version, where this described version stands in for it.
     """
 
     name: str
@@ -265,7 +266,7 @@ class Engine:
     stages_wait: bool = False
     polling: int = 1
     stream_interval: int = 1
-    sums: tuple[AllReduceLimit, ...] = ()
+    sums: tuple[AllReduceRange, ...] = ()
     fused_all_reduce: bool = False
     fused_architectures: tuple[str, ...] = ()
     fused_generations: tuple[int, ...] = ()
@@ -287,7 +288,7 @@ class Engine:
     guesses: int = 0
     multi_token: bool = False
     facts: tuple[Fact, ...] = ()
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[EngineSetting, ...] = ()
     options: Options = ()
     base: str = ""
     asked: str = ""
@@ -295,13 +296,8 @@ class Engine:
 
     @property
     def of_free(self) -> bool:
-        """True if the memory fraction is one of the free memory, for the cache alone."""
+        """True if the memory fraction is a share of the free memory, for the cache alone."""
         return self.memory_rule is MemoryRule.FREE
-
-    @property
-    def kinds_of_sums(self) -> tuple[AllReduceKind, ...]:
-        """Kinds of the engine's all-reduces, in the order in which it tries them."""
-        return tuple(dict.fromkeys(limit.kind for limit in self.sums))
 
     def __hash__(self) -> int:
         # Cheap and lawful: equal engines have equal names.

@@ -1,4 +1,4 @@
-"""The runtime by which a serving engine's forward pass is lowered to kernels."""
+"""Runtime whose kernels stand for the forward pass of every serving engine."""
 
 from __future__ import annotations
 

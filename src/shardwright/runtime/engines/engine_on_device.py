@@ -1,4 +1,4 @@
-"""Settings of a serving engine that follow from the device, the degrees and the model."""
+"""Settings of a serving engine that follow from the device, the parallel degrees and the model."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from shardwright.runtime.engines.automatic_settings import (
     AllReduceKind,
     BackendChoice,
     Estimate,
-    first_fitting,
-    largest_of,
-    memory_share,
+    first_matching_backend,
     reserved_bytes,
+    row_largest_captured,
     size_row,
+    unreserved_share,
 )
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSite:
-    """The device, degrees and model for which an engine chooses its settings.
+    """Device, parallel degrees and model for which an engine chooses its settings.
 
     Args:
         memory_bytes: memory of the device as its driver reports it.
@@ -29,10 +29,11 @@ class EngineSite:
         dpa: data parallel degree of attention.
         draft_tokens: draft tokens of each iteration.
         latent: the model's attention is latent.
-        spread: its experts are spread over devices.
+        spread: the model's experts are spread over devices.
         rack: NVLink joins the worker's nodes.
         architecture: the model's name in a Hugging Face config.
-        weights: number format of its matrix multiplications (bf16, fp8, nvfp4, mxfp4, int4).
+        weights: number format of the model's matrix multiplications (bf16, fp8, nvfp4, mxfp4,
+            int4).
     """
 
     memory_bytes: float
@@ -49,8 +50,10 @@ class EngineSite:
 
 
 def engine_on_device(engine: Engine, site: EngineSite) -> Engine:
-    """`engine` with its defaults for a device, degrees and model: budget, sequences, captured
-    sizes, memory share, all-reduce kernels, backends.
+    """Fill an engine's unset settings with its defaults for a device, degrees and model.
+
+    These are the token budget, sequences, captured sizes, memory share, all-reduce kernels and
+    kernel backends.
 
     Values that a user set stay. `token_budget` and `max_sequences` are then those of one rank with
     data parallel attention, and `captured` counts tokens: a size that counts requests stands for
@@ -63,11 +66,15 @@ def engine_on_device(engine: Engine, site: EngineSite) -> Engine:
     # An engine whose ranks share a budget counts them all in its tp.
     tp = site.tp * (site.dpa if engine.shared_budget else 1)
     largest = _largest_captured(
-        engine, site, row_largest=largest_of(row, tp=tp), sequences=sequences, budget=budget
+        engine,
+        site,
+        row_largest=row_largest_captured(row, tp=tp),
+        sequences=sequences,
+        budget=budget,
     )
     pieces = _piece_sizes(engine, site, chunk=budget)
     ranks = site.dpa if engine.shared_budget else 1
-    attention = engine.attention_kernel or _kernel(engine.attention_choices, site)
+    attention = engine.attention_kernel or _first_backend(engine.attention_choices, site)
     return replace(
         engine,
         token_budget=max(1, budget // ranks),
@@ -78,8 +85,8 @@ def engine_on_device(engine: Engine, site: EngineSite) -> Engine:
         largest_captured=largest,
         piecewise=_is_piecewise(engine, site),
         piecewise_tokens=pieces[-1] if pieces else 0,
-        estimate=_estimate(engine, site),
-        exchange=_exchange(engine, site),
+        estimate=_scaled_estimate(engine, site),
+        exchange=_expert_exchange(engine, site),
         polling=1 if site.dpa > 1 else engine.polling,
         asynchronous=engine.asynchronous
         and (engine.asynchronous_guesses or site.draft_tokens == 0)
@@ -89,14 +96,14 @@ def engine_on_device(engine: Engine, site: EngineSite) -> Engine:
         or _custom_all_reduce_limit(engine, site),
         block_tokens=_block_tokens(engine, attention),
         attention_kernel=attention,
-        expert_kernel=engine.expert_kernel or _kernel(engine.expert_choices, site),
+        expert_kernel=engine.expert_kernel or _first_backend(engine.expert_choices, site),
         guesses=site.draft_tokens,
     )
 
 
-def _kernel(choices: tuple[BackendChoice, ...], site: EngineSite) -> str:
-    """Name of the first backend that fits the site."""
-    return first_fitting(
+def _first_backend(choices: tuple[BackendChoice, ...], site: EngineSite) -> str:
+    """Name of the first kernel backend whose conditions the site meets."""
+    return first_matching_backend(
         choices,
         generation=site.generation,
         latent=site.latent,
@@ -106,16 +113,14 @@ def _kernel(choices: tuple[BackendChoice, ...], site: EngineSite) -> str:
     )
 
 
-def _estimate(engine: Engine, site: EngineSite) -> Estimate | None:
-    """The estimate of running requests' needs, with the factors of this site."""
+def _scaled_estimate(engine: Engine, site: EngineSite) -> Estimate | None:
+    """Estimate rule of running requests' needs, with the factors of this site."""
     rule = engine.estimate
     return rule and rule.times(engine.conservative * (rule.shared if site.dpa > 1 else 1.0))
 
 
-def _exchange(engine: Engine, site: EngineSite) -> ExpertExchange:
-    """The exchange of tokens between experts: the rack's where NVLink joins nodes and no option is
-    set.
-    """
+def _expert_exchange(engine: Engine, site: EngineSite) -> ExpertExchange:
+    """Token exchange between experts: the rack's where NVLink joins nodes and no option is set."""
     return (
         engine.rack_exchange
         if site.rack and "exchange" not in dict(engine.options)
@@ -124,7 +129,7 @@ def _exchange(engine: Engine, site: EngineSite) -> ExpertExchange:
 
 
 def _block_tokens(engine: Engine, attention: str) -> int:
-    """Tokens of a cache block that the attention kernel accepts."""
+    """Tokens of a KV cache block: the engine's size, or the last that the kernel accepts."""
     sizes = dict(engine.kernel_blocks).get(attention, ())
     return sizes[-1] if sizes and engine.block_tokens not in sizes else engine.block_tokens
 
@@ -132,7 +137,7 @@ def _block_tokens(engine: Engine, attention: str) -> int:
 def _largest_captured(
     engine: Engine, site: EngineSite, *, row_largest: int, sequences: int, budget: int
 ) -> int:
-    """The largest captured size, in the engine's unit; 0 = nothing is captured."""
+    """Largest batch size with a captured graph, in the engine's unit; 0 = none is captured."""
     if not engine.graphs:
         return 0
     if engine.captured:
@@ -148,7 +153,7 @@ def _largest_captured(
 def _captured_sizes(
     engine: Engine, site: EngineSite, *, largest: int, sequences: int
 ) -> tuple[int, ...]:
-    """Captured sizes in tokens.
+    """Batch sizes with captured graphs, in tokens.
 
     Of sizes that are set, those of more requests than may run are left out; where batches are
     padded and `ends` holds, the most that may run stands for them.
@@ -175,9 +180,7 @@ def _is_piecewise(engine: Engine, site: EngineSite) -> bool:
 
 
 def _piece_sizes(engine: Engine, site: EngineSite, *, chunk: int) -> tuple[int, ...]:
-    """Token counts of graphs captured in pieces for prompts, where these have sizes of their
-    own.
-    """
+    """Token counts of piecewise graphs for prompts; empty where they have no sizes of their own."""
     if engine.piecewise_captures is None or not _is_piecewise(engine, site):
         return ()
     if engine.piecewise_captured:
@@ -189,7 +192,7 @@ def _piece_sizes(engine: Engine, site: EngineSite, *, chunk: int) -> tuple[int, 
 def _memory_share(
     engine: Engine, site: EngineSite, *, chunk: int, largest: int, pieces: int
 ) -> float:
-    """Share of the device's memory for weights and cache; 0.0 without a rule."""
+    """Share of the device's memory for weights and cache by the reserve rule; 0.0 without one."""
     if engine.reserve is None:
         return 0.0
     reserved = reserved_bytes(
@@ -203,7 +206,7 @@ def _memory_share(
         latent=site.latent,
         guessing=site.draft_tokens > 0,
     )
-    return memory_share(engine.reserve, memory_bytes=site.memory_bytes, reserved=reserved)
+    return unreserved_share(engine.reserve, memory_bytes=site.memory_bytes, reserved=reserved)
 
 
 def _is_fused(engine: Engine, site: EngineSite) -> bool:
@@ -214,9 +217,7 @@ def _is_fused(engine: Engine, site: EngineSite) -> bool:
 
 
 def _custom_all_reduce_limit(engine: Engine, site: EngineSite) -> int:
-    """The largest buffer in bytes that the engine's one- and two-shot all-reduces of `site.tp`
-    ranks take.
-    """
+    """Largest buffer, in bytes, that the engine's own one- and two-shot all-reduces accept."""
     custom_kinds = (AllReduceKind.ONE_SHOT, AllReduceKind.TWO_SHOT)
     limits = [
         limit

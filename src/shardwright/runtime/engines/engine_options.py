@@ -1,7 +1,7 @@
-"""Options of serving engines, one vocabulary for all; each with the engine's flag and the fields
-that it changes.
+"""Vocabulary of options of all serving engines, and functions that set them on an engine.
 
-An engine with options is text ``vllm-0.12 token_budget=16384 async=on``.
+Each option has the engine's flag and the fields that it changes. An engine with options is written
+as ``vllm-0.12 token_budget=16384 async=on``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.engine import Engine, Setting, Word
+from shardwright.runtime.engines.engine import Engine, EngineSetting, SettingWord
 from shardwright.runtime.runtime import Fact, Options
 
 MAX_SHOWN: Final = 60
@@ -23,8 +23,9 @@ MAX_FACTOR: Final = 100
 
 
 class Form(StrEnum):
-    """Form of an option's value: a whole number, a share of 1, a factor, on or off, a word, or
-    whole numbers with commas between.
+    """Form of an option's value.
+
+    A whole number, a share of 1, a factor, on or off, a word, or whole numbers with commas between.
     """
 
     NUMBER = "number"
@@ -37,7 +38,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOption:
-    """An option of the vocabulary.
+    """An option of the vocabulary: its name, form of value, and the field it sets.
 
     Args:
         about: the decision that the option takes.
@@ -53,7 +54,7 @@ class EngineOption:
 
     @property
     def example(self) -> str:
-        """A possible value, for a hint."""
+        """A possible value, for a hint in an error message."""
         return {
             Form.NUMBER: "8192",
             Form.SHARE: "0.9",
@@ -64,45 +65,48 @@ class EngineOption:
 
 
 def _number(name: str, about: str, *, least: int = 1, field: str = "") -> EngineOption:
+    """Make an option whose value is a whole number of at least `least`."""
     return EngineOption(name=name, form=Form.NUMBER, about=about, least=least, field=field)
 
 
 def _switch(name: str, about: str, *, field: str = "") -> EngineOption:
+    """Make an option whose value is on or off."""
     return EngineOption(name=name, form=Form.SWITCH, about=about, field=field)
 
 
 def _word(name: str, about: str, *, field: str = "") -> EngineOption:
+    """Make an option whose value is a word."""
     return EngineOption(name=name, form=Form.WORD, about=about, field=field)
 
 
 OPTIONS: Final = (
     _number(
-        "token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"
+        "token_budget", "most tokens of an iteration (of a prefill chunk, if prefill runs alone)"
     ),
     _number("sequences", "most requests that run at once", field="max_sequences"),
     _switch(
         "tuned",
-        "budget and requests are what the engine's own benchmark chooses by memory and lengths",
+        "token budget and requests as the engine's own benchmark tool chooses them",
         field="tuned_sizes",
     ),
-    _number("prompt_tokens", "most tokens of prompts in an iteration, beyond a first one"),
-    _number("context", "longest prompt and answer together", field="context_tokens"),
+    _number("prompt_tokens", "most prompt tokens of an iteration after its first prompt"),
+    _number("context", "most tokens of a prompt and its answer together", field="context_tokens"),
     EngineOption(
         name="memory",
         field="memory_fraction",
         form=Form.SHARE,
-        about="share of the device's memory, as the engine's own rule takes it",
+        about="share of the device's memory, as the engine defines it",
     ),
-    _number("block", "tokens of a block of the cache", field="block_tokens"),
+    _number("block", "tokens of a KV cache block", field="block_tokens"),
     _word("kv", "number format of keys and values"),
-    _switch("prefix_cache", "blocks of equal prefixes are kept and shared"),
-    _switch("chunked_prefill", "a prompt may be cut over iterations"),
-    _switch("mixed_chunk", "decode runs beside a chunk of prompts", field="mixes_decode"),
-    _word("admission", "when a waiting request is let in"),
+    _switch("prefix_cache", "KV cache blocks of equal prefixes are kept and shared"),
+    _switch("chunked_prefill", "a prompt may be split over iterations"),
+    _switch("mixed_chunk", "decode runs in one batch with a prefill chunk", field="mixes_decode"),
+    _word("admission", "condition for the admission of a waiting request"),
     EngineOption(
         name="conservative",
         form=Form.FACTOR,
-        about="factor on what running requests are expected to need",
+        about="factor on the tokens that running requests are expected to need",
     ),
     _number(
         "wait_iterations",
@@ -114,52 +118,61 @@ OPTIONS: Final = (
     ),
     _number(
         "balance_iterations",
-        "most iterations that prompts wait until every rank with attention of its own has one",
+        "most iterations that prompts wait until every attention data-parallel rank has one",
         least=0,
     ),
-    _switch("graphs", "captured graphs replay decode"),
-    _switch("full_graphs", "graphs of decode hold its attention cores too"),
+    _switch("graphs", "CUDA graphs replay decode"),
+    _switch("full_graphs", "CUDA graphs of decode include the attention cores"),
     EngineOption(
         name="graph_sizes",
         field="captured",
         form=Form.SIZES,
-        about="batch sizes that graphs are captured for",
+        about="batch sizes for which CUDA graphs are captured",
     ),
-    _number("graph_max", "largest batch that graphs are captured for", field="largest_captured"),
+    _number(
+        "graph_max", "largest batch for which a CUDA graph is captured", field="largest_captured"
+    ),
     _switch("graph_padding", "a batch is padded to the next captured size", field="pads"),
-    _switch("piecewise", "graphs between attention cores replay iterations with prompts too"),
+    _switch(
+        "piecewise",
+        "piecewise CUDA graphs between attention cores replay iterations with prompts too",
+    ),
     EngineOption(
         name="piece_sizes",
         field="piecewise_captured",
         form=Form.SIZES,
-        about="token counts that piecewise graphs are captured for",
+        about="token counts for which piecewise CUDA graphs are captured",
     ),
     _number(
-        "piece_max", "most tokens that piecewise graphs are captured for", field="piecewise_tokens"
+        "piece_max",
+        "most tokens for which a piecewise CUDA graph is captured",
+        field="piecewise_tokens",
     ),
     _switch(
         "async", "the host prepares the next iteration while the device runs", field="asynchronous"
     ),
-    _number("polling", "iterations of decode between two looks at new requests"),
-    _number("stream_interval", "tokens between two answers to the client"),
-    _switch("fused_sums", "sum, residual and norm are one kernel", field="fused_all_reduce"),
-    _switch("own_sums", "the engine's own one- and two-shot sums"),
-    _switch("multimem", "sums inside the switch"),
-    _switch("symmetric", "the library's sums run on symmetric buffers"),
-    _switch("attention_dp", "ranks have attention of their own"),
-    _switch("expert_parallel", "experts are spread over the ranks"),
-    _word("exchange", "how tokens of ranks with attention of their own reach their experts"),
-    _word("attention", "kernels of the attention core", field="attention_kernel"),
-    _word("experts", "kernels of the experts", field="expert_kernel"),
-    _number("guesses", "tokens guessed ahead by the model's own further-token modules", least=0),
+    _number("polling", "decode iterations between two checks for new requests"),
+    _number("stream_interval", "tokens between two responses streamed to the client"),
+    _switch("fused_sums", "all-reduce, residual and norm are one kernel", field="fused_all_reduce"),
+    _switch("own_sums", "the engine's own one- and two-shot all-reduces"),
+    _switch("multimem", "all-reduces inside the NVLink switch (multimem)"),
+    _switch("symmetric", "NCCL all-reduces run on symmetric buffers"),
+    _switch("attention_dp", "attention is data parallel"),
+    _switch("expert_parallel", "experts are distributed over the ranks (expert parallelism)"),
+    _word("exchange", "transport of tokens to their experts under data parallel attention"),
+    _word("attention", "backend of the attention core's kernels", field="attention_kernel"),
+    _word("experts", "backend of the experts' kernels", field="expert_kernel"),
+    _number(
+        "guesses", "draft tokens of the model's own multi-token prediction (MTP) modules", least=0
+    ),
 )
 BY_NAME: Final[Mapping[str, EngineOption]] = {option.name: option for option in OPTIONS}
 _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 _FIELDS: Final = {field.name for field in fields(Engine)}
 
 
-def option_setting(option: str, flag: str, link: str, *, checked: bool = True) -> Setting:
-    """An engine's `option`, set by `flag`: its value is written to the option's field of `Engine`.
+def option_setting(option: str, flag: str, link: str, *, checked: bool = True) -> EngineSetting:
+    """Declare an engine's option: its launch flag and the `Engine` field its value is written to.
 
     The flag of a switch sets the field or, by its name, takes it away.
 
@@ -168,37 +181,38 @@ def option_setting(option: str, flag: str, link: str, *, checked: bool = True) -
     """
     vocabulary = BY_NAME.get(option)
     field = (vocabulary.field or option) if vocabulary else ""
-    _require(option, (field,))
+    _require_option_and_fields(option, (field,))
     if vocabulary and vocabulary.form is Form.SWITCH:
         return word_setting(
             option, flag, link, checked=checked, on={field: True}, off={field: False}
         )
-    return Setting(option=option, flag=flag, link=link, checked=checked, field=field)
+    return EngineSetting(option=option, flag=flag, link=link, checked=checked, field=field)
 
 
-def settings(link: str, flags: Mapping[str, str]) -> tuple[Setting, ...]:
-    """An engine's options of one link, each with the flag that sets it; see `option_setting`."""
+def option_settings(link: str, flags: Mapping[str, str]) -> tuple[EngineSetting, ...]:
+    """Declare several options of an engine from one source link; see `option_setting`."""
     return tuple(option_setting(option, flag, link) for option, flag in flags.items())
 
 
 def word_setting(
     option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]
-) -> Setting:
-    """An engine's `option` with a few words (``_`` stands for ``-``), each with the fields that it
-    changes.
+) -> EngineSetting:
+    """Declare an engine's option with a few words, each with the fields that it changes.
+
+    In the keyword of a word ``_`` stands for ``-``.
     """
-    _require(option, tuple(name for changed in values.values() for name in changed))
+    _require_option_and_fields(
+        option, tuple(name for changed in values.values() for name in changed)
+    )
     made = tuple(
-        Word(word=word.replace("_", "-"), values=tuple(changed.items()))
+        SettingWord(word=word.replace("_", "-"), values=tuple(changed.items()))
         for word, changed in values.items()
     )
-    return Setting(option=option, flag=flag, link=link, checked=checked, words=made)
+    return EngineSetting(option=option, flag=flag, link=link, checked=checked, words=made)
 
 
-def cache_formats(flag: str, link: str) -> Setting:
-    """An engine's option `kv`: keys and values in the model's format (auto), in 16 bits or in FP8,
-    whatever the words of `flag`.
-    """
+def kv_format_setting(flag: str, link: str) -> EngineSetting:
+    """Declare an engine's option `kv`, the KV cache format: the model's (auto), bf16 or fp8."""
     return word_setting(
         "kv",
         flag,
@@ -209,14 +223,17 @@ def cache_formats(flag: str, link: str) -> Setting:
     )
 
 
-def _require(option: str, names: Iterable[str]) -> None:
+def _require_option_and_fields(option: str, names: Iterable[str]) -> None:
+    """Raise ValueError unless the option and the fields of `Engine` exist."""
     wrong = sorted({*names} - _FIELDS)
     if option not in BY_NAME or wrong:
         raise ValueError(f"{option} sets {', '.join(wrong) or 'nothing: there is no such option'}")
 
 
-def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
-    """`engine` with options set, on top of those already set; its name lists them.
+def engine_with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
+    """Set options on a serving engine; its name then lists all set options.
+
+    Options that were set before stay.
 
     Raises:
         RuntimeModelError: an unknown option, one that the engine does not have, an illegal value,
@@ -232,10 +249,10 @@ def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
     values: dict[str, Any] = {}
     facts: dict[str, Fact] = {}
     for name in wanted:
-        _setting(engine, name)
+        _setting_of_option(engine, name)
     for name in sorted(wanted, key=_PLACE.__getitem__):
-        setting = _setting(engine, name)
-        changed = _values(engine, setting, wanted[name])
+        setting = _setting_of_option(engine, name)
+        changed = _changed_fields(engine, setting, wanted[name])
         for field, value in changed.items():
             if values.setdefault(field, value) != value:
                 raise RuntimeModelError(
@@ -262,16 +279,16 @@ def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
 
 
 def flag_of(engine: Engine, option: str) -> str:
-    """The flag that sets `option` in a launch script of the engine.
+    """Launch flag that sets `option` on the engine.
 
     Raises:
         RuntimeModelError: the engine has no such option.
     """
-    return _setting(engine, option).flag
+    return _setting_of_option(engine, option).flag
 
 
-def _setting(engine: Engine, name: str) -> Setting:
-    """The engine's setting of an option; RuntimeModelError where there is none."""
+def _setting_of_option(engine: Engine, name: str) -> EngineSetting:
+    """The engine's setting of an option; RuntimeModelError where it has none."""
     settings = {setting.option: setting for setting in engine.settings}
     if name not in BY_NAME:
         raise RuntimeModelError(
@@ -285,13 +302,13 @@ def _setting(engine: Engine, name: str) -> Setting:
     return settings[name]
 
 
-def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
-    """{field: value} that `setting` changes at a value."""
+def _changed_fields(engine: Engine, setting: EngineSetting, text: str) -> dict[str, Any]:
+    """{field: new value} of an option's setting at the value `text`."""
     option = BY_NAME[setting.option]
     if setting.words:
         match = next((word for word in setting.words if word.word == text), None)
         if match is None:
-            raise _refusal(
+            raise _refused_value_error(
                 engine, setting, text, f"it is {' or '.join(word.word for word in setting.words)}"
             )
         return dict(match.values)
@@ -300,8 +317,8 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
         Form.SHARE: _fraction,
         Form.FACTOR: _factor,
         Form.SIZES: _sizes,
-        Form.WORD: _any_word,
-        Form.SWITCH: _any_word,
+        Form.WORD: _nonempty_text,
+        Form.SWITCH: _nonempty_text,
     }[option.form]
     parsed = read(text, option.least)
     if parsed is None:
@@ -310,7 +327,7 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
             Form.SHARE: "a share above 0, at most 1",
             Form.FACTOR: "above 0, at most 100",
         }
-        raise _refusal(
+        raise _refused_value_error(
             engine,
             setting,
             text,
@@ -320,19 +337,24 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
     return {setting.field: parsed}
 
 
-def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeModelError:
+def _refused_value_error(
+    engine: Engine, setting: EngineSetting, text: str, hint: str
+) -> RuntimeModelError:
+    """Make the error for a value that the engine's option cannot have."""
     return RuntimeModelError(
         f"{engine.base or engine.name} cannot have {setting.option}={text[:MAX_SHOWN]}", hint=hint
     )
 
 
 def _whole_number(text: str, smallest: int) -> int | None:
+    """Parse a whole number from `smallest` to `MAX_NUMBER`; None if it is not one."""
     if not text.isascii() or not text.isdigit() or len(text) > len(str(MAX_NUMBER)):
         return None
     return int(text) if smallest <= int(text) <= MAX_NUMBER else None
 
 
 def _fraction(text: str, _least: int) -> float | None:
+    """Parse a share above 0 and at most 1; None if it is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -341,6 +363,7 @@ def _fraction(text: str, _least: int) -> float | None:
 
 
 def _factor(text: str, _least: int) -> float | None:
+    """Parse a factor above 0 and at most `MAX_FACTOR`; None if it is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -349,6 +372,7 @@ def _factor(text: str, _least: int) -> float | None:
 
 
 def _sizes(text: str, least: int) -> tuple[int, ...] | None:
+    """Parse whole numbers with commas between, sorted; None if one is too small or no number."""
     sizes = (
         [_whole_number(part, least) for part in text.split(",")]
         if text.count(",") < MAX_SIZES
@@ -359,5 +383,6 @@ def _sizes(text: str, least: int) -> tuple[int, ...] | None:
     )
 
 
-def _any_word(text: str, _least: int) -> str | None:
+def _nonempty_text(text: str, _least: int) -> str | None:
+    """The text itself; None where it is empty."""
     return text or None

@@ -1,6 +1,4 @@
-"""Serving engines by name and version; the file of an engine is loaded when one of its versions is
-needed.
-"""
+"""Catalog of serving engines by name and version; an engine's file loads on first use."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Final
 from shardwright.errors import RuntimeModelError, nearest
 from shardwright.registry import Registry
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.engine_options import with_options
+from shardwright.runtime.engines.engine_options import engine_with_options
 
 _VERSIONS: Final = Registry[tuple[Engine, ...]](
     "serving engine",
@@ -38,8 +36,8 @@ DYNAMO: Final = {
     "0.8.1.post2": "1.2.0rc6.post2",
     "0.8.1.post3": "1.2.0rc6.post3",
 }
-"""Tags of Dynamo's TensorRT-LLM container that stand where an engine's version should: the version
-that they hold.
+"""Tag of Dynamo's TensorRT-LLM container -> version of the engine in the container.
+
 
 Source: https://docs.nvidia.com/dynamo/getting-started/support-matrix.
 """
@@ -56,18 +54,19 @@ Order = tuple[int, int, int, int, int]
 
 
 def engine_names() -> tuple[str, ...]:
-    """Names of all described versions, an engine's in the order of its versions."""
-    return tuple(one.name for word in _VERSIONS for one in _versions(word))
+    """Names of all described engine versions, in the order of versions."""
+    return tuple(one.name for word in _VERSIONS for one in _described_versions(word))
 
 
 def all_engines() -> tuple[Engine, ...]:
-    """All described versions."""
-    return tuple(one for word in _VERSIONS for one in _versions(word))
+    """All described engine versions."""
+    return tuple(one for word in _VERSIONS for one in _described_versions(word))
 
 
 def load_engine(text: str) -> Engine:
-    """The engine of a name (letter case does not matter) with the options behind it: ``vllm-0.12
-    token_budget=16384``.
+    """Return the serving engine of a name, with the options in the text set on it.
+
+    Text such as ``vllm-0.12 token_budget=16384``; letter case does not matter.
 
     ``vllm 0.12.0``, ``trtllm-1.2.0rc6.post2`` and ``sglang`` (its newest version) are names too. A
     version that is not described is represented by the nearest described one before it, the oldest
@@ -76,7 +75,7 @@ def load_engine(text: str) -> Engine:
     Raises:
         RuntimeModelError: an unknown engine (the hint has the nearest), or an option that it does
             not
-            have (see `options.with_options`).
+            have (see `options.engine_with_options`).
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()
@@ -95,16 +94,14 @@ def load_engine(text: str) -> Engine:
             f"{version[:40]!r} is not a version of {_ENGINES[match['engine']]}",
             hint="such as 0.12.0 or 1.2.0rc6.post2",
         )
-    return with_options(
-        _version(_ENGINES[match["engine"]], version),
+    return engine_with_options(
+        _described_version(_ENGINES[match["engine"]], version),
         [_option_value(word, name) for word in option_words],
     )
 
 
 def version_notice(engine: Engine) -> str:
-    """A sentence that the engine stands for a version that is not described; empty where it does
-    not.
-    """
+    """Sentence that names the described version used for an undescribed one; empty if none is."""
     return (
         f"{engine.base or engine.name} answers for {engine.asked}, which is not described"
         if engine.asked
@@ -113,7 +110,7 @@ def version_notice(engine: Engine) -> str:
 
 
 def _option_value(word: str, name: str) -> tuple[str, str]:
-    """(option, value) of one word."""
+    """Split one ``option=value`` word; RuntimeModelError if it has no equals sign."""
     option, mark, value = word.partition("=")
     if not mark:
         raise RuntimeModelError(
@@ -124,9 +121,9 @@ def _option_value(word: str, name: str) -> tuple[str, str]:
 
 
 @cache
-def _version(family: str, version: str) -> Engine:
-    """The engine's described version that equals or stands for `version`."""
-    described_versions = _versions(family)
+def _described_version(family: str, version: str) -> Engine:
+    """The engine's described version that equals `version`, or the nearest earlier one."""
+    described_versions = _described_versions(family)
     if not version:
         return described_versions[-1]
     engine_version = DYNAMO.get(version, version) if family == "tensorrt-llm" else version
@@ -151,15 +148,13 @@ def _version(family: str, version: str) -> Engine:
 
 
 @cache
-def _versions(word: str) -> tuple[Engine, ...]:
-    """Described versions of an engine, the oldest first."""
+def _described_versions(word: str) -> tuple[Engine, ...]:
+    """Described versions of an engine family, the oldest first."""
     return _VERSIONS.load(word)
 
 
 def _version_key(version: str) -> Order | None:
-    """Sort key of a version: ``1.2.0rc6.post2`` is before ``1.2.0``. None: the text is no
-    version.
-    """
+    """Sort key of a version, such that ``1.2.0rc6.post2`` is before ``1.2.0``; None if invalid."""
     match = _VERSION_PATTERN.fullmatch(version)
     if match is None:
         return None

@@ -1,6 +1,4 @@
-"""SGLang: prompts alone in chunks, as long as any can be let in, else a token of each running
-request.
-"""
+"""SGLang by version: prompts alone in chunks while any can be admitted, else decode."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from shardwright.runtime.engines.automatic_settings import (
     Reserve,
     SizeRow,
 )
-from shardwright.runtime.engines.derive_engine import derive, engine, named, read, stated
+from shardwright.runtime.engines.derive_engine import derive, engine, identity_fields, read, stated
 from shardwright.runtime.engines.engine import (
     Admission,
     Batching,
@@ -45,7 +43,7 @@ from shardwright.units import GIB
 _ARGUMENTS: Final = f"{V0_5_9_TREE}/server_args.py"
 
 V0_5_9: Final = engine(
-    named("sglang-0.5.9", "0.5.9", engine="sglang", released="2026-02"),
+    identity_fields("sglang-0.5.9", "0.5.9", engine="sglang", released="2026-02"),
     read(
         f"{V0_5_9_TREE}/managers/scheduler.py",
         batching=Batching.PREFILL_FIRST,
@@ -228,7 +226,7 @@ V0_5_9: Final = engine(
 _V0_5_8: Final = f"{REPOSITORY}/v0.5.8.post1/python/sglang/srt"
 V0_5_8: Final = derive(
     V0_5_9,
-    named("sglang-0.5.8", "0.5.8.post1", released="2026-01"),
+    identity_fields("sglang-0.5.8", "0.5.8.post1", released="2026-01"),
     read(
         f"{_V0_5_8}/server_args.py",
         fused_architectures=FUSED_MODELS,
@@ -246,7 +244,7 @@ V0_5_8: Final = derive(
 _V0_5_6: Final = f"{REPOSITORY}/v0.5.6/python/sglang/srt"
 V0_5_6: Final = derive(
     V0_5_8,
-    named("sglang-0.5.6", "0.5.6", released="2025-12"),
+    identity_fields("sglang-0.5.6", "0.5.6", released="2025-12"),
     read(
         f"{_V0_5_6}/server_args.py",
         fused_architectures=("DeepseekV3ForCausalLM", "GptOssForCausalLM"),
@@ -294,7 +292,7 @@ V0_5_6: Final = derive(
 _V0_5_1: Final = f"{REPOSITORY}/v0.5.1.post1/python/sglang/srt"
 V0_5_1: Final = derive(
     V0_5_6,
-    named("sglang-0.5.1", "0.5.1.post1", released="2025-08"),
+    identity_fields("sglang-0.5.1", "0.5.1.post1", released="2025-08"),
     read(
         f"{_V0_5_1}/server_args.py",
         sizes=(
@@ -373,7 +371,7 @@ V0_5_1: Final = derive(
 _V0_5_10: Final = f"{REPOSITORY}/v0.5.10.post1/python/sglang/srt"
 V0_5_10: Final = derive(
     V0_5_9,
-    named("sglang-0.5.10", "0.5.10.post1", released="2026-04"),
+    identity_fields("sglang-0.5.10", "0.5.10.post1", released="2026-04"),
     read(
         f"{_V0_5_10}/server_args.py",
         on="piecewise piecewise_alone",

@@ -1,6 +1,4 @@
-"""SGLang's settings by device memory, reserved memory, captured sizes, all-reduce kernels, and
-launch flags.
-"""
+"""SGLang's tables: batch limits by memory, reserved memory, graph sizes, all-reduces, flags."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from typing import Final
 
 from shardwright.runtime.engines.automatic_settings import (
     AllReduceKind,
-    AllReduceLimit,
+    AllReduceRange,
     BackendChoice,
     Captures,
     Reserve,
@@ -16,8 +14,8 @@ from shardwright.runtime.engines.automatic_settings import (
 )
 from shardwright.runtime.engines.engine import ExpertExchange
 from shardwright.runtime.engines.engine_options import (
-    cache_formats,
-    settings,
+    kv_format_setting,
+    option_settings,
     word_setting,
 )
 from shardwright.units import GIB, KIB, MIB
@@ -88,21 +86,21 @@ PIECES: Final = Captures(
 # sgl-kernel's custom_all_reduce.cuh decides between one and two shots; below 8 MiB either is taken,
 # where NVLink joins all.
 OWN: Final = (
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=2, most_bytes=8 * MIB),
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=4, most_bytes=512 * KIB - 1),
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=8, most_bytes=256 * KIB - 1),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, most_bytes=8 * MIB),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=8, most_bytes=8 * MIB),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, ranks=2, most_bytes=8 * MIB),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, ranks=4, most_bytes=512 * KIB - 1),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, ranks=8, most_bytes=256 * KIB - 1),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=4, most_bytes=8 * MIB),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=8, most_bytes=8 * MIB),
 )
 SYMMETRIC: Final = (
-    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=2, most_bytes=64 * MIB),
-    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=4, most_bytes=64 * MIB),
-    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=8, most_bytes=128 * MIB),
+    AllReduceRange(kind=AllReduceKind.MULTIMEM, ranks=2, most_bytes=64 * MIB),
+    AllReduceRange(kind=AllReduceKind.MULTIMEM, ranks=4, most_bytes=64 * MIB),
+    AllReduceRange(kind=AllReduceKind.MULTIMEM, ranks=8, most_bytes=128 * MIB),
 )
 # FlashInfer takes one shot up to 128 tokens where nothing is said; SGLang fuses up to 2048.
 FUSED: Final = (
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, fused=True, most_tokens=128, most_bytes=GIB),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, fused=True, most_tokens=2048, most_bytes=GIB),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, fused=True, most_tokens=128, most_bytes=GIB),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, fused=True, most_tokens=2048, most_bytes=GIB),
 )
 FUSED_MODELS: Final = (
     "DeepseekV3ForCausalLM",
@@ -131,7 +129,7 @@ EARLY_ATTENTION: Final = (
 )
 
 SETTINGS: Final = (
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "token_budget": "--chunked-prefill-size",
@@ -142,8 +140,8 @@ SETTINGS: Final = (
             "block": "--page-size",
         },
     ),
-    cache_formats("--kv-cache-dtype", _ARGUMENTS),
-    *settings(
+    kv_format_setting("--kv-cache-dtype", _ARGUMENTS),
+    *option_settings(
         _ARGUMENTS,
         {
             "prefix_cache": "--disable-radix-cache",
@@ -176,7 +174,7 @@ SETTINGS: Final = (
         on={"sums": (*FUSED, *OWN, *SYMMETRIC)},
         off={"sums": (*FUSED, *SYMMETRIC)},
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "multimem": "--enable-torch-symm-mem",
@@ -194,7 +192,7 @@ SETTINGS: Final = (
         mooncake={"exchange": ExpertExchange.DEEPEP},
         flashinfer={"exchange": ExpertExchange.ONE_SIDED},
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "attention": "--attention-backend",

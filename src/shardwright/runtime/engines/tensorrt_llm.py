@@ -1,8 +1,7 @@
-"""TensorRT-LLM's PyTorch backend: prompts and decode in one batch, as a capacity scheduler lets
-requests in.
+"""TensorRT-LLM's PyTorch backend by version: in-flight batching of prompts and decode.
 
-Texts that were read are those of the released documentation, or of public forks at a commit of the
-time: the repository's tags were not at hand.
+A capacity scheduler admits requests. Sources that were read are the released documentation, or
+public forks at a commit of the time: the repository's tags were not at hand.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from typing import Final
 
 from shardwright.runtime.engines.automatic_settings import (
     AllReduceKind,
-    AllReduceLimit,
+    AllReduceRange,
     BackendChoice,
     Captures,
 )
-from shardwright.runtime.engines.derive_engine import derive, engine, named, read, stated
+from shardwright.runtime.engines.derive_engine import derive, engine, identity_fields, read, stated
 from shardwright.runtime.engines.engine import (
     Admission,
     Batching,
@@ -24,9 +23,9 @@ from shardwright.runtime.engines.engine import (
     MemoryRule,
 )
 from shardwright.runtime.engines.engine_options import (
-    cache_formats,
+    kv_format_setting,
     option_setting,
-    settings,
+    option_settings,
     word_setting,
 )
 from shardwright.units import MEGA, MIB
@@ -65,14 +64,14 @@ _PIECES: Final = Captures(
 # allreduceOp.cpp of 1.0: the library above 128 tokens, but for two ranks; below the buffer that
 # customAllReduceUtils.h lays out.
 _SUMS_1_0: Final = (
-    AllReduceLimit(
+    AllReduceRange(
         kind=AllReduceKind.ONE_SHOT, fused=True, ranks=2, most_tokens=128, most_bytes=16 * MEGA
     ),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, fused=True, ranks=2, most_bytes=16 * MEGA),
-    AllReduceLimit(
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, fused=True, ranks=2, most_bytes=16 * MEGA),
+    AllReduceRange(
         kind=AllReduceKind.ONE_SHOT, fused=True, ranks=4, most_tokens=128, most_bytes=8 * MEGA
     ),
-    AllReduceLimit(
+    AllReduceRange(
         kind=AllReduceKind.ONE_SHOT, fused=True, ranks=8, most_tokens=128, most_bytes=8 * MEGA
     ),
 )
@@ -97,7 +96,7 @@ _TABLE: Final = (
     (10, 8, 8192, 0, 255, 8191),
 )
 _SUMS_1_2: Final = tuple(
-    AllReduceLimit(
+    AllReduceRange(
         kind=kind,
         fused=True,
         ranks=ranks,
@@ -114,7 +113,7 @@ _SUMS_1_2: Final = tuple(
 
 _TUNING: Final = "https://github.com/NVIDIA/TensorRT-LLM/blob/04cba882084a25665e7f80f5bda71b35b9790b6f/tensorrt_llm/bench/build/tuning.py"
 _SETTINGS: Final = (
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "token_budget": "--max_num_tokens",
@@ -123,14 +122,14 @@ _SETTINGS: Final = (
     ),
     option_setting("tuned", "trtllm-bench", _TUNING),
     option_setting("context", "--max_seq_len", _ARGUMENTS),
-    *settings(
+    *option_settings(
         _ARGUMENTS_1_3,
         {
             "memory": "kv_cache_config.free_gpu_memory_fraction",
             "block": "kv_cache_config.tokens_per_block",
         },
     ),
-    cache_formats("kv_cache_config.dtype", _ARGUMENTS_1_3),
+    kv_format_setting("kv_cache_config.dtype", _ARGUMENTS_1_3),
     option_setting("prefix_cache", "kv_cache_config.enable_block_reuse", _ARGUMENTS_1_3),
     option_setting("chunked_prefill", "enable_chunked_prefill", _ARGUMENTS),
     word_setting(
@@ -140,14 +139,14 @@ _SETTINGS: Final = (
         guaranteed_no_evict={"admission": Admission.WHOLE, "eviction": Eviction.RESERVE},
         max_utilization={"admission": Admission.PROMPT, "eviction": Eviction.PAUSE},
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS_1_3,
         {
             "wait_iterations": "batch_wait_timeout_iters",
             "wait_share": "batch_wait_max_tokens_ratio",
         },
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "balance_iterations": "attention_dp_config.enable_balance, timeout_iters",
@@ -163,7 +162,7 @@ _SETTINGS: Final = (
         on={"pads": True, "captures": _PADDED},
         off={"pads": False, "captures": _UNPADDED},
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS_1_3,
         {
             "piecewise": "torch_compile_config.enable_piecewise_cuda_graph",
@@ -186,7 +185,7 @@ _SETTINGS: Final = (
         on={"symmetric": True, "sums": ()},
         off={"symmetric": False},
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "attention_dp": "enable_attention_dp",
@@ -210,7 +209,7 @@ _SETTINGS: Final = (
 )
 
 V1_2: Final = engine(
-    named("tensorrt-llm-1.2", "1.2.0rc6", engine="tensorrt-llm", released="2025-12"),
+    identity_fields("tensorrt-llm-1.2", "1.2.0rc6", engine="tensorrt-llm", released="2025-12"),
     stated(
         f"{_V1_2}/tensorrt_llm/_torch/pyexecutor/scheduler.py",
         batching=Batching.IN_FLIGHT,
@@ -354,7 +353,7 @@ _ARGUMENTS_1_1: Final = (
 )
 V1_0: Final = derive(
     V1_2,
-    named("tensorrt-llm-1.0", "1.0.0", released="2025-09"),
+    identity_fields("tensorrt-llm-1.0", "1.0.0", released="2025-09"),
     stated(
         f"{_V1_0}/cpp/tensorrt_llm/thop/allreduceOp.cpp",
         sums=_SUMS_1_0,
@@ -372,7 +371,7 @@ V1_0: Final = derive(
 
 V1_3: Final = derive(
     V1_2,
-    named("tensorrt-llm-1.3", "1.3.0rc1", released="2026-01"),
+    identity_fields("tensorrt-llm-1.3", "1.3.0rc1", released="2026-01"),
     stated(
         _ARGUMENTS_1_3,
         expert_choices=(

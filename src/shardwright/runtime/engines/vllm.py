@@ -1,6 +1,4 @@
-"""vLLM: one token of each running request, then parts of prompts, in one batch under a token
-budget.
-"""
+"""vLLM by version: decode of all running requests, then chunks of prompts, under a token budget."""
 
 from __future__ import annotations
 
@@ -8,12 +6,12 @@ from typing import Final
 
 from shardwright.runtime.engines.automatic_settings import (
     AllReduceKind,
-    AllReduceLimit,
+    AllReduceRange,
     BackendChoice,
     Captures,
     SizeRow,
 )
-from shardwright.runtime.engines.derive_engine import derive, engine, named, read, stated
+from shardwright.runtime.engines.derive_engine import derive, engine, identity_fields, read, stated
 from shardwright.runtime.engines.engine import (
     Admission,
     Batching,
@@ -22,9 +20,9 @@ from shardwright.runtime.engines.engine import (
     MemoryRule,
 )
 from shardwright.runtime.engines.engine_options import (
-    cache_formats,
+    kv_format_setting,
     option_setting,
-    settings,
+    option_settings,
     word_setting,
 )
 from shardwright.units import MIB
@@ -41,26 +39,26 @@ _SIZES: Final = (
 # csrc/custom_all_reduce.cuh decides between one and two shots, all_reduce_utils.py up to which size
 # either is taken.
 _OWN: Final = (
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=2, generation=9, most_bytes=64 * MIB),
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=2, generation=10, most_bytes=2 * MIB),
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=4, most_bytes=MIB // 2 - 1),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=9, most_bytes=32 * MIB),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=10, most_bytes=2 * MIB),
-    AllReduceLimit(kind=AllReduceKind.ONE_SHOT, ranks=8, most_bytes=MIB // 4 - 1),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=8, generation=9, most_bytes=MIB // 4),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=8, generation=10, most_bytes=MIB),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, ranks=2, generation=9, most_bytes=64 * MIB),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, ranks=2, generation=10, most_bytes=2 * MIB),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, ranks=4, most_bytes=MIB // 2 - 1),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=9, most_bytes=32 * MIB),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=10, most_bytes=2 * MIB),
+    AllReduceRange(kind=AllReduceKind.ONE_SHOT, ranks=8, most_bytes=MIB // 4 - 1),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=8, generation=9, most_bytes=MIB // 4),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=8, generation=10, most_bytes=MIB),
 )
 # symm_mem.py: the switch adds for 8 ranks, on Hopper for 4; others scatter and gather in symmetric
 # buffers.
 _SYMMETRIC: Final = (
-    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=8, generation=9, most_bytes=64 * MIB),
-    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=8, generation=10, most_bytes=128 * MIB),
-    AllReduceLimit(kind=AllReduceKind.MULTIMEM, ranks=4, generation=9, most_bytes=32 * MIB),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=10, most_bytes=32 * MIB),
-    AllReduceLimit(kind=AllReduceKind.TWO_SHOT, ranks=2, generation=10, most_bytes=8 * MIB),
+    AllReduceRange(kind=AllReduceKind.MULTIMEM, ranks=8, generation=9, most_bytes=64 * MIB),
+    AllReduceRange(kind=AllReduceKind.MULTIMEM, ranks=8, generation=10, most_bytes=128 * MIB),
+    AllReduceRange(kind=AllReduceKind.MULTIMEM, ranks=4, generation=9, most_bytes=32 * MIB),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=4, generation=10, most_bytes=32 * MIB),
+    AllReduceRange(kind=AllReduceKind.TWO_SHOT, ranks=2, generation=10, most_bytes=8 * MIB),
 )
 _FUSED: Final = tuple(
-    AllReduceLimit(kind=kind, fused=True, ranks=ranks, generation=generation, most_bytes=limit)
+    AllReduceRange(kind=kind, fused=True, ranks=ranks, generation=generation, most_bytes=limit)
     for generation, ranks, one_shot, most in (
         (9, 2, 32 * MIB, 64 * MIB),
         (9, 4, 2 * MIB, 2 * MIB),
@@ -92,7 +90,7 @@ _EXPERTS: Final = (
 )
 
 _SETTINGS: Final = (
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "token_budget": "--max-num-batched-tokens",
@@ -102,8 +100,8 @@ _SETTINGS: Final = (
             "block": "--block-size",
         },
     ),
-    cache_formats("--kv-cache-dtype", _ARGUMENTS),
-    *settings(
+    kv_format_setting("--kv-cache-dtype", _ARGUMENTS),
+    *option_settings(
         _ARGUMENTS,
         {
             "prefix_cache": "--enable-prefix-caching, --no-enable-prefix-caching",
@@ -116,7 +114,7 @@ _SETTINGS: Final = (
         "--compilation-config cudagraph_mode=PIECEWISE",
         f"{_V0_12}/config/compilation.py",
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "graph_sizes": "--cudagraph-capture-sizes",
@@ -128,7 +126,7 @@ _SETTINGS: Final = (
         "--compilation-config cudagraph_mode=FULL_DECODE_ONLY",
         f"{_V0_12}/config/compilation.py",
     ),
-    *settings(
+    *option_settings(
         _ARGUMENTS,
         {
             "async": "--async-scheduling, --no-async-scheduling",
@@ -147,7 +145,7 @@ _SETTINGS: Final = (
         on={"sums": (*_FUSED, *_OWN, *_SYMMETRIC)},
         off={"sums": (*_FUSED, *_SYMMETRIC)},
     ),
-    *settings(
+    *option_settings(
         f"{_V0_12}/envs.py",
         {
             "multimem": "VLLM_ALLREDUCE_USE_SYMM_MEM",
@@ -179,7 +177,7 @@ _SETTINGS: Final = (
 )
 
 V0_12: Final = engine(
-    named("vllm-0.12", "0.12.0", engine="vllm", released="2025-12"),
+    identity_fields("vllm-0.12", "0.12.0", engine="vllm", released="2025-12"),
     read(
         f"{_V0_12}/v1/core/sched/scheduler.py",
         batching=Batching.MIXED,
@@ -336,7 +334,7 @@ V0_12: Final = engine(
 _V0_11: Final = f"{_REPOSITORY}/v0.11.2/vllm"
 V0_11: Final = derive(
     V0_12,
-    named("vllm-0.11", "0.11.2", released="2025-11"),
+    identity_fields("vllm-0.11", "0.11.2", released="2025-11"),
     read(
         f"{_V0_11}/config/scheduler.py",
         off="asynchronous asynchronous_guesses",
@@ -352,7 +350,7 @@ V0_11: Final = derive(
 _V0_15: Final = f"{_REPOSITORY}/v0.15.1/vllm"
 V0_15: Final = derive(
     V0_12,
-    named("vllm-0.15", "0.15.1", released="2026-02"),
+    identity_fields("vllm-0.15", "0.15.1", released="2026-02"),
     read(
         f"{_V0_15}/config/vllm.py",
         on="asynchronous asynchronous_guesses",
@@ -393,7 +391,7 @@ V0_15: Final = derive(
 _V0_16: Final = f"{_REPOSITORY}/v0.16.0/vllm"
 V0_16: Final = derive(
     V0_15,
-    named("vllm-0.16", "0.16.0", released="2026-02"),
+    identity_fields("vllm-0.16", "0.16.0", released="2026-02"),
     read(
         f"{_V0_16}/config/vllm.py",
         on="asynchronous asynchronous_guesses",
@@ -406,7 +404,7 @@ V0_16: Final = derive(
 _V0_18: Final = f"{_REPOSITORY}/v0.18.0/vllm"
 V0_18: Final = derive(
     V0_16,
-    named("vllm-0.18", "0.18.0", released="2026-03"),
+    identity_fields("vllm-0.18", "0.18.0", released="2026-03"),
     read(
         f"{_V0_18}/config/vllm.py",
         on="fused_all_reduce",

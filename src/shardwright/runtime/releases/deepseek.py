@@ -1,11 +1,11 @@
-"""DeepSeek's own stack of 2024 (HAI-LLM) as its report on DeepSeek-V3 and its open libraries
-describe it: DualPipe, DeepEP, DeepGEMM.
+"""DeepSeek's training stack of 2024 (HAI-LLM): DualPipe, DeepEP, DeepGEMM.
 
-Read: arXiv:2412.19437v2, section 3; deepseek-ai/DualPipe, DeepEP (V1's documentation) and
-profile-data. HAI-LLM itself is not published: what none of these says is taken over from
-Megatron-Core, with its links (loss, buckets, overlaps of sharded states, workspaces).
+Sources that were read: arXiv:2412.19437v2, section 3; deepseek-ai/DualPipe, DeepEP (V1's
+documentation) and profile-data. HAI-LLM itself is not published: facts that none of these sources
+states are taken from Megatron-Core, with its links (loss, buckets, overlaps of sharded states,
+workspaces).
 
-Left out: the 12-bit format of what the projection behind attention reads (kept here in 16 and in 8
+Left out: the 12-bit format of the input of the projection after attention (kept here in 16 and in 8
 bits); the exponential moving average of the weights, which the host keeps beside the step;
 redundant experts, which are for serving.
 """
@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.releases import megatron_core, megatron_core_memory
 from shardwright.runtime.runtime import ExpertDispatch
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 
 _REPORT: Final = "https://arxiv.org/html/2412.19437v2"
 _DUALPIPE: Final = "https://github.com/deepseek-ai/DualPipe/blob/89f5de17a303cd342b64631e06ce401b36b6e1e0/README.md"
@@ -27,7 +27,7 @@ _DEEPEP: Final = "https://github.com/deepseek-ai/DeepEP/blob/0297fc801788b14b338
 _DEEPGEMM: Final = "https://github.com/deepseek-ai/DeepGEMM/blob/main/README.md"
 
 _DISPATCHES: Final = (
-    offered(
+    option_offer(
         "dispatch_dtype",
         "fp8",
         "use_fp8_dispatch",
@@ -40,7 +40,7 @@ _DISPATCHES: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "dispatch_dtype",
         "bf16",
         "",
@@ -48,19 +48,19 @@ _DISPATCHES: Final = (
     ),
 )
 _MULTIPROCESSORS: Final = (
-    offered(
+    option_offer(
         "dispatch_sms",
         "20",
         "",
         read(_REPORT, reserved_multiprocessors=20, note="3.2.2 and 3.5.1: 20 of 132, 10 channels"),
     ),
-    offered(
+    option_offer(
         "dispatch_sms",
         "24",
         "Buffer.set_num_sms(24)",
         read(_DEEPEP, reserved_multiprocessors=24, note="DeepEP V1's example"),
     ),
-    offered(
+    option_offer(
         "dispatch_sms",
         "6",
         "",
@@ -72,7 +72,7 @@ _MULTIPROCESSORS: Final = (
     ),
 )
 _KEPT: Final = (
-    offered(
+    option_offer(
         "gate_dtype",
         "fp8",
         "",
@@ -82,8 +82,8 @@ _KEPT: Final = (
             note="3.3.3: inputs of SwiGLU in MoE are cached in FP8",
         ),
     ),
-    offered("gate_dtype", "activation", "", stated(_REPORT, off="saves_gates_eight_bit")),
-    offered(
+    option_offer("gate_dtype", "activation", "", stated(_REPORT, off="saves_gates_eight_bit")),
+    option_offer(
         "moments",
         "bf16",
         "",
@@ -93,7 +93,7 @@ _KEPT: Final = (
             note="3.3.3: BF16 moments, master weights and gradients in FP32",
         ),
     ),
-    offered("moments", "fp32", "", stated(_REPORT, off="moments")),
+    option_offer("moments", "fp32", "", stated(_REPORT, off="moments")),
 )
 
 # HAI-LLM's own names of these are not published.
@@ -101,7 +101,7 @@ _RECOMPUTE: Final = tuple(replace(offer, flag="") for offer in megatron_core_mem
 
 V3: Final = derive(
     megatron_core.V0_12,
-    named("deepseek-v3", framework="HAI-LLM", version="DeepSeek-V3", released="2024-12"),
+    identity_fields("deepseek-v3", framework="HAI-LLM", version="DeepSeek-V3", released="2024-12"),
     stated(
         "https://github.com/deepseek-ai/DeepEP",
         vendors=("NVIDIA",),

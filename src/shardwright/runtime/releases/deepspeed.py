@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, runtime, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.releases import megatron_lm
 from shardwright.runtime.releases.pytorch import (
     ALLOCATOR,
@@ -24,7 +24,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 
 _BLOB: Final = "https://github.com/deepspeedai/DeepSpeed/blob"
 _TREE: Final = f"{_BLOB}/v0.16.0/deepspeed"
@@ -76,15 +76,16 @@ _OFFLOADED_OPTIMIZER: Final = (
         ),
     ),
 )
-"""What the host holds where it has the optimizer's states."""
+"""Host memory used where the optimizer states are offloaded."""
 
 
-def _offloads(*stages: int) -> tuple[Offer, ...]:
-    """Offers of states in host memory; `stages` are the ZeRO stages at which parameters stay on the
-    device.
+def _offload_offers(*stages: int) -> tuple[Offer, ...]:
+    """Option values that put checkpoints or ZeRO-3 parameters in host memory, on and off.
+
+    `stages` are the ZeRO stages at which parameters stay on the device.
     """
     return (
-        offered(
+        option_offer(
             "cpu_checkpoints",
             "on",
             "activation_checkpointing.partition_activations: true,"
@@ -98,13 +99,13 @@ def _offloads(*stages: int) -> tuple[Offer, ...]:
                 ),
             ),
         ),
-        offered(
+        option_offer(
             "cpu_checkpoints",
             "off",
             "",
             stated(_CHECKPOINTS, off="checkpoints_on_host", note="both are false by default"),
         ),
-        offered(
+        option_offer(
             "param_offload",
             "on",
             "zero_optimization.offload_param.device: cpu",
@@ -112,7 +113,7 @@ def _offloads(*stages: int) -> tuple[Offer, ...]:
                 _CONFIG, on="parameters_on_host", zero_stages=(3,), note="valid only with stage 3"
             ),
         ),
-        offered(
+        option_offer(
             "param_offload",
             "off",
             "",
@@ -124,7 +125,7 @@ def _offloads(*stages: int) -> tuple[Offer, ...]:
 # DeepSpeed 0.16: ZeRO 0-3 with overlap_comm, DeepSpeed pipeline, Ulysses, automatic tensor
 # parallelism.
 V0_16: Final = runtime(
-    named("deepspeed-0.16", framework="DeepSpeed", version="0.16", released="2024-11"),
+    identity_fields("deepspeed-0.16", framework="DeepSpeed", version="0.16", released="2024-11"),
     stated(
         "https://www.deepspeed.ai/tutorials/accelerator-setup-guide/",
         vendors=("NVIDIA", "AMD", "Intel", "Huawei"),
@@ -262,19 +263,19 @@ V0_16: Final = runtime(
         note="no 8-bit recipe of its own",
     ),
     offers=(
-        offered(
+        option_offer(
             "grad_overlap",
             "on",
             "zero_optimization.overlap_comm: true",
             stated(_CONFIG, on="overlap_grad_reduce"),
         ),
-        offered(
+        option_offer(
             "grad_overlap",
             "off",
             "zero_optimization.overlap_comm: false",
             stated(_CONFIG, off="overlap_grad_reduce"),
         ),
-        offered(
+        option_offer(
             "kernels",
             "eager",
             "",
@@ -284,7 +285,7 @@ V0_16: Final = runtime(
                 note="models as Transformers has them",
             ),
         ),
-        offered(
+        option_offer(
             "kernels",
             "compiled",
             "compile.enabled: true",
@@ -292,7 +293,7 @@ V0_16: Final = runtime(
         ),
         *MOMENTS,
         *LINEAR_LOSSES,
-        *_offloads(0, 1, 2, 3),
+        *_offload_offers(0, 1, 2, 3),
     ),
 )
 
@@ -300,7 +301,9 @@ V0_16: Final = runtime(
 # layers with unfused attention.
 MEGATRON: Final = derive(
     megatron_lm.Y2021,
-    named("deepspeed-2022", framework="Megatron-DeepSpeed", version="0.6", released="2022-03"),
+    identity_fields(
+        "deepspeed-2022", framework="Megatron-DeepSpeed", version="0.6", released="2022-03"
+    ),
     stated(
         f"{_BLOB}/v0.6.0/deepspeed/runtime/pipe/engine.py",
         off="overlap_p2p p2p_scatter_gather reduce_every_microbatch",
@@ -331,7 +334,7 @@ MEGATRON: Final = derive(
         note="as in 0.16: the first release with this coordinator (pull request 1453)",
     ),
     offers=(
-        offered(
+        option_offer(
             "kernels",
             "fused",
             "--scaled-upper-triang-masked-softmax-fusion --bias-gelu-fusion --bias-dropout-fusion",
@@ -341,7 +344,7 @@ MEGATRON: Final = derive(
                 note="on by default from Megatron-LM 2.0 on",
             ),
         ),
-        offered(
+        option_offer(
             "kernels",
             "eager",
             "--no-masked-softmax-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion",
@@ -354,13 +357,13 @@ MEGATRON: Final = derive(
                 ),
             ),
         ),
-        offered(
+        option_offer(
             "attention",
             "unfused",
             "",
             stated(_MEGATRON_ARGUMENTS, attention_kernel=AttentionKernel.UNFUSED),
         ),
-        offered(
+        option_offer(
             "attention",
             "flash-2",
             "--use-flash-attn",
@@ -373,7 +376,7 @@ MEGATRON: Final = derive(
                 ),
             ),
         ),
-        offered(
+        option_offer(
             "tp_timers",
             "on",
             "mpu/mappings.py: _reduce",
@@ -386,14 +389,14 @@ MEGATRON: Final = derive(
                 ),
             ),
         ),
-        offered(
+        option_offer(
             "tp_timers",
             "off",
             "",
             stated(_MEGATRON_ARGUMENTS, off="tp_synchronises", note="no timers there"),
         ),
         *LAUNCH_BLOCKING,
-        offered(
+        option_offer(
             "bf16_optimizer",
             "on",
             "bf16.enabled: true",
@@ -410,7 +413,7 @@ MEGATRON: Final = derive(
                 ),
             ),
         ),
-        offered(
+        option_offer(
             "bf16_optimizer",
             "off",
             "",
@@ -422,7 +425,7 @@ MEGATRON: Final = derive(
                 zero_stages=(0, 1, 2, 3),
             ),
         ),
-        *_offloads(0, 1, 2, 3),
+        *_offload_offers(0, 1, 2, 3),
     ),
 )
 
@@ -430,7 +433,7 @@ MEGATRON: Final = derive(
 # collective a parameter, over lists of tensors.
 LISTED: Final = derive(
     MEGATRON,
-    named("deepspeed-2021", version="0.3.13", released="2021-03"),
+    identity_fields("deepspeed-2021", version="0.3.13", released="2021-03"),
     read(
         "https://github.com/samyam/DeepSpeed/blob/7fe8f97164e5bb7a04e3983713d19c5b69875b4a/deepspeed/runtime/zero/partition_parameters.py",
         on="listed_collectives",
@@ -455,5 +458,5 @@ LISTED: Final = derive(
             " stage3_max_reuse_distance 1e9; gradients of each parameter apart"
         ),
     ),
-    offers=_offloads(0, 3),
+    offers=_offload_offers(0, 3),
 )

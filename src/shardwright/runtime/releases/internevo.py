@@ -1,13 +1,11 @@
-"""InternLM's trainer (now InternEvo) of 2023: eager kernels, flash attention 1, ZeRO-1 with a shard
-group that may be one node.
-"""
+"""InternEvo of 2023: eager kernels, FlashAttention 1, ZeRO-1 with shard groups inside a node."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.releases import deepspeed
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, TpOverlap
 from shardwright.units import MIB
@@ -16,7 +14,7 @@ _EVO: Final = "https://github.com/InternLM/InternEvo/blob"
 
 RUNTIME: Final = derive(
     deepspeed.V0_16,
-    named("internevo", framework="InternEvo", version="0.2", released="2023-08"),
+    identity_fields("internevo", framework="InternEvo", version="0.2", released="2023-08"),
     read(
         f"{_EVO}/00de61348f53850e5aea5ed5003996220cc64116/configs/7B_sft.py",
         on="overlap_grad_reduce hybrid_sharding sequence_parallel",

@@ -1,13 +1,11 @@
-"""MosaicML's llm-foundry on Composer and FSDP1, as benchmarked in 2023: Triton flash attention,
-eager kernels.
-"""
+"""MosaicML's llm-foundry on Composer and FSDP1 of 2023: Triton flash attention, eager kernels."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.releases import torchtitan
 from shardwright.runtime.runtime import (
     AttentionKernel,
@@ -29,7 +27,9 @@ _COMPOSER: Final = "https://github.com/mosaicml/composer/blob/v0.16.0/composer/t
 
 RUNTIME: Final = derive(
     torchtitan.V0_2,
-    named("fsdp1-llm-foundry", framework="llm-foundry", version="0.3", released="2023-09"),
+    identity_fields(
+        "fsdp1-llm-foundry", framework="llm-foundry", version="0.3", released="2023-09"
+    ),
     read(
         "https://github.com/mosaicml/composer/pull/2628",
         gradient_wire=Dtype.BF16,

@@ -1,5 +1,6 @@
-"""MaxText on JAX/XLA: fully sharded parameters, collectives scheduled by the compiler, whole-layer
-rematerialisation by default.
+"""MaxText and Paxml on JAX/XLA: fully sharded parameters, compiler-scheduled collectives.
+
+Whole-layer rematerialisation is the default.
 """
 
 from __future__ import annotations
@@ -7,7 +8,14 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import Statement, derive, named, read, runtime, stated
+from shardwright.runtime.derive_runtime import (
+    Statement,
+    derive,
+    identity_fields,
+    read,
+    runtime,
+    stated,
+)
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -19,7 +27,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf2/src/maxtext"
@@ -28,10 +36,12 @@ _INPUT, _QKV, _CORE, _PROJ, _UP, _DOWN = KeptOutput
 _PRODUCTS: Final = (_QKV, _PROJ, _UP, _DOWN)
 
 
-def _policy(
+def _remat_statement(
     *kept: KeptOutput, host: tuple[KeptOutput, ...] = (), default: str = "selective"
 ) -> Statement:
-    """The statement of a `remat_policy`: only the tensors that it names are kept.
+    """Runtime fields of a `remat_policy` that keeps only the named tensors, with their source.
+
+    Kept on the device, or in `host` memory.
 
     Queries, keys and values are named behind their rotary embedding; a kept core is kept with the
     other inputs of its backward pass.
@@ -46,17 +56,17 @@ def _policy(
 
 
 _REMAT: Final[dict[str, Statement]] = {
-    "full": _policy(*_PRODUCTS, default="full"),
-    "minimal_with_context": _policy(*_PRODUCTS, _CORE),
-    "minimal": _policy(*_PRODUCTS),
-    "save_dot_with_context_except_mlp": _policy(_QKV, _CORE, _PROJ),
-    "save_dot_except_mlpwi": _policy(_QKV, _PROJ, _DOWN),
-    "save_dot_except_mlp": _policy(_QKV, _PROJ),
-    "save_qkv_proj": _policy(_QKV),
-    "save_out_proj": _policy(_PROJ),
-    "qkv_proj_offloaded": _policy(host=(_QKV,)),
-    "minimal_offloaded": _policy(host=_PRODUCTS),
-    "attention_offloaded": _policy(host=(_INPUT, _QKV, _PROJ)),
+    "full": _remat_statement(*_PRODUCTS, default="full"),
+    "minimal_with_context": _remat_statement(*_PRODUCTS, _CORE),
+    "minimal": _remat_statement(*_PRODUCTS),
+    "save_dot_with_context_except_mlp": _remat_statement(_QKV, _CORE, _PROJ),
+    "save_dot_except_mlpwi": _remat_statement(_QKV, _PROJ, _DOWN),
+    "save_dot_except_mlp": _remat_statement(_QKV, _PROJ),
+    "save_qkv_proj": _remat_statement(_QKV),
+    "save_out_proj": _remat_statement(_PROJ),
+    "qkv_proj_offloaded": _remat_statement(host=(_QKV,)),
+    "minimal_offloaded": _remat_statement(host=_PRODUCTS),
+    "attention_offloaded": _remat_statement(host=(_INPUT, _QKV, _PROJ)),
 }
 _FLAGS: Final = {
     "attention_offloaded": (
@@ -68,8 +78,8 @@ _FLAGS: Final = {
 _TILES: Final = "https://github.com/AI-Hypercomputer/maxtext/blob/2a80642f3520f89113346fddbc0380480cc09086/src/MaxText/vocabulary_tiling.py"
 
 
-def _tiles(number: int) -> Statement:
-    """Logits of 1 / `number` of a device's tokens at a time."""
+def _logits_parts_statement(number: int) -> Statement:
+    """Runtime field for logits computed in `number` parts of a device's tokens, one at a time."""
     return read(
         _TILES,
         logits_parts=number,
@@ -79,18 +89,23 @@ def _tiles(number: int) -> Statement:
 
 OFFERS: Final[tuple[Offer, ...]] = (
     *(
-        offered("remat", value, _FLAGS.get(value, f"remat_policy={value}"), statement)
+        option_offer("remat", value, _FLAGS.get(value, f"remat_policy={value}"), statement)
         for value, statement in _REMAT.items()
     ),
     *(
-        offered("logits_parts", str(number), f"num_vocab_tiling={number}", _tiles(number))
+        option_offer(
+            "logits_parts",
+            str(number),
+            f"num_vocab_tiling={number}",
+            _logits_parts_statement(number),
+        )
         for number in (1, 2, 4, 8, 16, 32)
     ),
 )
 
 
 RUNTIME: Final = runtime(
-    named("maxtext", framework="MaxText", version="2025", released="2025-06"),
+    identity_fields("maxtext", framework="MaxText", version="2025", released="2025-06"),
     stated(
         "https://github.com/AI-Hypercomputer/maxtext",
         vendors=("Google", "NVIDIA"),
@@ -140,7 +155,7 @@ RUNTIME: Final = runtime(
         ),
     ),
     _REMAT["full"],
-    _tiles(1),
+    _logits_parts_statement(1),
     stated(
         "https://openxla.org/xla/flags_guidance",
         on=(
@@ -208,7 +223,7 @@ RUNTIME: Final = runtime(
 # layers, Transformer Engine's attention.
 PAXML: Final = derive(
     RUNTIME,
-    named("paxml", framework="Paxml", version="2024", released="2024-03"),
+    identity_fields("paxml", framework="Paxml", version="2024", released="2024-03"),
     stated(
         "https://github.com/NVIDIA/dgxc-benchmarking/blob/143b90dd91f9be958fed4773ae95d941a3356a82/paxml/configure.sh",
         checked=True,
@@ -240,12 +255,14 @@ PAXML: Final = derive(
         ),
     ),
     offers=(
-        offered(
+        option_offer(
             "remat",
             "save_dot_except_mlp",
             "CHECKPOINT_POLICY=SAVE_QKV_OUT_PROJ",
-            _policy(_QKV, _PROJ),
+            _remat_statement(_QKV, _PROJ),
         ),
-        offered("remat", "minimal", "CHECKPOINT_POLICY=SAVE_DOT_ONLY", _policy(*_PRODUCTS)),
+        option_offer(
+            "remat", "minimal", "CHECKPOINT_POLICY=SAVE_DOT_ONLY", _remat_statement(*_PRODUCTS)
+        ),
     ),
 )

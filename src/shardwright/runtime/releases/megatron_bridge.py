@@ -1,5 +1,4 @@
-"""Megatron-Bridge: NeMo 25.04's runtime with another scaling, and the options that its performance
-recipes set.
+"""Megatron-Bridge: NeMo 25.04's runtime with its own FP8 scaling and recipe options.
 
 Recipes of mixtures of experts differ in how tokens travel, what captured graphs replay and what is
 recomputed; benchmarks/published/facts says which options the recipe behind a published row set.
@@ -9,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.derive_runtime import derive, named, read, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.releases import megatron_core, nemo
 from shardwright.runtime.runtime import Capture, Scaling
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
 _SCOPED: Final = (
@@ -40,10 +39,10 @@ _DISPATCHER: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/me
 _HOST_NOTE: Final = "counts are copied to the host unless capacity or the whole graph is static"
 
 _GRAPHS: Final = (
-    offered(
+    option_offer(
         "graphs", "none", "cuda_graph_impl=none", stated(_EAGER, off="capture", note="no graphs")
     ),
-    offered(
+    option_offer(
         "graphs",
         "router",
         "cuda_graph_scope=moe_router,moe_preprocess",
@@ -54,7 +53,7 @@ _GRAPHS: Final = (
             note="cuda_graph_scope moe_router and moe_preprocess",
         ),
     ),
-    offered(
+    option_offer(
         "graphs",
         "mamba",
         "cuda_graph_scope=mamba",
@@ -64,13 +63,13 @@ _GRAPHS: Final = (
             note="cuda_graph_scope mamba (Nemotron 3 Nano in fp8 on H100)",
         ),
     ),
-    offered(
+    option_offer(
         "graphs",
         "attn",
         "cuda_graph_scope=attn,mamba",
         read(_HYBRID, capture=Capture.ATTENTION, note="cuda_graph_scope attn and mamba"),
     ),
-    offered(
+    option_offer(
         "graphs",
         "attention-router",
         "cuda_graph_scope=attn,moe_router,moe_preprocess",
@@ -80,7 +79,7 @@ _GRAPHS: Final = (
             note="cuda_graph_scope attn, moe_router and moe_preprocess",
         ),
     ),
-    offered(
+    option_offer(
         "graphs",
         "iteration",
         "cuda_graph_impl=local cuda_graph_scope=full_iteration",
@@ -88,8 +87,8 @@ _GRAPHS: Final = (
     ),
 )
 _EXPERTS: Final = (
-    offered("expert_overlap", "off", "", stated(_EAGER, off="expert_overlap")),
-    offered(
+    option_offer("expert_overlap", "off", "", stated(_EAGER, off="expert_overlap")),
+    option_offer(
         "expert_overlap",
         "on",
         "overlap_moe_expert_parallel_comm=true delay_wgrad_compute=true",
@@ -102,8 +101,8 @@ _EXPERTS: Final = (
         # overlap_moe_expert_parallel_comm is set.
         needs={"dispatcher": ("alltoall", "flex", "hybridep")},
     ),
-    offered("grouped_experts", "each", "", stated(_WHOLE, off="fused_experts")),
-    offered(
+    option_offer("grouped_experts", "each", "", stated(_WHOLE, off="fused_experts")),
+    option_offer(
         "grouped_experts",
         "fused",
         "use_transformer_engine_op_fuser=true",
@@ -113,8 +112,8 @@ _EXPERTS: Final = (
             note="one kernel for all experts (use_transformer_engine_op_fuser)",
         ),
     ),
-    offered("fp8_attention", "off", "", stated(_WHOLE, off="attention_eight_bit")),
-    offered(
+    option_offer("fp8_attention", "off", "", stated(_WHOLE, off="attention_eight_bit")),
+    option_offer(
         "fp8_attention",
         "on",
         "fp8_dot_product_attention=true",
@@ -124,7 +123,9 @@ _EXPERTS: Final = (
 
 RUNTIME: Final = derive(
     nemo.NEMO_25_04,
-    named("megatron-bridge", framework="Megatron-Bridge", version="0.5", released="2026-06"),
+    identity_fields(
+        "megatron-bridge", framework="Megatron-Bridge", version="0.5", released="2026-06"
+    ),
     stated(
         _SUMMARY,
         off="scales_reduced",

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, runtime, stated
-from shardwright.runtime.releases.megatron_core_memory import KEPT, LOSS_NOTE, RECOMPUTE, losses
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
+from shardwright.runtime.releases.megatron_core_memory import (
+    KEPT,
+    LOSS_NOTE,
+    RECOMPUTE,
+    loss_offers,
+)
 from shardwright.runtime.releases.pytorch import ALLOCATOR, COLLECTIVES, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
@@ -18,7 +23,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
@@ -74,36 +79,36 @@ _P2P_NOTE: Final = (
 )
 
 OVERLAPS: Final = (
-    offered(
+    option_offer(
         "grad_overlap", "on", "--overlap-grad-reduce", stated(_ARGUMENTS, on="overlap_grad_reduce")
     ),
-    offered("grad_overlap", "off", "", stated(_ARGUMENTS, off="overlap_grad_reduce")),
-    offered(
+    option_offer("grad_overlap", "off", "", stated(_ARGUMENTS, off="overlap_grad_reduce")),
+    option_offer(
         "param_overlap",
         "on",
         "--overlap-param-gather",
         stated(_ARGUMENTS, on="overlap_param_gather"),
     ),
-    offered("param_overlap", "off", "", stated(_ARGUMENTS, off="overlap_param_gather")),
-    offered(
+    option_offer("param_overlap", "off", "", stated(_ARGUMENTS, off="overlap_param_gather")),
+    option_offer(
         "p2p_overlap",
         "interleaved",
         "",
         read(OVERLAP, on="overlap_p2p plain_p2p_blocks", note=_P2P_NOTE),
     ),
-    offered(
+    option_offer(
         "p2p_overlap",
         "off",
         "--no-overlap-p2p-communication",
         stated(_ARGUMENTS, off="overlap_p2p plain_p2p_blocks"),
     ),
-    offered(
+    option_offer(
         "tp_overlap",
         "userbuffers",
         "--tp-comm-overlap",
         stated(_ARGUMENTS, tp_overlap=TpOverlap.FUSED, note="userbuffers"),
     ),
-    offered(
+    option_offer(
         "tp_overlap",
         "dgrad",
         "",
@@ -113,7 +118,7 @@ OVERLAPS: Final = (
             note="without tp-comm-overlap the asynchronous input-gradient collective is on",
         ),
     ),
-    offered(
+    option_offer(
         "tp_overlap",
         "none",
         "--no-async-tensor-model-parallel-allreduce",
@@ -127,65 +132,68 @@ _ADDS: Final = stated(
     note="a hook adds each gradient to main_grad",
 )
 GRADIENTS: Final = (
-    offered(
+    option_offer(
         "grad_dtype",
         "fp32",
         "--accumulate-allreduce-grads-in-fp32",
         stated(_ARGUMENTS, gradient_dtype=Dtype.FP32, note="always with bf16"),
         read(_DDP, bucket_bytes=160_000_000, note=_BUCKET_NOTE),
     ),
-    offered(
+    option_offer(
         "grad_dtype",
         "bf16",
         "--grad-reduce-in-bf16",
         stated(_ARGUMENTS, gradient_dtype=Dtype.BF16),
         read(_DDP, bucket_bytes=80_000_000, note=_BUCKET_NOTE),
     ),
-    offered(
+    option_offer(
         "grad_check",
         "on",
         "",
         read(_BUFFER, gradient_passes=2, note=_CHECK_NOTE),
     ),
-    offered(
+    option_offer(
         "grad_check",
         "off",
         "--no-check-for-nan-in-loss-and-grad",
         stated(_ARGUMENTS, off="gradient_passes"),
     ),
-    offered(
+    option_offer(
         "grad_average",
         "buffer",
         "",
         read(_BUFFER, on="scales_gradients", note=_AVERAGE_NOTE),
     ),
-    offered(
+    option_offer(
         "grad_average",
         "collective",
         "--ddp-average-in-collective",
         stated(_ARGUMENTS, off="scales_gradients"),
     ),
-    offered(
+    option_offer(
         "wgrad_fusion",
         "on",
         "",
         stated(_ARGUMENTS, on="fused_weight_gradient", off="adds_gradients"),
     ),
-    offered("wgrad_fusion", "off", "--no-gradient-accumulation-fusion", _ADDS),
+    option_offer("wgrad_fusion", "off", "--no-gradient-accumulation-fusion", _ADDS),
 )
 _RECIPE_DOCS: Final = "https://github.com/NVIDIA/TransformerEngine/blob/41f6cbf17263a17f1c0fad7f591bf2d527318891/docs/features/low_precision_training"
 _RECIPES: Final = f"{_LM}/core_v0.15.0/megatron/core/fp8_utils.py"
 FP8: Final = (
-    offered(
+    option_offer(
         "fp8",
         "delayed",
         "--fp8-recipe delayed",
         stated(
-            _SCALES, scaling=Scaling.DELAYED, scales_reduced=ScaleGroup.STAGE, note=_SCALES_NOTE
+            _SCALES,
+            scaling=Scaling.DELAYED,
+            scales_reduced=ScaleGroup.STAGE,
+            note=_SCALES_NOTE,
         ),
     ),
     *(
-        offered(
+        option_offer(
             "fp8",
             scaling.value,
             f"--fp8-recipe {flag}",
@@ -199,11 +207,11 @@ FP8: Final = (
     ),
 )
 GATHERS: Final = (
-    offered("fp8_gather", "on", "--fp8-param-gather", stated(_ARGUMENTS, on="gathers_narrow")),
-    offered("fp8_gather", "off", "", stated(_ARGUMENTS, off="gathers_narrow")),
+    option_offer("fp8_gather", "on", "--fp8-param-gather", stated(_ARGUMENTS, on="gathers_narrow")),
+    option_offer("fp8_gather", "off", "", stated(_ARGUMENTS, off="gathers_narrow")),
 )
 EXPERTS: Final = (
-    offered(
+    option_offer(
         "dispatcher",
         "allgather",
         "--moe-token-dispatcher-type allgather",
@@ -217,7 +225,7 @@ EXPERTS: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "dispatcher",
         "alltoall",
         "--moe-token-dispatcher-type alltoall",
@@ -228,7 +236,7 @@ EXPERTS: Final = (
             note="a copy for each expert",
         ),
     ),
-    offered(
+    option_offer(
         "dispatcher",
         "flex",
         "--moe-token-dispatcher-type flex",
@@ -239,7 +247,7 @@ EXPERTS: Final = (
             note="DeepEP: a copy for each device, and for each node on the way",
         ),
     ),
-    offered(
+    option_offer(
         "capacity",
         "dropless",
         "",
@@ -247,7 +255,7 @@ EXPERTS: Final = (
             f"{_CORE}/transformer/moe/token_dispatcher.py", off="fixed_capacity", note="the default"
         ),
     ),
-    offered(
+    option_offer(
         "capacity",
         "fixed",
         "--moe-expert-capacity-factor",
@@ -257,25 +265,25 @@ EXPERTS: Final = (
             note="counts are known: nothing is copied to the host",
         ),
     ),
-    offered("router_fusion", "off", "", read(_ROUTER, router_kernels=72, note=_ROUTER_NOTE)),
-    offered(
+    option_offer("router_fusion", "off", "", read(_ROUTER, router_kernels=72, note=_ROUTER_NOTE)),
+    option_offer(
         "router_fusion",
         "on",
         "--moe-router-fusion",
         read(_ROUTER, router_kernels=31, note=_ROUTER_NOTE),
     ),
-    offered(
+    option_offer(
         "permute_fusion",
         "on",
         "--moe-permute-fusion",
         read(_ROWS, on="row_kernels", note="Transformer Engine's Triton kernels"),
     ),
-    offered("permute_fusion", "off", "", stated(_ARGUMENTS, off="row_kernels")),
+    option_offer("permute_fusion", "off", "", stated(_ARGUMENTS, off="row_kernels")),
 )
 
 
 _LAYERS: Final = (
-    offered(
+    option_offer(
         "transformer",
         "te",
         "--transformer-impl transformer_engine",
@@ -286,7 +294,7 @@ _LAYERS: Final = (
         ),
         stated(_WORKSPACE, workspace_bytes=64 * MIB, note=_WORKSPACE_NOTE),
     ),
-    offered(
+    option_offer(
         "transformer",
         "local",
         "--transformer-impl local",
@@ -297,7 +305,7 @@ _LAYERS: Final = (
             note="PyTorch's own 32 MiB",
         ),
     ),
-    offered(
+    option_offer(
         "attention",
         "cudnn",
         "",
@@ -307,13 +315,13 @@ _LAYERS: Final = (
             note="AttnBackend.auto",
         ),
     ),
-    offered(
+    option_offer(
         "attention",
         "flash-2",
         "--attention-backend flash",
         stated(f"{_CORE}/transformer/enums.py", attention_kernel=AttentionKernel.FLASH_2),
     ),
-    offered(
+    option_offer(
         "attention",
         "unfused",
         "--attention-backend unfused",
@@ -328,7 +336,9 @@ _LAYERS: Final = (
 # Megatron-Core 0.12 with Transformer Engine: its documented defaults, and of its performance guide
 # the overlaps; the default runtime.
 V0_12: Final = runtime(
-    named("megatron-core-0.12", framework="Megatron-Core", version="0.12", released="2025-05"),
+    identity_fields(
+        "megatron-core-0.12", framework="Megatron-Core", version="0.12", released="2025-05"
+    ),
     stated(
         "https://rocm.docs.amd.com/en/latest/how-to/rocm-for-ai/training/benchmark-docker/megatron-lm.html",
         vendors=("NVIDIA", "AMD", "Huawei", "Intel", "AWS"),
@@ -502,7 +512,7 @@ V0_12: Final = runtime(
     ALLOCATOR,
     offers=(
         *_LAYERS,
-        *losses(
+        *loss_offers(
             "",
             "--cross-entropy-loss-fusion",
             "--cross-entropy-loss-fusion --cross-entropy-fusion-impl te",
@@ -519,7 +529,7 @@ V0_12: Final = runtime(
 )
 
 HYBRID: Final = (
-    offered(
+    option_offer(
         "dispatcher",
         "hybridep",
         "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
@@ -532,9 +542,9 @@ HYBRID: Final = (
     ),
 )
 
-# Megatron-Core 0.16: what of it is used here is as in 0.12.
+# Megatron-Core 0.16: the features described here are as in 0.12.
 V0_16: Final = derive(
     V0_12,
-    named("megatron-core-0.16", version="0.16", released="2026-01"),
+    identity_fields("megatron-core-0.16", version="0.16", released="2026-01"),
     offers=(*V0_12.offers, *HYBRID),
 )

@@ -1,6 +1,4 @@
-"""Options of Megatron-Core that say what stays in memory: the loss's copies of logits, kept
-activations and moments, recomputed modules.
-"""
+"""Megatron-Core's option values for memory: loss, kept activations, optimizer states, recompute."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import read, stated
 from shardwright.runtime.runtime import Offer
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 
 _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 _CORE: Final = f"{_LM}/core_v0.12.0/megatron/core"
@@ -31,13 +29,13 @@ LOSS_NOTE: Final = (
 )
 
 KEPT: Final = (
-    offered(
+    option_offer(
         "gate_dtype",
         "activation",
         "",
         stated(_MODULES, off="saves_gates_eight_bit", note="the default"),
     ),
-    offered(
+    option_offer(
         "gate_dtype",
         "fp8",
         "activation_func_fp8_input_store=True",
@@ -49,7 +47,7 @@ KEPT: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "moments",
         "fp32",
         "",
@@ -57,7 +55,7 @@ KEPT: Final = (
             _PRECISION_AWARE, off="moments", note="exp_avg_dtype and exp_avg_sq_dtype: the default"
         ),
     ),
-    offered(
+    option_offer(
         "moments",
         "bf16",
         "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
@@ -69,7 +67,7 @@ KEPT: Final = (
     ),
 )
 RECOMPUTE: Final = tuple(
-    offered(
+    option_offer(
         option,
         value,
         f"--recompute-granularity selective --recompute-modules {module}" if value == "on" else "",
@@ -92,12 +90,10 @@ RECOMPUTE: Final = tuple(
 )
 
 
-def losses(plain: str, native: str, te: str) -> tuple[Offer, ...]:
-    """Offers of Megatron-Core's cross-entropies, with the flags by which a framework on it sets
-    them.
-    """
+def loss_offers(plain: str, native: str, te: str) -> tuple[Offer, ...]:
+    """Megatron-Core's cross-entropies as option values, with the three given launch flags."""
     return (
-        offered(
+        option_offer(
             "loss",
             "plain",
             plain,
@@ -109,13 +105,13 @@ def losses(plain: str, native: str, te: str) -> tuple[Offer, ...]:
                 note=LOSS_NOTE,
             ),
         ),
-        offered(
+        option_offer(
             "loss",
             "native",
             native,
             read(_FUSED_LOSS, on="fused_loss", logits_bytes=10, loss_bytes=48, note=_NATIVE_NOTE),
         ),
-        offered(
+        option_offer(
             "loss",
             "te",
             te,

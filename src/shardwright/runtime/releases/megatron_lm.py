@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, runtime, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.releases.pytorch import ALLOCATOR, CUBLAS
 from shardwright.runtime.runtime import (
     AttentionKernel,
@@ -22,7 +22,7 @@ _LM: Final = "https://github.com/NVIDIA/Megatron-LM/blob"
 # Megatron-LM as in Narayanan et al., SC21 (arXiv 2104.04473): all-reduce tensor parallelism,
 # unfused attention with dropout.
 Y2021: Final = runtime(
-    named("megatron-2021", framework="Megatron-LM", version="2.5", released="2021-08"),
+    identity_fields("megatron-2021", framework="Megatron-LM", version="2.5", released="2021-08"),
     stated(
         "https://github.com/NVIDIA/Megatron-LM",
         vendors=("NVIDIA", "AMD"),
@@ -152,7 +152,7 @@ Y2021: Final = runtime(
 # recompute, attention still unfused.
 Y2022: Final = derive(
     Y2021,
-    named("megatron-2022", version="3.0", released="2022-05"),
+    identity_fields("megatron-2022", version="3.0", released="2022-05"),
     stated(
         f"{_LM}/v3.0/megatron/optimizer/distrib_optimizer.py",
         zero_stages=(0, 1),

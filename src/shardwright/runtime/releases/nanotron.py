@@ -1,5 +1,6 @@
-"""nanotron: PyTorch DDP with an fp32 accumulator of gradients, ZeRO-1, tensor parallelism as
-Megatron's first, 1F1B with blocking sends.
+"""nanotron: PyTorch DDP with fp32 gradient accumulation, ZeRO-1, 1F1B with blocking sends.
+
+Tensor parallelism is as in the first Megatron-LM.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import named, read, runtime, stated
+from shardwright.runtime.derive_runtime import identity_fields, read, runtime, stated
 from shardwright.runtime.releases.pytorch import ALLOCATOR, CUBLAS, NCCL
 from shardwright.runtime.runtime import (
     AttentionKernel,
@@ -18,7 +19,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/huggingface/nanotron/blob"
@@ -33,7 +34,7 @@ _MAIN: Final = f"{_TREE}/main/src/nanotron"
 _BENCH: Final = "https://github.com/huggingface/bench_cluster/blob/2e2b026345aafe74a03f062ebf10021df468d7e9/bench_cluster/template/base_config.py"
 
 RUNTIME: Final = runtime(
-    named("nanotron", framework="nanotron", version="0.4", released="2024-07"),
+    identity_fields("nanotron", framework="nanotron", version="0.4", released="2024-07"),
     stated(
         "https://github.com/huggingface/nanotron",
         vendors=("NVIDIA", "AMD"),
@@ -149,13 +150,13 @@ RUNTIME: Final = runtime(
     CUBLAS,
     ALLOCATOR,
     offers=(
-        offered(
+        option_offer(
             "tp_overlap",
             "none",
             "tp_linear_async_communication: false",
             stated(_CONFIG, tp_overlap=TpOverlap.NONE),
         ),
-        offered(
+        option_offer(
             "tp_overlap",
             "dgrad",
             "tp_linear_async_communication: true",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, stated
 from shardwright.runtime.releases import megatron_core, megatron_core_memory
 from shardwright.runtime.runtime import AttentionKernel, ExpertDispatch, Offer, TpOverlap
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 _GUIDE: Final = "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoolkit/features/optimizations/communication_overlap.html"
@@ -21,17 +21,17 @@ _BUCKET_NOTE: Final = (
 )
 
 
-def _gradients(bucket: int) -> tuple[Offer, ...]:
-    """Offers of the options of gradients, with buckets of `bucket` elements (0: one a layer)."""
+def _gradient_offers(bucket: int) -> tuple[Offer, ...]:
+    """Values of the gradient options, with buckets of `bucket` elements (0: one a layer)."""
     return (
-        offered(
+        option_offer(
             "grad_dtype",
             "bf16",
             "grad_reduce_in_fp32: false",
             stated(_GUIDE, gradient_dtype=Dtype.BF16, note="grad_sync_dtype bf16"),
             read(megatron_core.OVERLAP, bucket_bytes=2 * bucket, note=_BUCKET_NOTE),
         ),
-        offered(
+        option_offer(
             "grad_dtype",
             "fp32",
             "grad_reduce_in_fp32: true",
@@ -42,24 +42,28 @@ def _gradients(bucket: int) -> tuple[Offer, ...]:
     )
 
 
-_LOSSES: Final = megatron_core_memory.losses(
+_LOSSES: Final = megatron_core_memory.loss_offers(
     "cross_entropy_loss_fusion: false",
     "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: native",
     "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: te",
 )
 _PRECISION: Final = "https://github.com/NVIDIA/NeMo/blob/0a07447c2962ee5b55dea5af0d3fc981a2873ca4/nemo/collections/llm/recipes/precision/mixed_precision.py"
 _GATHERS: Final = (
-    offered("fp8_gather", "on", "fp8_param_gather=true", read(_PRECISION, on="gathers_narrow")),
-    offered("fp8_gather", "off", "fp8_param_gather=false", read(_PRECISION, off="gathers_narrow")),
+    option_offer(
+        "fp8_gather", "on", "fp8_param_gather=true", read(_PRECISION, on="gathers_narrow")
+    ),
+    option_offer(
+        "fp8_gather", "off", "fp8_param_gather=false", read(_PRECISION, off="gathers_narrow")
+    ),
 )
 _ATTENTIONS: Final = (
-    offered(
+    option_offer(
         "attention",
         "flash-2",
         "NVTE_FUSED_ATTN=0",
         stated(_ATTENTION, attention_kernel=AttentionKernel.FLASH_2),
     ),
-    offered(
+    option_offer(
         "attention",
         "cudnn",
         "NVTE_FUSED_ATTN=1",
@@ -70,7 +74,7 @@ _ATTENTIONS: Final = (
 # NeMo 24.07: Megatron-Core with Transformer Engine's userbuffers and bf16 gradient reduction.
 NEMO_24_07: Final = derive(
     megatron_core.V0_12,
-    named("nemo-24.07", framework="NeMo", version="24.07", released="2024-07"),
+    identity_fields("nemo-24.07", framework="NeMo", version="24.07", released="2024-07"),
     read(
         _GUIDE,
         on="overlap_grad_reduce overlap_param_gather",
@@ -110,7 +114,7 @@ NEMO_24_07: Final = derive(
     ),
     offers=(
         *megatron_core.OVERLAPS,
-        *_gradients(0),
+        *_gradient_offers(0),
         *megatron_core.FP8,
         *megatron_core.GATHERS,
         *_ATTENTIONS,
@@ -122,7 +126,7 @@ NEMO_24_07: Final = derive(
 # NeMo 24.09 to 25.05 and Megatron-Bridge: as 24.07, with cuDNN attention and fused cross-entropy.
 NEMO_24_11: Final = derive(
     NEMO_24_07,
-    named("nemo-24.11", version="24.11", released="2024-11"),
+    identity_fields("nemo-24.11", version="24.11", released="2024-11"),
     read(megatron_core.OVERLAP, bucket_bytes=2 * _BUCKET, note=_BUCKET_NOTE),
     stated(
         _ATTENTION,
@@ -161,7 +165,7 @@ NEMO_24_11: Final = derive(
     offers=(
         *_LOSSES,
         *megatron_core.OVERLAPS,
-        *_gradients(_BUCKET),
+        *_gradient_offers(_BUCKET),
         *megatron_core.FP8,
         *_GATHERS,
         *_ATTENTIONS,
@@ -174,7 +178,7 @@ NEMO_24_11: Final = derive(
 # NeMo 25.04 and later: as 24.11, with Transformer Engine's cross-entropy.
 NEMO_25_04: Final = derive(
     NEMO_24_11,
-    named("nemo-25.04", version="25.04", released="2025-04"),
+    identity_fields("nemo-25.04", version="25.04", released="2025-04"),
     stated(
         "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
         logits_bytes=6,

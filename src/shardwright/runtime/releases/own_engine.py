@@ -1,5 +1,6 @@
-"""The runtime of this package's interpreter (`shardwright.execute`): any legal plan, on PyTorch's
-operators, one rank a device.
+"""The runtime of this package's interpreter (`shardwright.execute`), which runs every legal plan.
+
+It runs on PyTorch's operators, one rank a device.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read
+from shardwright.runtime.derive_runtime import derive, identity_fields, read
 from shardwright.runtime.releases.torchtitan import V0_2
-from shardwright.runtime.runtime_options import chosen, offered
+from shardwright.runtime.runtime_options import option_offer, runtime_with_options
 
 _EXECUTE: Final = "shardwright.execute"
 _SCHEDULES: Final = (
@@ -29,8 +30,8 @@ _BESIDE: Final = read(
 )
 
 RUNTIME: Final = derive(
-    replace(chosen(V0_2, (("kernels", "eager"),)), own=(), options=()),
-    named("shardwright", framework="shardwright", version="0.1", released="2026-11"),
+    replace(runtime_with_options(V0_2, (("kernels", "eager"),)), own=(), options=()),
+    identity_fields("shardwright", framework="shardwright", version="0.1", released="2026-11"),
     read(
         f"{_EXECUTE}.training.training_loop",
         on="hybrid_sharding optimizer_offload reduce_every_microbatch",
@@ -77,8 +78,8 @@ RUNTIME: Final = derive(
         ),
     ),
     offers=(
-        offered("grad_overlap", "on", "--transport groups", _BESIDE),
-        offered(
+        option_offer("grad_overlap", "on", "--transport groups", _BESIDE),
+        option_offer(
             "grad_overlap",
             "off",
             "--transport messages",

@@ -1,6 +1,4 @@
-"""Facts of PyTorch that frameworks on it share: its allocator, its use of cuBLAS and its
-collectives, where a framework leaves them unchanged.
-"""
+"""PyTorch facts that its frameworks share: allocator, cuBLAS workspace, NCCL, fused losses."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.derive_runtime import read, stated
 from shardwright.runtime.runtime import LinearLoss, TpOverlap
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 from shardwright.units import MIB
 
 ALLOCATOR: Final = stated(
@@ -37,13 +35,13 @@ FILLED: Final = read(
 )
 _MSCCL: Final = "https://github.com/Azure/msccl-executor-nccl/blob/215556d3cf0afeefe6f08fdeb3ec6af2d2f6c9a2/README.md"
 COLLECTIVES: Final = (
-    offered(
+    option_offer(
         "collectives",
         "library",
         "",
         stated(_MSCCL, collective_library="nccl", note="NCCL runs no schedules of others"),
     ),
-    offered(
+    option_offer(
         "collectives",
         "synthesised",
         "LD_LIBRARY_PATH=msccl-executor-nccl/build/lib",
@@ -59,7 +57,7 @@ COLLECTIVES: Final = (
 )
 _ENVIRONMENT: Final = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#env-vars"
 LAUNCH_BLOCKING: Final = (
-    offered(
+    option_offer(
         "launch_blocking",
         "on",
         "CUDA_LAUNCH_BLOCKING=1",
@@ -74,7 +72,7 @@ LAUNCH_BLOCKING: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "launch_blocking",
         "off",
         "",
@@ -86,13 +84,13 @@ _CUT: Final = "https://github.com/apple/ml-cross-entropy"
 _PARTS: Final = "https://github.com/pytorch/torchtitan/blob/b5bcd76c66d0acb1a08b176d9639425bc55e0b2a/torchtitan/components/loss.py"
 _CHUNKED: Final = "https://github.com/pytorch/torchtune/blob/02b12d36215937b7e1671d05ca9053abb857283e/torchtune/modules/loss/cross_entropy_loss.py"
 LINEAR_LOSSES: Final = (
-    offered(
+    option_offer(
         "linear_loss",
         "off",
         "",
         stated(_LIGER, off="linear_loss", note="the loss reads the logits that the model made"),
     ),
-    offered(
+    option_offer(
         "linear_loss",
         "liger",
         "linear_loss: liger",
@@ -108,7 +106,7 @@ LINEAR_LOSSES: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "linear_loss",
         "cut",
         "linear_loss: cut",
@@ -120,7 +118,7 @@ LINEAR_LOSSES: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "linear_loss",
         "chunked",
         "linear_loss: chunked",
@@ -135,7 +133,7 @@ LINEAR_LOSSES: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "linear_loss",
         "parts",
         "linear_loss: parts",
@@ -150,10 +148,10 @@ LINEAR_LOSSES: Final = (
         ),
     ),
 )
-"""Losses that Transformers' models and torchtune's take with the head, whatever shards them."""
+"""Fused head-and-loss operators of Transformers' models and torchtune, whatever shards them."""
 _EIGHT_BIT: Final = "https://huggingface.co/docs/bitsandbytes/main/en/optimizers"
 MOMENTS: Final = (
-    offered(
+    option_offer(
         "moments",
         "fp32",
         "",
@@ -163,7 +161,7 @@ MOMENTS: Final = (
             note="torch.optim.AdamW keeps its states in the dtype of what it updates",
         ),
     ),
-    offered(
+    option_offer(
         "moments",
         "8bit",
         "optim: adamw_8bit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.dtype import Dtype
-from shardwright.runtime.derive_runtime import derive, named, read, runtime, stated
+from shardwright.runtime.derive_runtime import derive, identity_fields, read, runtime, stated
 from shardwright.runtime.releases.pytorch import (
     ALLOCATOR,
     COLLECTIVES,
@@ -24,7 +24,7 @@ from shardwright.runtime.runtime import (
     SelectiveRecompute,
     TpOverlap,
 )
-from shardwright.runtime.runtime_options import offered
+from shardwright.runtime.runtime_options import option_offer
 
 _TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"
 # --async-tp: collectives of tensor parallelism in pieces, by PyTorch's symmetric memory and its
@@ -74,7 +74,7 @@ _ALL_OFFER: Final = (
     *COLLECTIVES,
     *MOMENTS,
     *LINEAR_LOSSES,
-    offered(
+    option_offer(
         "grad_dtype",
         "fp32",
         "",
@@ -85,7 +85,7 @@ _ALL_OFFER: Final = (
             note="MixedPrecisionPolicy(reduce_dtype=torch.float32)",
         ),
     ),
-    offered(
+    option_offer(
         "grad_dtype",
         "bf16",
         "training.dtype: bfloat16",
@@ -99,7 +99,7 @@ _ALL_OFFER: Final = (
             ),
         ),
     ),
-    offered(
+    option_offer(
         "fp8",
         "current",
         "--float8.recipe_name tensorwise",
@@ -110,7 +110,7 @@ _ALL_OFFER: Final = (
             note="float8 all-gather for TP by default",
         ),
     ),
-    offered(
+    option_offer(
         "fp8",
         "rowwise",
         "--float8.recipe_name rowwise",
@@ -121,28 +121,30 @@ _ALL_OFFER: Final = (
             note="a float8 all-gather for it was not merged",
         ),
     ),
-    offered(
+    option_offer(
         "fp8",
         "mx",
         "--mx.recipe_name mxfp8",
         stated(
-            f"{_TREE}/components/quantization/mx.py", off="gathers_quantized", scaling=Scaling.MX
+            f"{_TREE}/components/quantization/mx.py",
+            off="gathers_quantized",
+            scaling=Scaling.MX,
         ),
     ),
-    offered(
+    option_offer(
         "fp8_gather",
         "on",
         "--float8.enable_fsdp_float8_all_gather",
         read(_FLOAT8, on="gathers_narrow"),
     ),
-    offered("fp8_gather", "off", "", read(_FLOAT8, off="gathers_narrow")),
-    offered(
+    option_offer("fp8_gather", "off", "", read(_FLOAT8, off="gathers_narrow")),
+    option_offer(
         "tp_overlap",
         "none",
         "",
         stated(f"{_TREE}/distributed/tensor_parallel.py", tp_overlap=TpOverlap.NONE),
     ),
-    offered("tp_overlap", "async", "--parallelism.enable_async_tensor_parallel", _ASYNC_TP),
+    option_offer("tp_overlap", "async", "--parallelism.enable_async_tensor_parallel", _ASYNC_TP),
 )
 
 _ONE_ACTION: Final = ("gpipe", "1f1b", "interleaved-1f1b")
@@ -162,7 +164,7 @@ _EAGER_SCHEDULES: Final = read(
 )
 
 V0_2: Final = runtime(
-    named("torchtitan-0.2", framework="torchtitan", version="0.2", released="2025-10"),
+    identity_fields("torchtitan-0.2", framework="torchtitan", version="0.2", released="2025-10"),
     stated(
         "https://github.com/pytorch/torchtitan",
         vendors=("NVIDIA", "AMD"),
@@ -302,7 +304,7 @@ V0_2: Final = runtime(
     ),
     offers=(
         *_ALL_OFFER,
-        offered(
+        option_offer(
             "kernels",
             "compiled",
             "--compile.enable",
@@ -310,7 +312,7 @@ V0_2: Final = runtime(
             _COMPILED_LOSS,
             _COMPILED_SCHEDULES,
         ),
-        offered(
+        option_offer(
             "kernels",
             "eager",
             "",
@@ -324,17 +326,17 @@ V0_2: Final = runtime(
 # Late 2024, its paper's runs: the loss is eager beside compiled layers.
 V0_1: Final = derive(
     V0_2,
-    named("torchtitan-0.1", version="0.1", released="2024-10"),
+    identity_fields("torchtitan-0.1", version="0.1", released="2024-10"),
     _EAGER_LOSS,
     offers=(
         *_ALL_OFFER,
-        offered(
+        option_offer(
             "kernels",
             "compiled",
             "--training.compile",
             stated(_CONFIG, element_kernels=ElementKernels.COMPILED),
         ),
-        offered(
+        option_offer(
             "kernels",
             "eager",
             "",

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.errors import UsageError
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.device_topology import units_of
+from shardwright.hardware.device_topology import network_units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.problem import Problem
@@ -138,7 +138,7 @@ def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
         [g.kind.num_devices for g in cluster.groups for _ in range(g.count)],
     )
     columns = [nodes]
-    for level in units_of(cluster):
+    for level in network_units(cluster):
         unit = level.of(devices)
         columns.append(np.where(np.bincount(unit)[unit] > 1, unit, -1))
     classes: dict[tuple[int, ...], list[int]] = {}

@@ -13,7 +13,7 @@ from dataclasses import field, replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.hardware.device_topology import at_work
+from shardwright.hardware.device_topology import with_working_devices
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.held_parameters import parameter_places, shares_of
@@ -153,7 +153,7 @@ class LanePrices:
 
         # Network cards and links shared with other lanes distinguish trees, too.
         all_devices = range(alone.cluster.num_devices)
-        shares_nodes = at_work(alone.cluster, working) is not alone.cluster
+        shares_nodes = with_working_devices(alone.cluster, working) is not alone.cluster
 
         def beside(tree: CutNode | int) -> object:
             """Cost key of a tree if all devices of the cluster run, or False if illegal."""

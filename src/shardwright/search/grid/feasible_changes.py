@@ -14,7 +14,12 @@ from shardwright.model.trained_parameters import trained
 from shardwright.program.problem import Problem, under
 from shardwright.program.rule_violations import facts_of, grid_violations
 from shardwright.runtime.runtime import Runtime
-from shardwright.runtime.runtime_options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_options import (
+    BY_NAME,
+    OF_EXPERTS,
+    in_vocabulary_order,
+    offered_values,
+)
 from shardwright.runtime.runtime_registry import VENDORS, load_runtime, runtime_names
 from shardwright.search.grid.bounds.bounded_space import bound_space, smallest
 from shardwright.search.grid.members.declared_space import (
@@ -221,7 +226,7 @@ def _option_changes(request: InfeasibleRequest) -> Iterator[ChangedRequest]:
     ]
     for name, value in sorted(offers, key=lambda pair: BY_NAME[pair[0]].numerics):
         try:
-            changed = under(request.problem, ordered({**chosen, name: value}.items()))
+            changed = under(request.problem, in_vocabulary_order({**chosen, name: value}.items()))
         except ShardwrightError:
             continue
         if not _may_need_less(request, changed, name, value):
@@ -241,7 +246,7 @@ def _option_text(name: str, value: str) -> str:
 
 def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Options of `space` with one option set to a single value."""
-    return ordered({**dict(space.options), name: (value,)}.items())
+    return in_vocabulary_order({**dict(space.options), name: (value,)}.items())
 
 
 def _may_need_less(request: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
@@ -249,7 +254,8 @@ def _may_need_less(request: InfeasibleRequest, changed: Problem, name: str, valu
     if changed.runtime.zero_stages != request.problem.runtime.zero_stages:
         return True
     grid = replace(
-        request.grid, options=ordered({**dict(request.grid.options), name: value}.items())
+        request.grid,
+        options=in_vocabulary_order({**dict(request.grid.options), name: value}.items()),
     )
     try:
         if next(grid_violations(changed, grid), None) is not None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import InfeasibleError, StrategyError
-from shardwright.hardware.changed_cluster import effective_memory, limit_devices
+from shardwright.hardware.changed_cluster import limit_devices, smallest_memory_bytes
 from shardwright.program.problem import Problem, under
 from shardwright.program.rule_violations import facts_of
 from shardwright.progress import Progress
@@ -99,7 +99,9 @@ def nothing_fits(
         )
         needed = f"{need} a device"
     roomy = (
-        ["--headroom 0"] if capacity < stage.reserved <= effective_memory(problem.cluster) else []
+        ["--headroom 0"]
+        if capacity < stage.reserved <= smallest_memory_bytes(problem.cluster)
+        else []
     )
     request = InfeasibleRequest(
         problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity

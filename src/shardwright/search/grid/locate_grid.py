@@ -11,7 +11,7 @@ from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.grid.bounds.bounded_space import Bounded, bound_space
 from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
 from shardwright.search.grid.members.declared_space import AXES, Space, Value, parts_of
@@ -174,7 +174,7 @@ def _part_with_options(problem: Problem, space: Space, grid: Grid) -> Space | No
     ]
     for part in parts_of(problem, space):
         for modules in allowed_modules:
-            if under(problem, ordered((*part.chosen, *modules))).runtime == runtime:
+            if under(problem, in_vocabulary_order((*part.chosen, *modules))).runtime == runtime:
                 return replace(part, modules=(modules,))
     return None
 

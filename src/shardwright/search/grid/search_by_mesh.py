@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
-from shardwright.runtime.runtime_options import BY_NAME, ordered
+from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
 from shardwright.search.grid.best_first import Refinement, SearchOutcome, merged
 from shardwright.search.grid.bounds.bounded_space import Crossed, bound_space, crossed
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
@@ -219,7 +219,7 @@ def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[
     def seconds(part: Space) -> float:
         """Simulated step seconds of `grid` under the options of a part."""
         return simulate_grid(
-            problem, replace(grid, options=ordered((*part.chosen, *modules)))
+            problem, replace(grid, options=in_vocabulary_order((*part.chosen, *modules)))
         ).step_time_s
 
     return sorted(parts, key=seconds)

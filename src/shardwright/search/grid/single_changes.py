@@ -9,7 +9,12 @@ from typing import TypeVar
 from shardwright.errors import ShardwrightError
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import grid_violations, plan_violations
-from shardwright.runtime.runtime_options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_options import (
+    BY_NAME,
+    OF_EXPERTS,
+    in_vocabulary_order,
+    offered_values,
+)
 from shardwright.search.grid.members.declared_space import Space
 from shardwright.simulator.plan_simulation import SimulatedPlan, simulate_grid, simulate_plan
 from shardwright.strategy.grid.grid import Grid, Recompute
@@ -140,7 +145,7 @@ def option_changes(
             changed = {**chosen, name: value}
             if runtime_values.get(name) == value:
                 del changed[name]
-            yield name, value, replace(strategy, options=ordered(changed.items()))
+            yield name, value, replace(strategy, options=in_vocabulary_order(changed.items()))
 
 
 def simulated_change(

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.bounds.longest_path import picoseconds, walk
 from shardwright.cost.bounds.rank_memory_bound import in_flight as in_flight_rows
 from shardwright.cost.step.grid_seconds import MAX_PIECES
@@ -371,10 +371,10 @@ def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | 
                 + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
             )
             made = float(again[1].min()) if first else 0.0
-            temporary = plain(temporary_bytes)(made, end, logits)
+            temporary = python_form(temporary_bytes)(made, end, logits)
             allocated = fix + float((held[rank] @ kept).max()) + logits + temporary
             need = (
-                plain(reserved_bytes)(
+                python_form(reserved_bytes)(
                     allocated, temporary, logits, blocks + made + end, pipe.reserve
                 )
                 * (1.0 - 1e-9)

@@ -12,7 +12,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.certificate import Certificate, JointPart, assert_sound
 from shardwright.search.grid.bounds.bound_arrays import facts_of
 from shardwright.search.grid.find_best_grid import find, problem_text
@@ -202,7 +202,7 @@ def _search_pipelines(question: _JointSearch, grid: Answer | None) -> _Found:
     if grid is not None:
         parts = fastest_first(problem, parts, grid.grid)
     for part in parts:
-        under_options = under(problem, ordered((*part.chosen, *part.modules[0])))
+        under_options = under(problem, in_vocabulary_order((*part.chosen, *part.modules[0])))
         with_stages, first = joint.of(part, zero_stages=under_options.runtime.zero_stages), parts[0]
         shaped = shaped_space(
             under_options, with_stages, question.facts, behind=None if part is first else first

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.compiled import plain
+from shardwright.compiled import python_form
 from shardwright.cost.step.grid_bytes import again_bytes
 from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts, step_costs
 from shardwright.cost.step.scalar_terms import temporary_bytes
@@ -24,7 +24,7 @@ from shardwright.cost.tables.layers_by_chunk import (
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.schedules.action_table import ActionTable
 from shardwright.search.joint.label_arrays import least_border
 from shardwright.search.joint.layer_chain import Chain, chain_of
@@ -111,7 +111,9 @@ def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Gr
         microbatch=c["mbs"],
         zero=zero,
         schedule="1f1b" if chunks == 1 else "interleaved-1f1b",
-        options=ordered((*shaped.members.space.chosen, *shaped.members.space.modules[0])),
+        options=in_vocabulary_order(
+            (*shaped.members.space.chosen, *shaped.members.space.modules[0])
+        ),
         order=tuple(str(shaped.members.space.of("order")[c["order"]]).split("-")),
     )
 
@@ -340,7 +342,7 @@ def with_made_again(
     )
     ends = step.blocks_bytes - blocks_of_logits
     transient = [
-        int(plain(temporary_bytes)(float(a), float(e), float(x)))
+        int(python_form(temporary_bytes)(float(a), float(e), float(x)))
         for a, e, x in zip(again, ends, step.logits_bytes, strict=True)
     ]
     return replace(

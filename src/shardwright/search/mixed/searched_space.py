@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.mixed.plans.pool_grids import PoolResult
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.layer_cuts import pattern_of
@@ -20,7 +20,7 @@ def option_rows(singles: list[PoolResult], choices: Choices) -> tuple[Options, .
     grid fits.
     """
     rows = [one.answer.grid.options for one in singles if one.answer is not None]
-    return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
+    return tuple(dict.fromkeys(rows)) or (in_vocabulary_order(choices.options),)
 
 
 def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:

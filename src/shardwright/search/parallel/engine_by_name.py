@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
 
-from shardwright.compiled import cores
+from shardwright.compiled import available_cores
 from shardwright.errors import UsageError, nearest
 from shardwright.lazy_dataclass import dataclass
 from shardwright.registry import load_target
@@ -60,7 +60,7 @@ def engine_of(
     else:
         start = load_target(ENGINES[name].workers)
         engine = import_module("shardwright.search.parallel.worker_pool").Pooled(
-            workers=workers or cores(), start=start, least_s=least_s
+            workers=workers or available_cores(), start=start, least_s=least_s
         )
     try:
         yield engine

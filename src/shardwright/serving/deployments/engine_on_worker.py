@@ -10,7 +10,7 @@ from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.job.serving_job import NumberFormat
 from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.runtime.engines.engine_on_device import EngineSite, engine_on_device
-from shardwright.runtime.engines.engine_options import with_options
+from shardwright.runtime.engines.engine_options import engine_with_options
 from shardwright.serving.deployments.serving_problem import ServingProblem
 from shardwright.serving.deployments.tensorrt_tuning import with_benchmark_sizes
 from shardwright.serving.deployments.workers import Worker
@@ -38,14 +38,14 @@ def problem_on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem
         architecture=problem.model.architecture,
         weights=min(weights, default=NumberFormat.BF16).value,
     )
-    engine_with_options = with_options(problem.engine, worker.options)
-    if precision.kv is NumberFormat.BF16 and engine_with_options.kv_format in {
+    configured_engine = engine_with_options(problem.engine, worker.options)
+    if precision.kv is NumberFormat.BF16 and configured_engine.kv_format in {
         number_format.value for number_format in NumberFormat
     }:
-        precision = replace(precision, kv=NumberFormat(engine_with_options.kv_format))
+        precision = replace(precision, kv=NumberFormat(configured_engine.kv_format))
     job = replace(problem.job, precision=precision)
     engine = engine_on_device(
-        with_benchmark_sizes(replace(problem, engine=engine_with_options, job=job), worker), site
+        with_benchmark_sizes(replace(problem, engine=configured_engine, job=job), worker), site
     )
     engine = replace(
         engine,

@@ -27,7 +27,7 @@ from math import inf, nextafter
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.compiled import compiling, plain
+from shardwright.compiled import compiling, python_form
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.policy.next_iteration import find_refusals
@@ -50,7 +50,7 @@ from shardwright.serving.simulation.fleet import Fleet
 from shardwright.serving.step_times.step_table import StepTable
 from shardwright.serving.traffic.drawn_requests import Requests, ServedRequests
 
-_expect = plain(add_arrival)
+_expect = python_form(add_arrival)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from shardwright.errors import StrategyError, nearest
-from shardwright.runtime.runtime_options import BY_NAME, ordered
+from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.grid import AXES, MAX_DEGREE, Grid, Recompute
 from shardwright.strategy.grid.grid_schedules import grid_schedule
 
@@ -229,7 +229,7 @@ def _fields(fields_of_word: dict[str, dict[str, Any]]) -> dict[str, Any]:
         for field in list(fields)
         if field.startswith(_OPTION)
     ]
-    return {**fields, "options": ordered(options)} if options else fields
+    return {**fields, "options": in_vocabulary_order(options)} if options else fields
 
 
 _OPTION: Final = "option "
@@ -340,7 +340,9 @@ def changed_grid(grid: Grid, text: str) -> Grid:
         return parse_grid(text)
     fields = _fields(fields_of_word)
     if "options" in fields:
-        fields["options"] = ordered({**dict(grid.options), **dict(fields["options"])}.items())
+        fields["options"] = in_vocabulary_order(
+            {**dict(grid.options), **dict(fields["options"])}.items()
+        )
     if fields.get("tp") == 1:
         fields.setdefault("sp", False)
     if {"pp", "vpp", "schedule"} & fields.keys() and not set(_LAYER_WORDS) & fields.keys():

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from shardwright.errors import StrategyError, nearest
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import BY_NAME, ordered
+from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
 from shardwright.strategy.grid.grid import MAX_DEGREE
 from shardwright.strategy.grid.grid_to_plan import plan_of
 from shardwright.strategy.plan.lane import Lane, Role
@@ -275,7 +275,7 @@ def _read_options(reader: _Reader) -> Options:
             )
     if len(dict(pairs)) < len(pairs):
         raise reader.error("an option is said twice", hint="keep one of them")
-    return ordered(pairs)
+    return in_vocabulary_order(pairs)
 
 
 def _read_lane(reader: _Reader) -> Lane | None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.hardware.catalog.fitted_constants import Declared
+from shardwright.hardware.catalog.fitted_constants import DeclaredConstant
 
 
 def fitted_values(
-    declared: Sequence[Declared],
+    declared: Sequence[DeclaredConstant],
     at: Sequence[float],
     *,
     residual: FloatArray,

@@ -21,7 +21,7 @@ from shardwright.hardware.catalog.serving_constants import (
     DECLARED_SERVING,
     SERVING,
     ServingConstants,
-    serving_names,
+    serving_constant_names,
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.errors.measured_run import Fold, Progress
@@ -77,7 +77,9 @@ def slopes_of(
     """Residuals and slopes of the runs that constants are fitted to and that can be predicted, but
     for times to first tokens near capacity.
     """
-    stepped = [replace(at, **{name: getattr(at, name) * np.exp(STEP)}) for name in serving_names()]
+    stepped = [
+        replace(at, **{name: getattr(at, name) * np.exp(STEP)}) for name in serving_constant_names()
+    ]
     points = [at, *stepped]
     used = [run for run in runs if is_fitted_to(run)]
     with predictor(evaluate, workers=workers) as predictions:
@@ -124,7 +126,7 @@ def linear_fit(slopes: ServingSlopes, runs: Sequence[ServingRun]) -> ServingCons
     return ServingConstants(
         **fitted_values(
             DECLARED_SERVING,
-            [getattr(slopes.at, name) for name in serving_names()],
+            [getattr(slopes.at, name) for name in serving_constant_names()],
             residual=slopes.residual / noise,
             slope=slopes.slope / noise[:, None],
             weights=np.array([float((source, line) in keys) for source, line, _ in slopes.rows]),
@@ -192,7 +194,7 @@ def read_slopes(path: Path) -> ServingSlopes:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        names = serving_names()
+        names = serving_constant_names()
         rows = document["rows"]
         slope = np.array([[float(value) for value in row[4]] for row in rows])
         return ServingSlopes(

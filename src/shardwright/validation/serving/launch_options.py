@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.engines.engine import Engine
-from shardwright.runtime.engines.engine_options import with_options
+from shardwright.runtime.engines.engine_options import engine_with_options
 from shardwright.serving.deployments.workers import Deployment, Pool, Role
 from shardwright.validation.tables.facts_of_row import options_of_text, text_of_options
 
@@ -58,5 +58,5 @@ def _with_options(pool: Pool, *, engine: Engine, options: str) -> Pool:
         if name.startswith(prefix)
     }
     chosen = tuple(sorted((of_role | dict(pool.worker.options)).items()))
-    with_options(engine, chosen)
+    engine_with_options(engine, chosen)
     return replace(pool, worker=replace(pool.worker, options=chosen))

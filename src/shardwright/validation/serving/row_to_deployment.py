@@ -16,7 +16,7 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.errors import ModelError, RuntimeModelError, StrategyError
 from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
-from shardwright.hardware.catalog.default_nodes import node_of
+from shardwright.hardware.catalog.default_nodes import default_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.job.checkpoint_formats import find_checkpoint, plain_precision
 from shardwright.job.serving_job import (
@@ -163,7 +163,7 @@ def _catalog_model(name: str) -> Model:
 def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
     """The cluster in the cell `cluster`, else whole nodes of the accelerator for all devices."""
     accelerator = find_accelerator(row.gpu)
-    per_node = row.gpus_per_node or (node_of(accelerator).num_devices if accelerator else 1)
+    per_node = row.gpus_per_node or (default_node(accelerator).num_devices if accelerator else 1)
     in_whole_nodes = devices if devices < per_node else ceil(devices / per_node) * per_node
     training_row = Measurement(
         line=row.line,

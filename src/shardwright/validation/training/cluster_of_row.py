@@ -9,7 +9,7 @@ from typing import Final
 from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.accelerator import Accelerator
 from shardwright.hardware.catalog.accelerators_by_name import accelerator_names, find_accelerator
-from shardwright.hardware.catalog.default_nodes import node_of, smaller_node
+from shardwright.hardware.catalog.default_nodes import default_node, smaller_node
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import MAX_DEVICES, fill_nodes, parse_cluster
 from shardwright.hardware.files.cluster_file import load_cluster
@@ -77,7 +77,7 @@ def _mixed(text: str) -> Cluster:
                 SkipReason.INCONSISTENT_CONFIGURATION,
                 f"{term[:60]}: from 1 to {MAX_DEVICES} devices",
             )
-        node = node_of(device)
+        node = default_node(device)
         if per_node and per_node < node.num_devices:
             node = smaller_node(node, num_devices=per_node)
         groups.append(fill_nodes(node, num_devices=devices, name=device.name))
@@ -105,7 +105,7 @@ def _accelerator(text: str) -> Accelerator:
 
 def _of_one_kind(row: Measurement, *, device: Accelerator, cards: float | Cards | None) -> Cluster:
     """Nodes of the row's size with the network of its facts, else the catalog's nodes."""
-    node, count = node_of(device), row.gpu_count or 0
+    node, count = default_node(device), row.gpu_count or 0
     size = row.gpus_per_node or node.num_devices
     if size < node.num_devices:
         node = smaller_node(node, num_devices=size)

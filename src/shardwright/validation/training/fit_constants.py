@@ -23,7 +23,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.hardware.catalog.fitted_constants import DECLARED, SHIPPED, Constants, names
+from shardwright.hardware.catalog.fitted_constants import (
+    DECLARED,
+    SHIPPED,
+    Constants,
+    constant_names,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.errors.measured_run import Fold, Progress
 from shardwright.validation.fits.predictions import Predictor, predictor
@@ -319,7 +324,7 @@ def read_folds(path: Path) -> dict[str, dict[str, Constants]]:
         document: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
         return {
             fold: {
-                key: Constants(**{name: float(value[name]) for name in names()})
+                key: Constants(**{name: float(value[name]) for name in constant_names()})
                 for key, value in constants.items()
             }
             for fold, constants in document.items()

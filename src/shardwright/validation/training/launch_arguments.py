@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.runtime.launch_arguments import Arguments, options_of, parse_arguments
+from shardwright.runtime.launch_arguments import Arguments, options_from_arguments, parse_arguments
 from shardwright.runtime.megatron_arguments import (
     DEFAULTS,
     has_dropout,
     number_format,
     pipeline_chunks,
-    recomputed,
+    recompute_setting,
     sharding_stage,
     whole_number,
 )
@@ -101,7 +101,7 @@ def with_launch_options(runtime: str, row: Measurement) -> str:
     arguments = {**DEFAULTS, **parse_arguments(row.launch)}
     options = {
         name: value
-        for name, value in options_of(load_runtime(base), arguments)
+        for name, value in options_from_arguments(load_runtime(base), arguments)
         if not name.startswith("recompute_")
     }
     text = text_of_options({**options, **dict(named.options)})
@@ -145,7 +145,7 @@ def _formats(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     """Sequence parallelism, sharded states and recompute; Ulysses as context parallelism."""
-    stage, (granularity, modules) = sharding_stage(arguments), recomputed(arguments)
+    stage, (granularity, modules) = sharding_stage(arguments), recompute_setting(arguments)
     cells: dict[str, Any] = {
         "sp": int("sequence-parallel" in arguments),
         "zero_stage_or_fsdp": "" if stage is None else _STAGES[stage],

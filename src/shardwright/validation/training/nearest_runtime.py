@@ -13,7 +13,7 @@ from shardwright.errors import RuntimeModelError
 from shardwright.runtime.derive_runtime import IDENTITY
 from shardwright.runtime.releases.own_engine import RUNTIME as OWN_ENGINE
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.runtime.runtime_options import chosen
+from shardwright.runtime.runtime_options import runtime_with_options
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
 from shardwright.validation.training.measured_run import TrainingRun
 
@@ -67,7 +67,7 @@ def _with_options(base: Runtime, options: Options) -> Runtime:
     """The runtime with each option that it has; of two that contradict each other, the first."""
     for name, value in dict(options).items():
         try:
-            base = chosen(base, [(name, value)])
+            base = runtime_with_options(base, [(name, value)])
         except RuntimeModelError:
             continue
     return base

@@ -23,7 +23,7 @@ from shardwright.model.distillation import taught
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
 from shardwright.program.rule_violations import runtime_violations
-from shardwright.runtime.runtime_by_name import described
+from shardwright.runtime.runtime_by_name import nearest_runtime_name
 from shardwright.runtime.runtime_options import offered_values
 from shardwright.runtime.runtime_registry import default_runtime, is_runtime, load_runtime
 from shardwright.strategy.grid.grid import Grid, Recompute
@@ -214,7 +214,7 @@ def _nearest_base(cell: str, assumptions: list[str]) -> str:
     """The runtime of a cell and its options; a framework and version become the nearest base."""
     words = cell.split()
     name = " ".join(word for word in words if "=" not in word)
-    base = "" if is_runtime(name) else described(name)
+    base = "" if is_runtime(name) else nearest_runtime_name(name)
     if not base:
         return cell
     assumptions.append(f"runtime {base}: the nearest to {name[:60]!r} that is described")

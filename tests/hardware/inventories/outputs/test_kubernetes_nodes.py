@@ -8,7 +8,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.format_detection import read_inventory
-from shardwright.hardware.inventories.node_facts import What
+from shardwright.hardware.inventories.node_facts import FactKind
 from shardwright.units import KIB, MIB
 from tests.hardware.inventory_files import gfd, kubernetes_list, kubernetes_node
 
@@ -29,17 +29,17 @@ def test_labels_are_facts() -> None:
     found = read_inventory(text, name="nodes.json")
     (node,) = found.nodes
     assert {fact.what: fact.value for fact in node.facts} == {
-        What.DEVICES: 8,
-        What.PRODUCT: "NVIDIA-H100-80GB-HBM3",
-        What.DEVICE_MEMORY: 81559 * MIB,
-        What.HOST_MEMORY: 2113481272 * KIB,
-        What.INSTANCE: "p5.48xlarge",
-        What.ZONE: "us-east-1a",
-        What.DOMAIN: "u.1",
+        FactKind.DEVICES: 8,
+        FactKind.PRODUCT: "NVIDIA-H100-80GB-HBM3",
+        FactKind.DEVICE_MEMORY: 81559 * MIB,
+        FactKind.HOST_MEMORY: 2113481272 * KIB,
+        FactKind.INSTANCE: "p5.48xlarge",
+        FactKind.ZONE: "us-east-1a",
+        FactKind.DOMAIN: "u.1",
     }
     assert node.above == ("leaf-1", "spine-1")
     assert [note.value for note in found.notes] == ["1 without GPUs, left out"]
-    where = node.fact(What.DOMAIN)
+    where = node.fact(FactKind.DOMAIN)
     assert where is not None
     assert where.where == "nodes.json, node n1, nvidia.com/gpu.clique"
 
@@ -62,7 +62,7 @@ def test_devices(labels: dict[str, str], gpus: int, resource: str, devices: int)
     (node,) = read_inventory(
         json.dumps(kubernetes_node("n", labels=labels, gpus=gpus, resource=resource)), name="t"
     ).nodes
-    fact = node.fact(What.DEVICES)
+    fact = node.fact(FactKind.DEVICES)
     assert fact is not None
     assert fact.value == devices
 

@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.format_detection import read_inventory
-from shardwright.hardware.inventories.node_facts import Links, Paths, SeenNode, What
+from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind, PciePaths, SeenNode
 from tests.hardware.inventory_files import HGX_H100, SWITCHED, nccl_card, nccl_gpu, nccl_xml
 
 
@@ -16,20 +16,20 @@ def node_of(text: str) -> SeenNode:
     return node
 
 
-def values(node: SeenNode) -> dict[What, object]:
-    return {fact.what: fact.value for fact in node.facts if fact.what is not What.NEAR}
+def values(node: SeenNode) -> dict[FactKind, object]:
+    return {fact.what: fact.value for fact in node.facts if fact.what is not FactKind.NEAR}
 
 
 def test_a_node_with_switches() -> None:
     assert values(node_of(HGX_H100)) == {
-        What.DEVICES: 8,
-        What.PRODUCT: "pci 10de:2330",
-        What.COMPUTE: 90,
-        What.PCIE: 64e9,
-        What.ISLANDS: (8,),
-        What.LINKS: Links(18, 18),
-        What.NICS: 8,
-        What.NIC_RATE: 50e9,
+        FactKind.DEVICES: 8,
+        FactKind.PRODUCT: "pci 10de:2330",
+        FactKind.COMPUTE: 90,
+        FactKind.PCIE: 64e9,
+        FactKind.ISLANDS: (8,),
+        FactKind.LINKS: DeviceLinks(18, 18),
+        FactKind.NICS: 8,
+        FactKind.NIC_RATE: 50e9,
     }
 
 
@@ -51,14 +51,14 @@ def test_pairs_on_four_processors_and_a_card_that_both_list() -> None:
         + "</system>"
     )
     assert values(node_of(text)) == {
-        What.DEVICES: 4,
-        What.PRODUCT: "pci 10de:20b5",
-        What.COMPUTE: 80,
-        What.ISLANDS: (2, 2),
-        What.LINKS: Links(12, 12),
-        What.PATHS: Paths(switches=(1, 1, 1, 1), processors=(1, 1, 1, 1)),
-        What.NICS: 1,
-        What.NIC_RATE: 12.5e9,
+        FactKind.DEVICES: 4,
+        FactKind.PRODUCT: "pci 10de:20b5",
+        FactKind.COMPUTE: 80,
+        FactKind.ISLANDS: (2, 2),
+        FactKind.LINKS: DeviceLinks(12, 12),
+        FactKind.PATHS: PciePaths(switches=(1, 1, 1, 1), processors=(1, 1, 1, 1)),
+        FactKind.NICS: 1,
+        FactKind.NIC_RATE: 12.5e9,
     }
 
 
@@ -69,13 +69,18 @@ def test_devices_without_links_and_cards_of_storage() -> None:
         nccl_card(1, speed=10000),
     ]
     found = values(node_of(nccl_xml(groups)))
-    assert (found[What.ISLANDS], found[What.NICS], found[What.NIC_RATE], found[What.PCIE]) == (
+    assert (
+        found[FactKind.ISLANDS],
+        found[FactKind.NICS],
+        found[FactKind.NIC_RATE],
+        found[FactKind.PCIE],
+    ) == (
         (1,),
         1,
         25e9,
         32e9,
     )
-    assert What.LINKS not in found
+    assert FactKind.LINKS not in found
 
 
 def test_a_rack_in_one_dump() -> None:
@@ -85,8 +90,12 @@ def test_a_rack_in_one_dump() -> None:
     )
     node = node_of(text)
     found = values(node)
-    assert (found[What.DEVICES], found[What.ISLANDS], found[What.DOMAIN_NODES]) == (4, (4,), 18)
-    assert node.guesses == ((What.NODES, 18, "hosts in t.xml"),)
+    assert (found[FactKind.DEVICES], found[FactKind.ISLANDS], found[FactKind.DOMAIN_NODES]) == (
+        4,
+        (4,),
+        18,
+    )
+    assert node.guesses == ((FactKind.NODES, 18, "hosts in t.xml"),)
 
 
 def functions(kind: str, more: str) -> str:
@@ -106,7 +115,7 @@ def test_files_of_clouds_have_functions_of_a_class_alone() -> None:
     found = values(
         node_of(f'<!-- a remark --><system version="1"><cpu numaid="0">{switch}</cpu></system>')
     )
-    assert found == {What.DEVICES: 2, What.PCIE: 32e9, What.NICS: 1}
+    assert found == {FactKind.DEVICES: 2, FactKind.PCIE: 32e9, FactKind.NICS: 1}
 
 
 def test_functions_without_a_class_are_a_guess() -> None:
@@ -115,7 +124,7 @@ def test_functions_without_a_class_are_a_guess() -> None:
         f' busid="0000:45:00.0">{functions("", "")}</pci></cpu></system>'
     )
     assert values(node) == {}
-    assert [(what, value) for what, value, _ in node.guesses] == [(What.NICS, 2)]
+    assert [(what, value) for what, value, _ in node.guesses] == [(FactKind.NICS, 2)]
 
 
 BAD = {

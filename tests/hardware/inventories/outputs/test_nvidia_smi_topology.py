@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.format_detection import read_inventory
-from shardwright.hardware.inventories.node_facts import Links, What
+from shardwright.hardware.inventories.node_facts import DeviceLinks, FactKind
 from tests.hardware.inventory_files import topo_matrix
 
 EACH = [[n] for n in range(8)]
@@ -17,7 +17,7 @@ CASES = {
         lambda a, b: "NV18",
         [*EACH, [], []],
         (8,),
-        Links(18, 18),
+        DeviceLinks(18, 18),
         8,
     ),
     "DGX A100 with two cards a switch": (
@@ -25,7 +25,7 @@ CASES = {
         lambda a, b: "NV12",
         [[n, n + 1] for n in (0, 0, 2, 2, 4, 4, 6, 6)],
         (8,),
-        Links(12, 12),
+        DeviceLinks(12, 12),
         8,
     ),
     "A100 PCIe in pairs": (
@@ -33,10 +33,10 @@ CASES = {
         lambda a, b: "NV12" if a // 2 == b // 2 else "SYS",
         [[0, 1]],
         (2, 2),
-        Links(12, 12),
+        DeviceLinks(12, 12),
         1,
     ),
-    "a mesh of four": (4, lambda a, b: "NV4", [], (4,), Links(4, 12), 0),
+    "a mesh of four": (4, lambda a, b: "NV4", [], (4,), DeviceLinks(4, 12), 0),
     "a hybrid cube mesh": (
         8,
         lambda a, b: {1: "NV2", 2: "NV1", 3: "NV1", 4: "NV2"}.get((a - b) % 8, "SYS"),
@@ -58,13 +58,13 @@ def test_a_node_is_read(name: str, gap: str) -> None:
     text = topo_matrix(devices, lambda a, b: link(max(a, b), min(a, b)), cards=cards, gap=gap)
     (node,) = read_inventory(text, name="topo.txt").samples
     found = {fact.what: fact.value for fact in node.facts}
-    assert (found[What.DEVICES], found[What.ISLANDS], found.get(What.NICS, 0)) == (
+    assert (found[FactKind.DEVICES], found[FactKind.ISLANDS], found.get(FactKind.NICS, 0)) == (
         devices,
         islands,
         counted,
     )
     if links is not None:
-        assert found[What.LINKS] == links
+        assert found[FactKind.LINKS] == links
     assert all(fact.where.startswith("topo.txt:") for fact in node.facts)
 
 
@@ -72,7 +72,7 @@ def test_cards_keep_their_names_and_those_that_do_not_count_are_named() -> None:
     (node,) = read_inventory(
         topo_matrix(2, lambda a, b: "NV18", cards=[[0], [1], []]), name="t"
     ).samples
-    near = node.fact(What.NEAR)
+    near = node.fact(FactKind.NEAR)
     assert near is not None
     assert near.value == "mlx5_0 GPU0, mlx5_1 GPU1; beside none, not counted: mlx5_2"
 

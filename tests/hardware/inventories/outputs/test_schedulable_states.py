@@ -11,7 +11,7 @@ from shardwright.hardware.inventories.outputs.schedulable_states import (
     kubernetes_state,
     slurm_state,
 )
-from shardwright.hardware.inventories.read_inventory import read_from
+from shardwright.hardware.inventories.read_inventory import cluster_from_inventories
 from tests.hardware.inventories.test_read_inventory import read, words_of
 from tests.hardware.inventory_files import (
     SINFO,
@@ -112,7 +112,7 @@ def test_a_node_that_is_not_ready_does_not_count(form: object) -> None:
     found = read(form(three(**ready("False"))))
     assert found.cluster.num_devices == 16
     assert "found nodes: 1 left out: n2 (not ready)" in words_of(found)
-    again = read_from(
+    again = cluster_from_inventories(
         [read_inventory(form(three(**ready("False"))), name="f")], given={}, all_nodes=True
     )
     assert again.cluster.num_devices == 24

@@ -1,1 +1,1 @@
-"""Text, XML and YAML that other programs print, read up to a limit."""
+"""Readers with size limits for text, XML and YAML that other programs print."""

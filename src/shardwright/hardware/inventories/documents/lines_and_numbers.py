@@ -1,6 +1,4 @@
-"""Text that other programs wrote: read up to a bound, as lines with their numbers, and its numbers
-up to a bound.
-"""
+"""Size-limited reading of other programs' text: whole files, numbered lines, whole numbers."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ _HINT: Final = (
 )
 
 
-def read_bounded(path: Path) -> str:
-    """The text of a file of at most 64 MiB.
+def read_text_up_to_limit(path: Path) -> str:
+    """Read a text file of at most 64 MiB.
 
     Raises:
-        ClusterError: it cannot be read, is larger, empty, or no UTF-8 text.
+        ClusterError: the file cannot be read, is larger, or is no UTF-8 text.
     """
     name = str(path)[-80:]
     try:
@@ -50,12 +48,8 @@ def read_bounded(path: Path) -> str:
         raise ClusterError(f"{name!r} is not UTF-8 text", hint="save it as UTF-8") from None
 
 
-def checked_text(text: str, *, name: str) -> str:
-    """`text`, if it is one: not empty, without zero bytes, of at most 2,000,000 lines.
-
-    Raises:
-        ClusterError: it is none.
-    """
+def require_text(text: str, *, name: str) -> str:
+    """Return `text`; ClusterError if it is empty, binary or over 2,000,000 lines long."""
     if not text.strip():
         raise ClusterError(f"{name} is empty", hint=_HINT)
     if "\0" in text:
@@ -68,7 +62,7 @@ def checked_text(text: str, *, name: str) -> str:
 
 
 def numbered_lines(text: str, *, name: str) -> Iterator[tuple[str, str]]:
-    """(where, line) of each line, without spaces around it: ``topo.txt:3``.
+    """Yield (``FILE:LINE``, line without surrounding spaces) for each line of a text.
 
     Raises:
         ClusterError: a line of more than 1,048,576 characters.
@@ -83,11 +77,7 @@ def numbered_lines(text: str, *, name: str) -> Iterator[tuple[str, str]]:
 
 
 def whole_number(text: str, *, what: str, where: str, most: int) -> int:
-    """A whole number from 1 to `most`.
-
-    Raises:
-        ClusterError: it is none.
-    """
+    """Parse a whole number from 1 to `most`; ClusterError if the text is none."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= most):
         raise ClusterError(
             f"{where}: {what} is {text[:40]!r}", hint=f"a whole number from 1 to {most:,}"

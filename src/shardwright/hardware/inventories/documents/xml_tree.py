@@ -1,6 +1,4 @@
-"""XML as elements with their lines, up to a bound; documents that define entities, or have a DTD at
-all, are refused.
-"""
+"""XML parsed into elements with line numbers, within limits and without a DTD."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ MAX_ATTRIBUTE: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Element:
-    """An element: its name, attributes, elements inside, and the line that it begins in."""
+    """An XML element: name, attributes, child elements, and its first line."""
 
     name: str
     attributes: dict[str, str]
@@ -26,16 +24,17 @@ class Element:
     inside: list[Element] = field(default_factory=list)
 
     def get(self, attribute: str) -> str:
-        """An attribute; empty where it lacks."""
+        """Value of an attribute without surrounding spaces; empty where the element has none."""
         return self.attributes.get(attribute, "").strip()
 
 
 def parse_xml(text: str, *, name: str) -> Element:
-    """The outermost element of an XML text: at most 20,000 elements, 64 levels, 4,096 characters an
-    attribute, and no DTD.
+    """Parse XML text into its root element.
+
+    At most 20,000 elements, 64 levels and 4,096 characters an attribute; no DTD.
 
     Raises:
-        ClusterError: it is none, or is larger.
+        ClusterError: the text is no XML, exceeds a limit or has a DTD.
     """
     parser = expat.ParserCreate("utf-8")
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)

@@ -1,6 +1,4 @@
-"""YAML that a program printed, as plain values: bounded, without aliases, tags or keys that are
-given twice.
-"""
+"""YAML of other programs parsed into plain values, without aliases and duplicate keys."""
 
 from __future__ import annotations
 
@@ -24,11 +22,12 @@ _REFUSED: Final = (
 
 
 def parse_yaml(text: str, *, name: str, hint: str) -> Any:
-    """Mappings, lists and scalars of one document. Scalars are text, but for the words ``true`` and
-    ``false`` without quotes.
+    """Parse one YAML document into mappings, lists and text scalars, within limits.
+
+    The words ``true`` and ``false`` without quotes become booleans.
 
     Raises:
-        ClusterError: it is no YAML, has an alias, is too deep or too long.
+        ClusterError: the text is no YAML, has an alias, or is too deep or too long.
     """
     try:
         return _value(text, name=name, hint=hint)
@@ -41,9 +40,7 @@ def parse_yaml(text: str, *, name: str, hint: str) -> Any:
 
 
 def _value(text: str, *, name: str, hint: str) -> Any:
-    """The value from the events: containers that are open, and the key that waits for its value in
-    each.
-    """
+    """Build the value of YAML text from its parser events."""
     opened: list[Any] = []
     keys: list[str | None] = []
     root: list[Any] = []

@@ -1,4 +1,4 @@
-"""Outputs of commands that describe nodes, one file each.
+"""Readers of the outputs of commands that describe nodes, one module each.
 
-What they say together is in hardware.inventories.
+hardware.inventories merges their facts.
 """

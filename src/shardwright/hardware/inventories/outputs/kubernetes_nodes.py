@@ -1,5 +1,6 @@
-"""Kubernetes' nodes: ``kubectl get nodes -o json`` or ``-o yaml``, by the labels that GPU
-operators, clouds and Topograph set.
+"""Reader of Kubernetes nodes: ``kubectl get nodes -o json`` or ``-o yaml``.
+
+Facts come from the labels of GPU operators, clouds and Topograph:
 
 | label | of |
 |---|---|
@@ -24,7 +25,7 @@ from typing import Any, Final, NoReturn
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, whole_number
 from shardwright.hardware.inventories.documents.yaml_tree import parse_yaml
-from shardwright.hardware.inventories.node_facts import Found, Inventory, SeenNode, What
+from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
 from shardwright.hardware.inventories.outputs.schedulable_states import kubernetes_state
 from shardwright.units import GIB, KIB, MIB
 
@@ -43,9 +44,9 @@ _PRODUCTS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
 )
 _LABELS: Final = {
-    What.INSTANCE: ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"),
-    What.ZONE: ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
-    What.DOMAIN: (
+    FactKind.INSTANCE: ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"),
+    FactKind.ZONE: ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+    FactKind.DOMAIN: (
         "nvidia.com/gpu.clique",
         "accelerator.topograph.run/domain",
         "network.topology.nvidia.com/accelerator",
@@ -70,11 +71,12 @@ _SCALES: Final = {
 
 
 def is_kubernetes(text: str) -> bool:
-    """The text is JSON, or YAML that begins with a key of Kubernetes; of what, its reader finds."""
+    """True if the text is JSON, or YAML that begins with a key of Kubernetes."""
     return text.lstrip()[:1] in ("{", "[") or _is_yaml(text)
 
 
 def _is_yaml(text: str) -> bool:
+    """True if the text is YAML that begins with a key of a Kubernetes object."""
     return (
         re.match(r"(?:---[ \t]*\n|#[^\n]*\n|\s)*(?:apiVersion|kind|items|metadata)[ \t]*:", text)
         is not None
@@ -82,15 +84,15 @@ def _is_yaml(text: str) -> bool:
 
 
 def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
-    """The nodes that have GPUs.
+    """Read the nodes with GPUs, with their facts, states and switches.
 
     Raises:
-        ClusterError: it is no JSON of nodes, too large, a number is none, or devices are handed out
-        in parts.
+        ClusterError: the text is no JSON of nodes or too large, a number is wrong, or devices are
+            allocated in parts.
     """
     nodes: dict[str, SeenNode] = {}
     without = 0
-    for number, item in enumerate(_items(_value(text, name=name), name=name)):
+    for number, item in enumerate(_node_items(_parse_text(text, name=name), name=name)):
         metadata = _mapping(item, "metadata")
         called = metadata.get("name")
         if (
@@ -101,7 +103,7 @@ def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
         ):
             raise ClusterError(f"{name}: item {number} has no name, or that of another", hint=_HINT)
         where = f"{name}, node {called}"
-        facts = _facts(
+        facts = _node_facts(
             item,
             {
                 key: value
@@ -112,8 +114,8 @@ def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
         )
         if facts:
             away, remark = kubernetes_state(item)
-            remark = " and ".join(one for one in (remark, _unhealthy(item)) if one)
-            above = _above(_mapping(metadata, "labels"))
+            remark = " and ".join(one for one in (remark, _unhealthy_remark(item)) if one)
+            above = _switch_names(_mapping(metadata, "labels"))
             nodes[called] = SeenNode(
                 name=called, where=where, facts=facts, above=above, away=away, remark=remark
             )
@@ -124,11 +126,14 @@ def read_kubernetes_nodes(text: str, *, name: str) -> Inventory:
             f"{name}: none of {without} nodes has a GPU",
             hint="nvidia.com/gpu or amd.com/gpu in its capacity says that one has",
         )
-    notes = (Found(What.NODES, f"{without} without GPUs, left out", name),) if without else ()
+    notes = (
+        (FoundFact(FactKind.NODES, f"{without} without GPUs, left out", name),) if without else ()
+    )
     return Inventory(file=name, nodes=tuple(nodes.values()), notes=notes)
 
 
-def _value(text: str, *, name: str) -> Any:
+def _parse_text(text: str, *, name: str) -> Any:
+    """Parse JSON or YAML text; ClusterError if it is neither or has too many values."""
     if _is_yaml(text):
         return parse_yaml(text, name=name, hint=_HINT)
     if text.count("{") + text.count("[") > MAX_BRACKETS or text.count(",") > MAX_VALUES:
@@ -147,8 +152,8 @@ def _value(text: str, *, name: str) -> Any:
         raise ClusterError(f"{name}{where}: no JSON", hint=_HINT) from None
 
 
-def _items(value: Any, *, name: str) -> Iterator[Mapping[str, Any]]:
-    """The nodes of a list, or one alone."""
+def _node_items(value: Any, *, name: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the node objects of a list, or the single one; ClusterError if one is no node."""
     items = value.get("items", [value]) if isinstance(value, dict) else value
     if (
         not isinstance(items, list)
@@ -163,12 +168,15 @@ def _items(value: Any, *, name: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _mapping(value: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Mapping under a key; empty where there is none."""
     found = value.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _facts(item: Mapping[str, Any], labels: Mapping[str, str], where: str) -> tuple[Found, ...]:
-    """Facts of a node with GPUs; none of one that has none."""
+def _node_facts(
+    item: Mapping[str, Any], labels: Mapping[str, str], where: str
+) -> tuple[FoundFact, ...]:
+    """Facts of a node with GPUs; empty for a node without GPUs."""
     capacity = _mapping(_mapping(item, "status"), "capacity")
     part = next(
         (
@@ -183,39 +191,42 @@ def _facts(item: Mapping[str, Any], labels: Mapping[str, str], where: str) -> tu
             f"{where}: {part[:60]} are parts of devices (MIG)",
             hint="clusters are of whole devices: leave the node out",
         )
-    devices = _devices(capacity, labels, where)
+    devices = _device_count_fact(capacity, labels, where)
     if devices is None:
         return ()
     found = [devices]
     named = next(((key, labels[key]) for key in _PRODUCTS if labels.get(key)), None)
     if named is not None:
-        found.append(Found(What.PRODUCT, named[1][:MAX_WORD], f"{where}, {named[0]}"))
+        found.append(FoundFact(FactKind.PRODUCT, named[1][:MAX_WORD], f"{where}, {named[0]}"))
     memory = labels.get("nvidia.com/gpu.memory")
     if memory:
         place = f"{where}, nvidia.com/gpu.memory"
         found.append(
-            Found(
-                What.DEVICE_MEMORY,
+            FoundFact(
+                FactKind.DEVICE_MEMORY,
                 whole_number(memory, what="memory", where=place, most=2**24) * MIB,
                 place,
             )
         )
     if isinstance(capacity.get("memory"), str):
         found.append(
-            Found(
-                What.HOST_MEMORY,
-                _bytes(capacity["memory"], where=f"{where}, status.capacity.memory"),
+            FoundFact(
+                FactKind.HOST_MEMORY,
+                _parse_quantity(capacity["memory"], where=f"{where}, status.capacity.memory"),
                 f"{where}, status.capacity.memory",
             )
         )
     for what, keys in _LABELS.items():
         key = next((key for key in keys if labels.get(key)), "")
         if key:
-            found.append(Found(what, labels[key][:MAX_WORD], f"{where}, {key}"))
+            found.append(FoundFact(what, labels[key][:MAX_WORD], f"{where}, {key}"))
     return tuple(found)
 
 
-def _devices(capacity: Mapping[str, Any], labels: Mapping[str, str], where: str) -> Found | None:
+def _device_count_fact(
+    capacity: Mapping[str, Any], labels: Mapping[str, str], where: str
+) -> FoundFact | None:
+    """Fact of the number of GPUs of a node, without time-shared replicas; None without GPUs."""
     resource = next((key for key in _RESOURCES if str(capacity.get(key, "0")) != "0"), "")
     if resource:
         place = f"{where}, status.capacity {resource}"
@@ -233,15 +244,15 @@ def _devices(capacity: Mapping[str, Any], labels: Mapping[str, str], where: str)
             if count % replicas == 0 and labels.get("nvidia.com/gpu.sharing-strategy", "") != "none"
             else 1
         )
-        return Found(
-            What.DEVICES,
+        return FoundFact(
+            FactKind.DEVICES,
             whole_number(str(count // shared), what=resource, where=place, most=MAX_DEVICES),
             place,
         )
     if labels.get("nvidia.com/gpu.count"):
         place = f"{where}, nvidia.com/gpu.count"
-        return Found(
-            What.DEVICES,
+        return FoundFact(
+            FactKind.DEVICES,
             whole_number(
                 labels["nvidia.com/gpu.count"], what="count", where=place, most=MAX_DEVICES
             ),
@@ -250,8 +261,8 @@ def _devices(capacity: Mapping[str, Any], labels: Mapping[str, str], where: str)
     return None
 
 
-def _unhealthy(item: Mapping[str, Any]) -> str:
-    """Words for devices that kubelet reports and does not hand out."""
+def _unhealthy_remark(item: Mapping[str, Any]) -> str:
+    """Remark on devices that kubelet reports but does not allocate; empty where all are healthy."""
     capacity, allocatable = (
         _mapping(_mapping(item, "status"), key) for key in ("capacity", "allocatable")
     )
@@ -269,8 +280,8 @@ def _unhealthy(item: Mapping[str, Any]) -> str:
     return ""
 
 
-def _bytes(text: str, *, where: str) -> int:
-    """A quantity of Kubernetes in bytes."""
+def _parse_quantity(text: str, *, where: str) -> int:
+    """Parse a Kubernetes quantity such as ``2113481272Ki`` as bytes; ClusterError if it is none."""
     match = _QUANTITY.fullmatch(text)
     size = int(match[1]) * _SCALES[match[2]] if match else 0
     if not 0 < size <= MAX_BYTES:
@@ -280,8 +291,8 @@ def _bytes(text: str, *, where: str) -> int:
     return size
 
 
-def _above(labels: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the switches above a node, the nearest first, as far as none lacks between them."""
+def _switch_names(labels: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the switches above a node, the nearest first, up to the first missing label."""
     for keys in _TIERS:
         names: list[str] = []
         for key in keys:

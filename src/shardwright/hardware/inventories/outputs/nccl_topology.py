@@ -1,6 +1,6 @@
-"""NCCL's topology, as ``NCCL_TOPO_DUMP_FILE`` writes it and ``NCCL_TOPO_FILE`` reads it.
+"""Reader of NCCL's topology XML (``NCCL_TOPO_DUMP_FILE``, ``NCCL_TOPO_FILE``).
 
-What is relied on: ``system`` > ``cpu`` > ``pci`` (nested: switches and functions) > ``gpu`` or
+The reader relies on: ``system`` > ``cpu`` > ``pci`` (nested: switches and functions) > ``gpu`` or
 ``nic`` > ``net``; on a ``gpu`` its compute capability (``sm``) and ``nvlink target= count=
 tclass=``, or ``xgmi`` in the dumps of RCCL; on a ``net`` its ``speed`` in Mb/s; on a ``pci`` its
 ``class``, ``vendor``, ``device``, ``link_speed`` and ``link_width``. Files that clouds ship for
@@ -20,21 +20,21 @@ from typing import Final
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.default_nodes import PCIE_GB_PER_S
 from shardwright.hardware.inventories.connected_devices import (
+    connected_parts,
     island_sizes,
-    parts_of,
     require_all_links,
 )
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, whole_number
 from shardwright.hardware.inventories.documents.xml_tree import Element, parse_xml
 from shardwright.hardware.inventories.node_facts import (
-    Found,
+    DeviceLinks,
+    FactKind,
+    FoundFact,
     Inventory,
-    Links,
-    Paths,
+    PciePaths,
     SeenNode,
-    What,
 )
-from shardwright.hardware.inventories.outputs.nccl_topology_elements import unread
+from shardwright.hardware.inventories.outputs.nccl_topology_elements import unknown_elements
 from shardwright.lazy_dataclass import dataclass
 from shardwright.units import BITS_PER_BYTE, GIGA, MEGA
 
@@ -45,20 +45,22 @@ _SWITCH: Final = "0x0680"
 """Class of NVSwitches: bridges of another kind."""
 _DEVICES: Final = ("0x0302", "0x0300", "0x1200")
 _CARDS: Final = ("0x0200", "0x0207")
-_LINKS: Final = {"nvlink": What.LINKS, "xgmi": What.XGMI}
-"""Elements that are links of a device."""
+_LINKS: Final = {"nvlink": FactKind.LINKS, "xgmi": FactKind.XGMI}
+"""Elements that are links of a device -> kind of fact."""
 _GENERATIONS: Final = {"8": 3, "16": 4, "32": 5, "64": 6}
-"""GT/s of a lane -> generation of PCIe; ports of virtual machines say less."""
+"""GT/s of a lane -> generation of PCIe; ports of virtual machines state a lower speed."""
 _SPEED: Final = re.compile(r"([0-9]{1,3})(?:\.[0-9]+)? ?GT/s.*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Function:
-    """A device or a card: its element, the PCI function that it is, what that hangs from, the
-    processor, and the host.
+    """A PCI function of a device or card, with the switches, processor and host above it.
 
     Args:
-        above: PCIe switches, and those that these have a link to (``pcilink``).
+        element: the device's or card's element.
+        pci: the PCI element that holds it.
+        above: PCIe switches, and the switches that these have a link to (``pcilink``).
+        cpu, host: the processor, and the host's hash.
     """
 
     element: Element
@@ -69,24 +71,24 @@ class _Function:
 
 
 def is_nccl_xml(text: str) -> bool:
-    """The text is XML; which, its reader finds."""
+    """True if the text is XML."""
     return text.lstrip().startswith("<")
 
 
 def read_nccl_xml(text: str, *, name: str) -> Inventory:
-    """The node that it describes; of a dump over several hosts, the first of as many alike.
+    """Read the node of a NCCL topology; of a dump over several equal hosts, the first.
 
     Raises:
-        ClusterError: it is no topology of NCCL, a number is none, or its hosts differ.
+        ClusterError: the text is no topology of NCCL, a number is wrong, or its hosts differ.
     """
     root = parse_xml(text, name=name)
     if root.name != "system":
         hint = "NCCL_TOPO_DUMP_FILE writes one that begins with <system version=..>"
         raise ClusterError(f"{name}: <{root.name[:40]}> is no topology of NCCL", hint=hint)
-    notes = unread(root, name=name)
+    notes = unknown_elements(root, name=name)
     functions = [function for cpu in root.inside for function in _functions(cpu, None, (), cpu)]
-    gpus = _once(functions, "gpu") or _of_class(functions, _DEVICES)
-    nets = _once(functions, "net") or _of_class(functions, _CARDS)
+    gpus = _distinct_elements(functions, "gpu") or _functions_of_class(functions, _DEVICES)
+    nets = _distinct_elements(functions, "net") or _functions_of_class(functions, _CARDS)
     if max(len(gpus), len(nets)) > MAX_FUNCTIONS:
         raise ClusterError(
             f"{name}: {len(gpus)} devices and {len(nets)} cards",
@@ -106,16 +108,16 @@ def read_nccl_xml(text: str, *, name: str) -> Inventory:
         [net for net in nets if len(hosts) == 1 or net.host == hosts[0]],
     )
     where = f"{name}:{first[0].element.line}" if first else f"{name}:{root.line}"
-    islands = _islands(first, len(hosts), name)
+    islands = _island_facts(first, len(hosts), name)
     facts = [
-        *_devices(first, name),
+        *_device_facts(first, name),
         *islands,
-        *_paths(first, islands, name),
-        *_cards(first, cards, name),
+        *_path_facts(first, islands, name),
+        *_card_facts(first, cards, name),
     ]
-    guesses = () if gpus or nets else _unnamed(functions)
+    guesses = () if gpus or nets else _unclassified_cards(functions)
     if len(hosts) > 1:
-        guesses = (*guesses, (What.NODES, len(hosts), f"hosts in {name}"))
+        guesses = (*guesses, (FactKind.NODES, len(hosts), f"hosts in {name}"))
     node = SeenNode(name="", where=where, facts=tuple(facts), guesses=guesses)
     return Inventory(file=name, samples=(node,), notes=notes)
 
@@ -123,7 +125,7 @@ def read_nccl_xml(text: str, *, name: str) -> Inventory:
 def _functions(
     element: Element, pci: Element | None, above: tuple[str, ...], cpu: Element
 ) -> Iterator[_Function]:
-    """Everything in an element, with what it hangs from."""
+    """Yield every element inside an element, with the switches above it."""
     yield _Function(element=element, pci=pci, above=above, cpu=cpu, host=cpu.get("host_hash"))
     for inner in element.inside:
         down = above
@@ -136,9 +138,10 @@ def _functions(
         yield from _functions(inner, inner if inner.name == "pci" else pci, down, cpu)
 
 
-def _once(functions: list[_Function], kind: str) -> list[_Function]:
-    """Elements of a kind, each once: a card may be listed under both processors, a device once for
-    each of its partitions.
+def _distinct_elements(functions: list[_Function], kind: str) -> list[_Function]:
+    """Elements of a kind without duplicates.
+
+    A card may be listed under both processors, a device once for each of its partitions.
     """
     found: dict[tuple[str, str], _Function] = {}
     for number, one in enumerate(functions):
@@ -154,7 +157,8 @@ def _once(functions: list[_Function], kind: str) -> list[_Function]:
     return list(found.values())
 
 
-def _of_class(functions: list[_Function], classes: tuple[str, ...]) -> list[_Function]:
+def _functions_of_class(functions: list[_Function], classes: tuple[str, ...]) -> list[_Function]:
+    """PCI functions whose class begins with one of `classes`."""
     return [
         one
         for one in functions
@@ -162,57 +166,60 @@ def _of_class(functions: list[_Function], classes: tuple[str, ...]) -> list[_Fun
     ]
 
 
-def _unnamed(functions: list[_Function]) -> tuple[tuple[What, int, str], ...]:
-    """Functions without a class in a file that names no device: NCCL finds devices by itself, so
-    what such a file is for are cards.
+def _unclassified_cards(functions: list[_Function]) -> tuple[tuple[FactKind, int, str], ...]:
+    """Likely number of cards in a file whose functions have no class and name no device.
+
+    NCCL finds devices by itself, so the functions of such a file are cards.
     """
     leaves = [one for one in functions if one.element.name == "pci" and not one.element.inside]
     if not leaves or any(one.element.get("class") for one in leaves):
         return ()
     return (
         (
-            What.NICS,
+            FactKind.NICS,
             len(leaves),
             "PCI functions without a class in a file that names no device are taken as cards",
         ),
     )
 
 
-def _devices(gpus: list[_Function], name: str) -> list[Found]:
+def _device_facts(gpus: list[_Function], name: str) -> list[FoundFact]:
+    """Facts of a node's devices: number, model, compute capability and PCIe rate."""
     if not gpus:
         return []
     element = gpus[0].element
     where = f"{name}:{element.line} <{element.name}>"
-    found = [Found(What.DEVICES, len(gpus), where)]
-    models = {_model(gpu) for gpu in gpus} - {""}
+    found = [FoundFact(FactKind.DEVICES, len(gpus), where)]
+    models = {_pci_numbers(gpu) for gpu in gpus} - {""}
     if len(models) > 1:
         raise ClusterError(
             f"{name}: devices of {len(models)} models in a node: {', '.join(sorted(models))[:80]}",
             hint="one model a node",
         )
-    found += [Found(What.PRODUCT, f"pci {models.pop()}", where)] if models else []
+    found += [FoundFact(FactKind.PRODUCT, f"pci {models.pop()}", where)] if models else []
     if element.get("sm"):
         found.append(
-            Found(
-                What.COMPUTE,
+            FoundFact(
+                FactKind.COMPUTE,
                 whole_number(element.get("sm"), what="sm", where=where, most=1000),
                 where,
             )
         )
-    rates = [rate for gpu in gpus if gpu.pci is not None and (rate := _pcie(gpu.pci))]
-    return found + ([Found(What.PCIE, min(rates), where)] if rates else [])
+    rates = [rate for gpu in gpus if gpu.pci is not None and (rate := _slot_rate(gpu.pci))]
+    return found + ([FoundFact(FactKind.PCIE, min(rates), where)] if rates else [])
 
 
-def _model(gpu: _Function) -> str:
-    """``10de:2330``; empty where the file does not say."""
+def _pci_numbers(gpu: _Function) -> str:
+    """PCI vendor and device numbers, ``10de:2330``; empty where the file does not state them."""
     pci = gpu.pci or gpu.element
     vendor, device = (pci.get(key).lower().removeprefix("0x")[:8] for key in ("vendor", "device"))
     return f"{vendor}:{device}" if vendor and device else ""
 
 
-def _pcie(pci: Element) -> float:
-    """Bytes/s of a function's slot in one direction; 0.0 where it says none that hardware has. A
-    width that is not said is 16 lanes.
+def _slot_rate(pci: Element) -> float:
+    """Bytes/s of a function's PCIe slot in one direction; 0.0 where the file states none.
+
+    A missing width is 16 lanes.
     """
     speed = _SPEED.fullmatch(pci.get("link_speed"))
     generation = _GENERATIONS.get(speed[1]) if speed else None
@@ -220,9 +227,10 @@ def _pcie(pci: Element) -> float:
     return PCIE_GB_PER_S[generation] * GIGA * width / 16 if generation and width else 0.0
 
 
-def _islands(gpus: list[_Function], hosts: int, name: str) -> list[Found]:
-    """Islands of a node, and NVLinks or XGMI links of a device; a switch joins all that have a link
-    to it, on all hosts of the dump.
+def _island_facts(gpus: list[_Function], hosts: int, name: str) -> list[FoundFact]:
+    """Facts of a node's scale-up islands and of a device's NVLinks or XGMI links.
+
+    A switch joins all devices that have a link to it, on all hosts of the dump.
     """
     if not any(gpu.element.name == "gpu" for gpu in gpus):
         return []
@@ -232,7 +240,7 @@ def _islands(gpus: list[_Function], hosts: int, name: str) -> list[Found]:
         if gpu.pci is not None
     }
     pairs, switched, sums, counts = set[tuple[int, int]](), list[int](), list[int](), set[int]()
-    where, what = f"{name}:{gpus[0].element.line} <gpu>", What.LINKS
+    where, what = f"{name}:{gpus[0].element.line} <gpu>", FactKind.LINKS
     for number, gpu in enumerate(gpus):
         total = 0
         for link in (one for one in gpu.element.inside if one.name in _LINKS):
@@ -241,7 +249,8 @@ def _islands(gpus: list[_Function], hosts: int, name: str) -> list[Found]:
             peer = places.get(link.get("target").lower())
             is_switch = link.get("tclass").startswith(_SWITCH) and link.get("tclass") != "0x068001"
             if peer is None and not is_switch:
-                continue  # a processor, or a device that the job has not: `unread` lists the latter
+                # A processor, or a device outside the job, which `unknown_elements` lists.
+                continue
             total, where, what = total + count, at, _LINKS[link.name]
             counts.add(count if peer is not None else 0)
             pairs |= {(number, peer)} if peer is not None else set()
@@ -251,26 +260,26 @@ def _islands(gpus: list[_Function], hosts: int, name: str) -> list[Found]:
         require_all_links(
             sums, [_device_name(gpu, number) for number, gpu in enumerate(gpus)], where=where
         )
-    found = [Found(What.ISLANDS, island_sizes(len(gpus), (*pairs, *pairwise(switched))), where)]
+    found = [
+        FoundFact(FactKind.ISLANDS, island_sizes(len(gpus), (*pairs, *pairwise(switched))), where)
+    ]
     if any(sums):
         total = min(some for some in sums if some)
         peer = total if switched else counts.pop() if len(counts) == 1 else 0
-        found.append(Found(what, Links(peer, total), where))
+        found.append(FoundFact(what, DeviceLinks(peer, total), where))
     if switched and hosts > 1:
-        found.append(Found(What.DOMAIN_NODES, hosts, where))
+        found.append(FoundFact(FactKind.DOMAIN_NODES, hosts, where))
     return found
 
 
 def _device_name(gpu: _Function, number: int) -> str:
-    """``GPU3``, by the device's own number in the file."""
+    """Name such as ``GPU3``, by the device's own number in the file."""
     dev = gpu.element.get("dev")
     return f"GPU{dev if dev.isdigit() and len(dev) <= 4 else number}"
 
 
-def _paths(gpus: list[_Function], islands: list[Found], name: str) -> list[Found]:
-    """Devices below each PCIe switch and of each processor, and which processors these are, where
-    links do not join all devices.
-    """
+def _path_facts(gpus: list[_Function], islands: list[FoundFact], name: str) -> list[FoundFact]:
+    """Facts of the devices below each PCIe switch and processor, where links do not join all."""
     if not islands or islands[0].value == (len(gpus),):
         return []
     joined = [
@@ -282,23 +291,25 @@ def _paths(gpus: list[_Function], islands: list[Found], name: str) -> list[Found
         (i, j) for (i, one), (j, other) in combinations(enumerate(gpus), 2) if one.cpu is other.cpu
     ]
     sizes = [
-        tuple(map(len, parts_of(len(gpus), pairs))) for pairs in (joined, (*joined, *together))
+        tuple(map(len, connected_parts(len(gpus), pairs)))
+        for pairs in (joined, (*joined, *together))
     ]
     cpu = gpus[0].cpu
-    found = [Found(What.PATHS, Paths(*sizes), f"{name}:{cpu.line} <{cpu.name}>")]
+    found = [FoundFact(FactKind.PATHS, PciePaths(*sizes), f"{name}:{cpu.line} <{cpu.name}>")]
     model = " ".join(
         cpu.get(key)[:MAX_WORD] for key in ("arch", "vendor", "familyid", "modelid")
     ).strip()
     return (
-        [*found, Found(What.PROCESSOR, model, f"{name}:{cpu.line} <{cpu.name}>")]
+        [*found, FoundFact(FactKind.PROCESSOR, model, f"{name}:{cpu.line} <{cpu.name}>")]
         if cpu.get("vendor") and cpu.get("modelid")
         else found
     )
 
 
-def _cards(gpus: list[_Function], nets: list[_Function], name: str) -> list[Found]:
-    """Cards that count: where some are below a PCIe switch of a device, the others serve storage
-    and hosts.
+def _card_facts(gpus: list[_Function], nets: list[_Function], name: str) -> list[FoundFact]:
+    """Facts of the network cards for traffic between nodes: number, rate, and devices beside each.
+
+    Where some cards are below a PCIe switch of a device, the others serve storage and hosts.
     """
     beside = {
         id(net): [n for n, gpu in enumerate(gpus) if set(gpu.above) & set(net.above)]
@@ -308,7 +319,7 @@ def _cards(gpus: list[_Function], nets: list[_Function], name: str) -> list[Foun
     if not counted:
         return []
     where = f"{name}:{counted[0].element.line} <{counted[0].element.name}>"
-    found = [Found(What.NICS, len(counted), where)]
+    found = [FoundFact(FactKind.NICS, len(counted), where)]
     speeds = [
         whole_number(
             net.element.get("speed"),
@@ -320,17 +331,19 @@ def _cards(gpus: list[_Function], nets: list[_Function], name: str) -> list[Foun
         if net.element.get("speed")
     ]
     if len(speeds) == len(counted):
-        found.append(Found(What.NIC_RATE, sum(speeds) / len(speeds) * MEGA / BITS_PER_BYTE, where))
+        found.append(
+            FoundFact(FactKind.NIC_RATE, sum(speeds) / len(speeds) * MEGA / BITS_PER_BYTE, where)
+        )
     words = [
-        f"{_called(net)} {'+'.join(f'GPU{n}' for n in beside[id(net)])}"
+        f"{_card_name(net)} {'+'.join(f'GPU{n}' for n in beside[id(net)])}"
         for net in counted
         if beside[id(net)]
     ]
-    far = [_called(net) for net in nets if not beside[id(net)]]
+    far = [_card_name(net) for net in nets if not beside[id(net)]]
     if words:
         found.append(
-            Found(
-                What.NEAR,
+            FoundFact(
+                FactKind.NEAR,
                 ", ".join(words) + (f"; beside none, not counted: {', '.join(far)}" if far else ""),
                 where,
             )
@@ -338,5 +351,6 @@ def _cards(gpus: list[_Function], nets: list[_Function], name: str) -> list[Foun
     return found
 
 
-def _called(net: _Function) -> str:
+def _card_name(net: _Function) -> str:
+    """Name of a card, or its bus id."""
     return (net.element.get("name") or net.element.get("busid"))[:MAX_WORD]

@@ -1,5 +1,6 @@
-"""Elements and attributes of NCCL's topology that are understood. Others are refused where they may
-be a link, and listed elsewhere.
+"""Elements and attributes of NCCL's topology that the reader understands.
+
+Unknown elements are refused where they may be a link, and listed elsewhere.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.xml_tree import Element
-from shardwright.hardware.inventories.node_facts import Found, What
+from shardwright.hardware.inventories.node_facts import FactKind, FoundFact
 
 MAX_LISTED: Final = 16
 _INSIDE: Final = {
@@ -19,8 +20,9 @@ _INSIDE: Final = {
     "gpu": ("nvlink", "xgmi", "c2c"),
     "nic": ("net",),
 }
-"""Elements that each may hold. ``c2c`` joins a device and its processor, ``pcilink`` two PCIe
-switches."""
+"""Element -> the elements that it may contain. ``c2c`` joins a device and its processor,
+``pcilink`` two PCIe switches.
+"""
 _ATTRIBUTES: Final = {
     "gpu": ("dev", "sm", "rank", "gdr", "gcn", "arch"),
     "nvlink": ("target", "count", "tclass"),
@@ -29,19 +31,22 @@ _ATTRIBUTES: Final = {
     "net": ("name", "dev", "latency", "speed", "port", "guid", "maxconn", "gdr", "coll", "keep"),
 }
 _MAY_LINK: Final = ("gpu", "pci")
-"""Elements inside which an unknown one may be a link."""
+"""Elements inside which an unknown element may be a link."""
 
 
-def unread(root: Element, *, name: str) -> tuple[Found, ...]:
-    """Elements of a topology that are not understood and are no links, at most 16; with links to
-    devices that the file does not have.
+def unknown_elements(root: Element, *, name: str) -> tuple[FoundFact, ...]:
+    """Facts for unknown elements and attributes of a topology, at most 16.
+
+    They include links to devices that the file does not have.
 
     Raises:
         ClusterError: an element inside a device or a PCI function is not known.
     """
-    present = {element.get("busid").lower() for element in _all(root) if element.name == "pci"}
-    found: dict[str, Found] = {}
-    for element in _all(root):
+    present = {
+        element.get("busid").lower() for element in _all_elements(root) if element.name == "pci"
+    }
+    found: dict[str, FoundFact] = {}
+    for element in _all_elements(root):
         for inner in element.inside:
             words = f"<{inner.name[:40]}> in <{element.name[:40]}>"
             if inner.name in _INSIDE.get(element.name, ()):
@@ -54,11 +59,11 @@ def unread(root: Element, *, name: str) -> tuple[Found, ...]:
                 raise ClusterError(
                     f"{name}:{inner.line}: {words} is no element that is read", hint=hint
                 )
-            found.setdefault(words, Found(What.UNREAD, words, f"{name}:{inner.line}"))
+            found.setdefault(words, FoundFact(FactKind.UNREAD, words, f"{name}:{inner.line}"))
         for key in element.attributes:
             words = f"{key[:40]}= of <{element.name[:40]}>"
             if key not in _ATTRIBUTES.get(element.name, (key,)):
-                found.setdefault(words, Found(What.UNREAD, words, f"{name}:{element.line}"))
+                found.setdefault(words, FoundFact(FactKind.UNREAD, words, f"{name}:{element.line}"))
         if element.name in ("nvlink", "xgmi") and element.get("tclass").startswith(
             ("0x03", "0x12")
         ):
@@ -68,12 +73,12 @@ def unread(root: Element, *, name: str) -> tuple[Found, ...]:
                     f"<{element.name}> to {target[:40] or 'nothing'}, a device that the file"
                     " has not"
                 )
-                found.setdefault(words, Found(What.UNREAD, words, f"{name}:{element.line}"))
+                found.setdefault(words, FoundFact(FactKind.UNREAD, words, f"{name}:{element.line}"))
     return tuple(found.values())[:MAX_LISTED]
 
 
-def _all(root: Element) -> Iterator[Element]:
-    """The element and all inside it, outermost first."""
+def _all_elements(root: Element) -> Iterator[Element]:
+    """Yield the element and all elements inside it, outermost first."""
     waiting = [root]
     while waiting:
         element = waiting.pop()

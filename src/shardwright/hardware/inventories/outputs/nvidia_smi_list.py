@@ -1,8 +1,7 @@
-"""The devices of a node as ``nvidia-smi -L`` lists them: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID:
-GPU-..)``.
+"""Reader of ``nvidia-smi -L``: model and number of a node's GPUs.
 
-It says what they are and how many, not how they are joined: ``nvidia-smi topo -m`` says that.
-Source: nvidia-smi's manual page.
+A line is ``GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-..)``. The list does not state how devices are
+joined: ``nvidia-smi topo -m`` does. Source: nvidia-smi's manual page.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, numbered_lines
-from shardwright.hardware.inventories.node_facts import Found, Inventory, SeenNode, What
+from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
 
 MAX_DEVICES: Final = 1024
 _LINE: Final = re.compile(r"GPU ([0-9]{1,4}): ([^()]{1,200}?) *\(UUID: [^()]{1,200}\)")
@@ -20,16 +19,12 @@ _PART: Final = re.compile(r"MIG [^:]{1,80}: *\(UUID: ")
 
 
 def is_gpu_list(text: str) -> bool:
-    """The text has a line of such a list."""
+    """True if the text has a line of ``nvidia-smi -L``."""
     return re.search(r"^[ \t]*GPU [0-9]{1,4}: [^\n]{1,400}\(UUID: ", text, re.MULTILINE) is not None
 
 
 def read_gpu_list(text: str, *, name: str) -> Inventory:
-    """The node that the list was printed on.
-
-    Raises:
-        ClusterError: devices of several models, in parts (MIG), or too many.
-    """
+    """Read the node of a ``nvidia-smi -L`` list."""
     models: dict[str, str] = {}
     product, first = "", ""
     for where, line in numbered_lines(text, name=name):
@@ -55,5 +50,8 @@ def read_gpu_list(text: str, *, name: str) -> Inventory:
             )
     if not models:
         raise ClusterError(f"{name}: no line of a device", hint="all that nvidia-smi -L prints")
-    facts = (Found(What.DEVICES, len(models), first), Found(What.PRODUCT, product, first))
+    facts = (
+        FoundFact(FactKind.DEVICES, len(models), first),
+        FoundFact(FactKind.PRODUCT, product, first),
+    )
     return Inventory(file=name, samples=(SeenNode(name="", where=first, facts=facts),))

@@ -1,11 +1,10 @@
-"""The matrix that ``nvidia-smi topo -m`` prints: how each two devices of a node are joined, and
-which network cards are beside them.
+"""Reader of the ``nvidia-smi topo -m`` matrix: links between devices, and cards beside them.
 
-What is relied on: a header that begins with ``GPU0``; a row for each device, with a cell for each
-column up to ``CPU Affinity``; ``NV#`` for so many NVLinks; ``PIX`` and ``PXB`` for PCIe switches
-alone, ``PHB`` and ``NODE`` for one processor, ``SYS`` for the link between two; a legend of the
-cards' names. Cells are apart by tabs, or by spaces where the text was copied. Source: the legend
-that the program prints.
+The reader relies on: a header that begins with ``GPU0``; a row for each device, with a cell for
+each column up to ``CPU Affinity``; ``NV#`` for so many NVLinks; ``PIX`` and ``PXB`` for PCIe
+switches alone, ``PHB`` and ``NODE`` for one processor, ``SYS`` for the link between two; a legend
+of the cards' names. Cells are apart by tabs, or by spaces where the text was copied. Source: the
+legend that the program prints.
 """
 
 from __future__ import annotations
@@ -17,26 +16,25 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.connected_devices import (
+    connected_parts,
+    device_order_remark,
     island_sizes,
-    parts_of,
     require_all_links,
-    unordered,
 )
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, numbered_lines
 from shardwright.hardware.inventories.node_facts import (
-    Found,
+    DeviceLinks,
+    FactKind,
+    FoundFact,
     Inventory,
-    Links,
-    Paths,
+    PciePaths,
     SeenNode,
-    What,
 )
 from shardwright.lazy_dataclass import dataclass
 
 MAX_COLUMNS: Final = 256
 MOST_LINKS: Final = 18
-"""NVLinks that no device has more of: more than that to all its peers together are links to a
-switch."""
+"""Most NVLinks of any device; a larger total over all peers counts links to a switch."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,16}m")
 _DEVICE: Final = re.compile(r"GPU[0-9]{1,4}")
 _CELL: Final = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|SOC|NV[0-9]{1,3}|C2C|N/A|DIS|NS")
@@ -47,32 +45,32 @@ _ONE_PROCESSOR: Final = (*_BESIDE, "PHB", "NODE")
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row: its place, and a cell for each column."""
+    """A row of the matrix: its place, and its cell for each column."""
 
     where: str
     cells: dict[str, str]
 
 
 def is_topo_matrix(text: str) -> bool:
-    """The text holds such a matrix: a header, and the row of the first device."""
+    """True if the text has the header and first row of the ``nvidia-smi topo -m`` matrix."""
     return "GPU0" in text and any(
         _COLOUR.sub("", line[:MAX_WORD]).split()[:2] == ["GPU0", "X"] for line in StringIO(text)
     )
 
 
 def read_topo_matrix(text: str, *, name: str) -> Inventory:
-    """The node that it was printed on.
+    """Read the node of a ``nvidia-smi topo -m`` matrix.
 
     Raises:
-        ClusterError: rows or cells lack, or two cells of one pair differ.
+        ClusterError: rows or cells are missing, or the two cells of a pair differ.
     """
     header, columns, rows, names = "", list[str](), dict[str, _Row](), dict[str, str]()
     for where, line in numbered_lines(text, name=name):
         words = _COLOUR.sub("", line).split()
         if words and not columns and words[0] == "GPU0" and words[1:2] != ["X"]:
-            header, columns = where, _columns(words, where=where)
+            header, columns = where, _header_columns(words, where=where)
         elif words and words[0] in columns:
-            rows.setdefault(words[0], _row(words, columns, where=where))
+            rows.setdefault(words[0], _matrix_row(words, columns, where=where))
         elif (legend := _LEGEND.fullmatch(" ".join(words))) is not None:
             names[legend[1]] = legend[2][:MAX_WORD]
     devices = [column for column in columns if _DEVICE.fullmatch(column)]
@@ -83,16 +81,16 @@ def read_topo_matrix(text: str, *, name: str) -> Inventory:
         )
     cards = [column for column in columns if column not in devices]
     facts = [
-        Found(What.DEVICES, len(devices), header),
-        *_links(devices, rows, header),
-        *_paths(devices, rows, header),
-        *_cards(devices, cards, rows, names, header),
+        FoundFact(FactKind.DEVICES, len(devices), header),
+        *_link_facts(devices, rows, header),
+        *_path_facts(devices, rows, header),
+        *_card_facts(devices, cards, rows, names, header),
     ]
     return Inventory(file=name, samples=(SeenNode(name="", where=header, facts=tuple(facts)),))
 
 
-def _columns(words: list[str], *, where: str) -> list[str]:
-    """Devices and cards of a header, up to ``CPU Affinity``."""
+def _header_columns(words: list[str], *, where: str) -> list[str]:
+    """Device and card columns of a header, up to ``CPU Affinity``."""
     found = words[: words.index("CPU")] if "CPU" in words else words
     if len(found) > MAX_COLUMNS or len(set(found)) < len(found):
         raise ClusterError(
@@ -101,7 +99,8 @@ def _columns(words: list[str], *, where: str) -> list[str]:
     return found
 
 
-def _row(words: list[str], columns: list[str], *, where: str) -> _Row:
+def _matrix_row(words: list[str], columns: list[str], *, where: str) -> _Row:
+    """Parse the cells of a row; ClusterError if one is missing or unknown."""
     cells = words[1 : len(columns) + 1]
     odd = next((cell for cell in cells if not _CELL.fullmatch(cell)), "")
     if odd or len(cells) < len(columns):
@@ -117,25 +116,25 @@ def _row(words: list[str], columns: list[str], *, where: str) -> _Row:
     return _Row(where, dict(zip(columns, cells, strict=True)))
 
 
-def _count(cell: str) -> int:
-    """NVLinks of a cell."""
+def _nvlink_count(cell: str) -> int:
+    """NVLinks of a cell; 0 where it is another kind of path."""
     return int(cell.removeprefix("NV")) if cell.startswith("NV") else 0
 
 
-def _links(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found]:
-    """Islands, and NVLinks of a device."""
+def _link_facts(devices: list[str], rows: dict[str, _Row], header: str) -> list[FoundFact]:
+    """Facts of the scale-up islands and of a device's NVLinks."""
     pairs: dict[tuple[int, int], int] = {}
     for (i, one), (j, other) in combinations(enumerate(devices), 2):
         there, back = rows[one].cells[other], rows[other].cells[one]
-        if _count(there) != _count(back):
+        if _nvlink_count(there) != _nvlink_count(back):
             raise ClusterError(
                 f"{one} and {other} are joined by {there} in {rows[one].where}, and by {back} in"
                 f" {rows[other].where}",
                 hint="a matrix says the same both ways",
             )
-        if _count(there):
-            pairs[i, j] = _count(there)
-    found = [Found(What.ISLANDS, island_sizes(len(devices), pairs), header)]
+        if _nvlink_count(there):
+            pairs[i, j] = _nvlink_count(there)
+    found = [FoundFact(FactKind.ISLANDS, island_sizes(len(devices), pairs), header)]
     if pairs:
         of_each = [
             [count for pair, count in pairs.items() if device in pair]
@@ -148,42 +147,41 @@ def _links(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found
         peer = next(iter(pairs.values())) if len(set(pairs.values())) == 1 else 0
         total = min(some for some in sums if some)
         found.append(
-            Found(
-                What.LINKS,
-                Links(peer, peer if peer and total > MOST_LINKS else total),
+            FoundFact(
+                FactKind.LINKS,
+                DeviceLinks(peer, peer if peer and total > MOST_LINKS else total),
                 rows[devices[0]].where,
             )
         )
     return found
 
 
-def _paths(devices: list[str], rows: dict[str, _Row], header: str) -> list[Found]:
-    """The PCIe topology of devices without NVLinks: devices below each PCIe switch, and of each
-    processor.
-    """
+def _path_facts(devices: list[str], rows: dict[str, _Row], header: str) -> list[FoundFact]:
+    """Facts of the devices below each PCIe switch and processor, and of their order."""
     cells = {
         (i, j): rows[one].cells[other]
         for (i, one), (j, other) in combinations(enumerate(devices), 2)
     }
     if not any(cell in (*_ONE_PROCESSOR, "SYS", "SOC") for cell in cells.values()):
         return []
-    linked = [pair for pair, cell in cells.items() if _count(cell)]
+    linked = [pair for pair, cell in cells.items() if _nvlink_count(cell)]
     below = [*linked, *(pair for pair, cell in cells.items() if cell in _BESIDE)]
     within = [*below, *(pair for pair, cell in cells.items() if cell in _ONE_PROCESSOR)]
-    parts = [parts_of(len(devices), pairs) for pairs in (linked, below, within)]
-    order = unordered(parts)
-    paths = Paths(*(tuple(map(len, one)) for one in parts[1:]))
+    parts = [connected_parts(len(devices), pairs) for pairs in (linked, below, within)]
+    order = device_order_remark(parts)
+    paths = PciePaths(*(tuple(map(len, one)) for one in parts[1:]))
     return [
-        Found(What.PATHS, paths, header),
-        *([Found(What.ORDER, order, header)] if order else []),
+        FoundFact(FactKind.PATHS, paths, header),
+        *([FoundFact(FactKind.ORDER, order, header)] if order else []),
     ]
 
 
-def _cards(
+def _card_facts(
     devices: list[str], cards: list[str], rows: dict[str, _Row], names: dict[str, str], header: str
-) -> list[Found]:
-    """Cards that count: where some are behind a PCIe switch of a device, the others serve storage
-    and hosts.
+) -> list[FoundFact]:
+    """Facts of the network cards for traffic between nodes: number, and devices beside each.
+
+    Where some cards are behind a PCIe switch of a device, the others serve storage and hosts.
     """
     beside = {
         card: [device for device in devices if rows[device].cells[card] in _BESIDE]
@@ -192,15 +190,15 @@ def _cards(
     counted = [card for card in cards if beside[card]] or cards
     if not counted:
         return []
-    found = [Found(What.NICS, len(counted), header)]
+    found = [FoundFact(FactKind.NICS, len(counted), header)]
     words = [
         f"{names.get(card, card)} {'+'.join(beside[card])}" for card in counted if beside[card]
     ]
     far = [names.get(card, card) for card in cards if card not in counted]
     if words:
         found.append(
-            Found(
-                What.NEAR,
+            FoundFact(
+                FactKind.NEAR,
                 ", ".join(words) + (f"; beside none, not counted: {', '.join(far)}" if far else ""),
                 header,
             )

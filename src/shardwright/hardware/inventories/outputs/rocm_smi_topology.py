@@ -1,7 +1,6 @@
-"""Links of the devices of a node as ``rocm-smi --showtopo`` prints them, and their models where
-``--showproductname`` is there too.
+"""Reader of ``rocm-smi --showtopo --showproductname``: XGMI links and models of a node's GPUs.
 
-What is relied on: below ``Link Type between two GPUs`` a matrix of ``XGMI`` and ``PCIE`` with a
+The reader relies on: below ``Link Type between two GPUs`` a matrix of ``XGMI`` and ``PCIE`` with a
 header of ``GPU0 GPU1 ..``; lines ``GPU[0] : (Topology) Numa Node: 1``; and ``GPU[0] : Card Series:
 AMD Instinct MI300X OAM`` (``Card Model`` where that is a number). Source: the form that the program
 prints (ROCm/rocm_smi_lib, python_smi_tools/rocm_smi.py).
@@ -14,9 +13,19 @@ from itertools import combinations
 from typing import Final
 
 from shardwright.errors import ClusterError
-from shardwright.hardware.inventories.connected_devices import island_sizes, parts_of, unordered
+from shardwright.hardware.inventories.connected_devices import (
+    connected_parts,
+    device_order_remark,
+    island_sizes,
+)
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, numbered_lines
-from shardwright.hardware.inventories.node_facts import Found, Inventory, Paths, SeenNode, What
+from shardwright.hardware.inventories.node_facts import (
+    FactKind,
+    FoundFact,
+    Inventory,
+    PciePaths,
+    SeenNode,
+)
 
 MAX_DEVICES: Final = 256
 _HINT: Final = "all that rocm-smi --showtopo prints"
@@ -29,16 +38,16 @@ _OF_ONE: Final = re.compile(
 
 
 def is_rocm_topology(text: str) -> bool:
-    """The text has the title of the matrix of links."""
+    """True if the text has the title of rocm-smi's matrix of links."""
     return _TITLE in text
 
 
 def read_rocm_topology(text: str, *, name: str) -> Inventory:
-    """The node that it was printed on.
+    """Read the node of a ``rocm-smi --showtopo`` output.
 
     Raises:
-        ClusterError: rows or cells lack, a way in which devices are joined is not known, or two
-        cells of one pair differ.
+        ClusterError: rows or cells are missing, a kind of path is not known, or the two cells of a
+            pair differ.
     """
     header, columns, rows, numa, series = (
         "",
@@ -65,21 +74,24 @@ def read_rocm_topology(text: str, *, name: str) -> Inventory:
             f"{name}: {f'no row of {lacking}' if lacking else 'no matrix of at most 256 devices'}",
             hint=_HINT,
         )
-    facts = [Found(What.DEVICES, len(columns), header), *_links(columns, rows, numa, header)]
+    facts = [
+        FoundFact(FactKind.DEVICES, len(columns), header),
+        *_link_facts(columns, rows, numa, header),
+    ]
     models = set(series.values())
     if len(models) > 1:
         raise ClusterError(
             f"{name}: devices of {len(models)} models in a node: {', '.join(sorted(models))[:80]}",
             hint="one model a node",
         )
-    facts += [Found(What.PRODUCT, model, name) for model in models]
+    facts += [FoundFact(FactKind.PRODUCT, model, name) for model in models]
     return Inventory(file=name, samples=(SeenNode(name="", where=header, facts=tuple(facts)),))
 
 
-def _links(
+def _link_facts(
     devices: list[str], rows: dict[str, tuple[str, list[str]]], numa: dict[str, str], header: str
-) -> list[Found]:
-    """Islands of devices that XGMI joins; where not all are, the devices of each processor."""
+) -> list[FoundFact]:
+    """Facts of the islands that XGMI joins, and of each processor's devices."""
     cells: dict[tuple[int, int], str] = {}
     for (i, one), (j, other) in combinations(enumerate(devices), 2):
         (where, there), (at, back) = rows[one], rows[other]
@@ -100,7 +112,7 @@ def _links(
             )
         cells[i, j] = there[j]
     linked = [pair for pair, cell in cells.items() if cell == "XGMI"]
-    found = [Found(What.ISLANDS, island_sizes(len(devices), linked), header)]
+    found = [FoundFact(FactKind.ISLANDS, island_sizes(len(devices), linked), header)]
     numbers = [device.removeprefix("GPU") for device in devices]
     if (
         len(linked) < len(cells)
@@ -108,8 +120,10 @@ def _links(
         and all(number in numa for number in numbers)
     ):
         near = [(i, j) for i, j in cells if numa[numbers[i]] == numa[numbers[j]]]
-        parts = [parts_of(len(devices), pairs) for pairs in (linked, (*linked, *near))]
-        order = unordered(parts)
-        found.append(Found(What.PATHS, Paths(*(tuple(map(len, one)) for one in parts)), header))
-        found += [Found(What.ORDER, order, header)] if order else []
+        parts = [connected_parts(len(devices), pairs) for pairs in (linked, (*linked, *near))]
+        order = device_order_remark(parts)
+        found.append(
+            FoundFact(FactKind.PATHS, PciePaths(*(tuple(map(len, one)) for one in parts)), header)
+        )
+        found += [FoundFact(FactKind.ORDER, order, header)] if order else []
     return found

@@ -1,5 +1,4 @@
-"""States of nodes as schedulers print them: nodes on which no job can be placed are left out and
-listed.
+"""Node states of Slurm and Kubernetes: nodes on which no job can be placed are left out.
 
 Source: slurm.schedmd.com/sinfo.html (NODE STATE CODES),
 kubernetes.io/docs/concepts/architecture/nodes (conditions) and
@@ -13,10 +12,10 @@ from typing import Any, Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD
-from shardwright.hardware.inventories.node_facts import Found, SeenNode, What
+from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, SeenNode
 
 MAX_NAMED: Final = 8
-"""Nodes that a remark names."""
+"""Most nodes that a remark names."""
 _SAID: Final = frozenset(
     [
         "RESERVED",
@@ -29,7 +28,7 @@ _SAID: Final = frozenset(
         "BLOCKED",
     ]
 )
-"""States in which a job can be placed, with something that it has to wait for or be allowed to."""
+"""States in which a job can be placed after a wait or with a permission; a remark lists them."""
 _RUNS: Final = _SAID | frozenset(
     [
         *(
@@ -51,8 +50,9 @@ _RUNS: Final = _SAID | frozenset(
 )
 """States in which a job can be placed, now or after the jobs that run."""
 _SUFFIXES: Final = "*~#!%$@^+-"
-"""Marks behind a state of sinfo: * does not answer, $ in a maintenance reservation, @ and ^ about
-to restart."""
+"""Marks after a state of sinfo: * does not answer, $ in a maintenance reservation, @ and ^ about to
+restart.
+"""
 _AWAY_SUFFIXES: Final = {
     "*": "does not answer",
     "$": "in maintenance",
@@ -61,12 +61,13 @@ _AWAY_SUFFIXES: Final = {
 }
 _TAINTS: Final = "node.kubernetes.io/"
 _GPU_TAINTS: Final = ("nvidia.com/gpu", "amd.com/gpu")
-"""Taints that keep jobs without GPUs away."""
+"""Taints that exclude jobs without GPUs."""
 
 
 def slurm_state(text: str) -> tuple[str, str]:
-    """Why no job can be placed on a node in a state such as ``IDLE+DRAIN`` or ``down*`` (empty =
-    one can), and what else is said of it.
+    """(reason why no job can be placed on the node, remark) from a Slurm state such as ``down*``.
+
+    An empty reason = a job can be placed.
     """
     marks = {mark for mark in text if mark in _AWAY_SUFFIXES}
     words = [word.strip(_SUFFIXES) for word in text.upper().split("+")]
@@ -78,8 +79,9 @@ def slurm_state(text: str) -> tuple[str, str]:
 
 
 def kubernetes_state(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Why no job can be placed on a Kubernetes node (empty = one can), and which taints a job has
-    to tolerate.
+    """(reason why no job can be placed on the node, taints that a job must tolerate).
+
+    An empty reason = a job can be placed.
     """
     spec, status = (
         value if isinstance(value := item.get(key), dict) else {} for key in ("spec", "status")
@@ -102,30 +104,34 @@ def kubernetes_state(item: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:
+    """Mappings of a list; empty where the value is no list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def schedulable(
+def schedulable_nodes(
     nodes: Sequence[SeenNode], *, all_nodes: bool
-) -> tuple[tuple[SeenNode, ...], tuple[Found, ...]]:
-    """The nodes that a job can be placed on (all, with `all_nodes`), and remarks that name those
-    that are left out or need something.
+) -> tuple[tuple[SeenNode, ...], tuple[FoundFact, ...]]:
+    """Nodes on which a job can be placed, with remarks on the nodes left out.
+
+    `all_nodes` keeps all nodes.
 
     Raises:
-        ClusterError: there is none.
+        ClusterError: no node is left.
     """
     away = [node for node in nodes if node.away]
     kept = nodes if all_nodes else [node for node in nodes if not node.away]
     if not kept and nodes:
         raise ClusterError(
-            f"{nodes[0].where}: no job can be placed on any of {len(nodes)} nodes: {named(away)}",
+            f"{nodes[0].where}: no job can be placed on any of {len(nodes)} nodes:"
+            f" {nodes_by_state_text(away)}",
             hint="--all-nodes counts them all the same",
         )
     remarks = (
         [
-            Found(
-                What.NODES,
-                f"{len(away)} {'counted all the same' if all_nodes else 'left out'}: {named(away)}",
+            FoundFact(
+                FactKind.NODES,
+                f"{len(away)} {'counted all the same' if all_nodes else 'left out'}:"
+                f" {nodes_by_state_text(away)}",
                 away[0].where,
             )
         ]
@@ -135,15 +141,17 @@ def schedulable(
     said = [node for node in kept if node.remark]
     if said:
         remarks.append(
-            Found(What.NODES, f"{len(said)} counted: {named(said, remark=True)}", said[0].where)
+            FoundFact(
+                FactKind.NODES,
+                f"{len(said)} counted: {nodes_by_state_text(said, remark=True)}",
+                said[0].where,
+            )
         )
     return tuple(kept), tuple(remarks)
 
 
-def named(nodes: Iterable[SeenNode], *, remark: bool = False) -> str:
-    """Names of some nodes by their state:
-    ``gpu3, gpu7 (drain); gpu9 (down and does not answer)``.
-    """
+def nodes_by_state_text(nodes: Iterable[SeenNode], *, remark: bool = False) -> str:
+    """Text with node names by state: ``gpu3, gpu7 (drain); gpu9 (down and does not answer)``."""
     by_state: dict[str, list[str]] = {}
     for node in nodes:
         by_state.setdefault(node.remark if remark else node.away, []).append(node.name)

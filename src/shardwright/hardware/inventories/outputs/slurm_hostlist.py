@@ -1,4 +1,4 @@
-"""Slurm's lists of names: ``gpu[01-16,20],login1``, ``rack[1-4]node[1-8]``."""
+"""Expansion of Slurm's hostlists: ``gpu[01-16,20],login1``, ``rack[1-4]node[1-8]``."""
 
 from __future__ import annotations
 
@@ -12,51 +12,55 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD
 
 MAX_NAMES: Final = 65_536
-"""Names of one list, as many as Slurm itself takes."""
+"""Most names of one list, as many as Slurm itself accepts."""
 _HINT: Final = "such as gpu[01-16,20],gpu32"
 _ENTRY: Final = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _PART: Final = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _RANGE: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
-def hosts_of(text: str, *, where: str) -> tuple[str, ...]:
-    """The names of a list, in its order; zeros in front are kept.
+def expand_hostlist(text: str, *, where: str) -> tuple[str, ...]:
+    """Expand a Slurm hostlist into node names, in order; leading zeros are kept.
 
     Raises:
-        ClusterError: it is none, or stands for more than 65,536 names. They are counted before any
-        is made.
+        ClusterError: the text is no hostlist, or stands for more than 65,536 names. They are
+            counted before any is made.
     """
     found: list[str] = []
     for entry in _entries(text, where=where):
-        parts = [_pieces(match, where=where) for match in _PART.finditer(entry)]
-        if len(found) + prod(map(_count, parts)) > MAX_NAMES:
+        parts = [_part_pieces(match, where=where) for match in _PART.finditer(entry)]
+        if len(found) + prod(map(_count_names, parts)) > MAX_NAMES:
             raise ClusterError(
                 f"{where}: {text[:60]!r} stands for more than {MAX_NAMES:,} names",
                 hint="write a smaller list",
             )
-        found += ["".join(words) for words in product(*(list(_words(part)) for part in parts))]
+        found += [
+            "".join(words) for words in product(*(list(_names_of_pieces(part)) for part in parts))
+        ]
     if not found or max(map(len, found)) > MAX_WORD:
         raise ClusterError(f"{where}: {text[:60]!r} is no list of names", hint=_HINT)
     return tuple(found)
 
 
 _Pieces = list[tuple[str, int | None]]
-"""(first, number behind its last) of each range, or (word, None)."""
+"""(first number, number after the last) of each range, or (word, None)."""
 
 
 def _entries(text: str, *, where: str) -> list[str]:
-    """Entries between commas that stand in no bracket."""
+    """Split a hostlist at the commas outside brackets."""
     entries = _ENTRY.findall(text)
     if ",".join(entries) != text:
         raise ClusterError(f"{where}: {text[:60]!r} is no list of names", hint=_HINT)
     return entries
 
 
-def _pieces(match: re.Match[str], *, where: str) -> _Pieces:
-    return [(match[2], None)] if match[1] is None else _ranges(match[1], where=where)
+def _part_pieces(match: re.Match[str], *, where: str) -> _Pieces:
+    """Ranges of a bracket, or the word of a part without one."""
+    return [(match[2], None)] if match[1] is None else _parse_ranges(match[1], where=where)
 
 
-def _ranges(text: str, *, where: str) -> _Pieces:
+def _parse_ranges(text: str, *, where: str) -> _Pieces:
+    """Parse ``01-16,20`` into (first, end) pairs; ClusterError if it is no range."""
     found: _Pieces = []
     for piece in text.split(","):
         match = _RANGE.fullmatch(piece)
@@ -66,11 +70,13 @@ def _ranges(text: str, *, where: str) -> _Pieces:
     return found
 
 
-def _count(pieces: _Pieces) -> int:
+def _count_names(pieces: _Pieces) -> int:
+    """Number of names that the pieces stand for."""
     return sum(1 if end is None else end - int(first) for first, end in pieces)
 
 
-def _words(pieces: _Pieces) -> Iterator[str]:
+def _names_of_pieces(pieces: _Pieces) -> Iterator[str]:
+    """Yield the words and zero-padded numbers of the pieces."""
     for first, end in pieces:
         if end is None:
             yield first

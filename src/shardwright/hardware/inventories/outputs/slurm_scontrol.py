@@ -1,10 +1,9 @@
-"""Slurm's nodes: what ``scontrol show nodes`` prints, also with ``-o``, or the ``NodeName`` lines
-of slurm.conf.
+"""Reader of Slurm's ``scontrol show nodes`` output and of ``NodeName`` lines of slurm.conf.
 
-What is relied on: a record begins with ``NodeName=``; ``Gres=gpu:TYPE:COUNT(..)`` or, without a
+The reader relies on: a record begins with ``NodeName=``; ``Gres=gpu:TYPE:COUNT(..)`` or, without a
 type, ``gpu:COUNT``; where there is none ``CfgTRES=..,gres/gpu:TYPE=COUNT``; ``RealMemory`` in MiB;
 ``InstanceType`` in releases that know it. Source: scontrol.html and gres.html of slurm.schedmd.com.
-The type is a word that whoever set the cluster up has chosen.
+The cluster's administrator chooses the type's word.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from shardwright.hardware.inventories.documents.lines_and_numbers import (
     numbered_lines,
     whole_number,
 )
-from shardwright.hardware.inventories.node_facts import Found, Inventory, SeenNode, What
+from shardwright.hardware.inventories.node_facts import FactKind, FoundFact, Inventory, SeenNode
 from shardwright.hardware.inventories.outputs.schedulable_states import slurm_state
-from shardwright.hardware.inventories.outputs.slurm_hostlist import hosts_of
+from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
 from shardwright.units import MIB
 
 MAX_NODES: Final = 131_072
@@ -32,20 +31,20 @@ _KEY: Final = re.compile(
 )
 _NOTHING: Final = ("", "(null)", "N/A", "none")
 Fields = dict[str, tuple[str, str]]
-"""Key in small letters -> (value, where)."""
+"""Key in lower case -> (value, place)."""
 
 
 def is_slurm_nodes(text: str) -> bool:
-    """The text has a record of a node."""
+    """True if the text has a node record (``NodeName=``)."""
     return re.search(r"^[ \t]*NodeName=", text, re.MULTILINE | re.IGNORECASE) is not None
 
 
 def read_slurm_nodes(text: str, *, name: str) -> Inventory:
-    """The nodes that have GPUs.
+    """Read the nodes with GPUs from Slurm's node records.
 
     Raises:
-        ClusterError: a number is none, a node has two records or two kinds of GPU, or there are too
-        many.
+        ClusterError: a number is wrong, a node has two records or two kinds of GPU, or there are
+            too many nodes.
     """
     nodes: dict[str, SeenNode] = {}
     without, first = 0, f"{name}:1"
@@ -54,8 +53,8 @@ def read_slurm_nodes(text: str, *, name: str) -> Inventory:
         if called.upper() == "DEFAULT":
             continue
         facts = gpu_facts(fields)
-        away, remark = _state(fields)
-        for host in hosts_of(called, where=where):
+        away, remark = _node_state(fields)
+        for host in expand_hostlist(called, where=where):
             if host in nodes:
                 raise ClusterError(
                     f"{where}: node {host[:60]!r} is listed twice, also in {nodes[host].where}",
@@ -74,17 +73,20 @@ def read_slurm_nodes(text: str, *, name: str) -> Inventory:
             f"{name}: none of {without} nodes has a GPU",
             hint="Gres=gpu:h100:8 says that a node has",
         )
-    return Inventory(file=name, nodes=tuple(nodes.values()), notes=left_out(without, first))
+    return Inventory(
+        file=name, nodes=tuple(nodes.values()), notes=nodes_without_gpus_remark(without, first)
+    )
 
 
-def left_out(number: int, where: str) -> tuple[Found, ...]:
-    """The remark about nodes without GPUs."""
-    return (Found(What.NODES, f"{number} without GPUs, left out", where),) if number else ()
+def nodes_without_gpus_remark(number: int, where: str) -> tuple[FoundFact, ...]:
+    """Remark on the number of nodes without GPUs that are left out; empty for 0."""
+    return (FoundFact(FactKind.NODES, f"{number} without GPUs, left out", where),) if number else ()
 
 
 def _records(text: str, *, name: str) -> Iterator[Fields]:
-    """Fields of each record; of a key that is there twice the first, as a reason that somebody
-    wrote comes last.
+    """Yield the fields of each node record; of a duplicate key the first counts.
+
+    The free text of a reason comes last in a record.
     """
     fields: Fields = {}
     for where, line in numbered_lines(text, name=name):
@@ -103,18 +105,19 @@ def _records(text: str, *, name: str) -> Iterator[Fields]:
         yield fields
 
 
-def _state(fields: Fields) -> tuple[str, str]:
-    """Why no job can be placed on the node, and what else is said of its state. In slurm.conf
-    ``State=UNKNOWN`` is what nodes start with: scontrol counts their processors (``CPUTot``) beside
-    it.
+def _node_state(fields: Fields) -> tuple[str, str]:
+    """(reason why no job can be placed on the node, remark) from the node's state.
+
+    In slurm.conf nodes start with ``State=UNKNOWN``: scontrol lists their processors (``CPUTot``)
+    beside it.
     """
     state = fields.get("state", ("", ""))[0]
     return ("", "") if state.upper() == "UNKNOWN" and "cputot" not in fields else slurm_state(state)
 
 
-def gpu_facts(fields: Fields) -> tuple[Found, ...]:
-    """Facts of a node with GPUs; none of one that has none."""
-    gpus, where = _gpus(fields)
+def gpu_facts(fields: Fields) -> tuple[FoundFact, ...]:
+    """Facts of a node with GPUs; empty for a node without GPUs."""
+    gpus, where = _gpu_types_and_counts(fields)
     if not gpus:
         return ()
     types = {kind for kind, _ in gpus if kind}
@@ -123,27 +126,29 @@ def gpu_facts(fields: Fields) -> tuple[Found, ...]:
             f"{where}: GPUs of {len(types)} types in a node: {', '.join(sorted(types))[:80]}",
             hint="one type a node, and no parts",
         )
-    found = [Found(What.DEVICES, sum(count for _, count in gpus), where)]
-    found += [Found(What.PRODUCT, types.pop(), where)] if types else []
+    found = [FoundFact(FactKind.DEVICES, sum(count for _, count in gpus), where)]
+    found += [FoundFact(FactKind.PRODUCT, types.pop(), where)] if types else []
     memory, at = fields.get("realmemory", ("", ""))
     if memory not in _NOTHING:
         found.append(
-            Found(
-                What.HOST_MEMORY,
+            FoundFact(
+                FactKind.HOST_MEMORY,
                 whole_number(memory, what="RealMemory", where=at, most=MAX_MIB) * MIB,
                 at,
             )
         )
     instance, at = fields.get("instancetype", ("", ""))
     if instance not in _NOTHING:
-        found.append(Found(What.INSTANCE, instance[:MAX_WORD], at))
+        found.append(FoundFact(FactKind.INSTANCE, instance[:MAX_WORD], at))
     return tuple(found)
 
 
-def _gpus(fields: Fields) -> tuple[list[tuple[str, int]], str]:
-    """(type, count) of a node's GPUs, and where that stands."""
+def _gpu_types_and_counts(fields: Fields) -> tuple[list[tuple[str, int]], str]:
+    """(type, count) of each kind of GPU of a node, and the place of the field."""
     text, where = fields.get("gres", ("", ""))
-    found = [_gres(entry, where=where) for entry in _entries(text) if entry.split(":")[0] == "gpu"]
+    found = [
+        _parse_gres(entry, where=where) for entry in _entries(text) if entry.split(":")[0] == "gpu"
+    ]
     if found:
         return found, where
     text, where = fields.get("cfgtres", ("", ""))
@@ -159,12 +164,12 @@ def _gpus(fields: Fields) -> tuple[list[tuple[str, int]], str]:
 
 
 def _entries(text: str) -> list[str]:
-    """Entries between commas, without what stands in brackets."""
+    """Split a field at commas, without the text in brackets."""
     return [] if text in _NOTHING else re.sub(r"\([^()]*\)?", "", text).split(",")
 
 
-def _gres(entry: str, *, where: str) -> tuple[str, int]:
-    """``gpu:h100:8``, ``gpu:8`` or ``gpu`` as type and count."""
+def _parse_gres(entry: str, *, where: str) -> tuple[str, int]:
+    """Parse ``gpu:h100:8``, ``gpu:8`` or ``gpu`` as (type, count)."""
     words = [word for word in entry.split(":")[1:] if word != "no_consume"]
     count = words.pop() if words and words[-1].isdigit() else "1"
     return ":".join(words)[:MAX_WORD], whole_number(

@@ -1,7 +1,7 @@
-"""Slurm's nodes as ``sinfo`` prints them: a header, and a line for each node or each list of nodes.
+"""Reader of Slurm's ``sinfo`` table: a header, and a line for each node or list of nodes.
 
-What is relied on: columns ``NODELIST`` and ``GRES``, as ``sinfo -N -o "%N %G %m %T"`` or ``sinfo -o
-"%P %D %t %N %G"`` prints them, and ``MEMORY`` (MiB) and ``STATE`` where they are there. Plain
+The reader relies on: columns ``NODELIST`` and ``GRES``, as ``sinfo -N -o "%N %G %m %T"`` or ``sinfo
+-o "%P %D %t %N %G"`` prints them, and ``MEMORY`` (MiB) and ``STATE`` where they are there. Plain
 ``sinfo`` does not say which nodes have GPUs. Source: slurm.schedmd.com/sinfo.html.
 """
 
@@ -14,8 +14,12 @@ from shardwright.errors import ClusterError
 from shardwright.hardware.inventories.documents.lines_and_numbers import numbered_lines
 from shardwright.hardware.inventories.node_facts import Inventory, SeenNode
 from shardwright.hardware.inventories.outputs.schedulable_states import slurm_state
-from shardwright.hardware.inventories.outputs.slurm_hostlist import hosts_of
-from shardwright.hardware.inventories.outputs.slurm_scontrol import MAX_NODES, gpu_facts, left_out
+from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
+from shardwright.hardware.inventories.outputs.slurm_scontrol import (
+    MAX_NODES,
+    gpu_facts,
+    nodes_without_gpus_remark,
+)
 
 COMMAND: Final = 'sinfo -N -o "%N %G %m %T"'
 _COLUMNS: Final = (
@@ -34,20 +38,21 @@ _COLUMNS: Final = (
 
 
 def is_sinfo(text: str) -> bool:
-    """The text holds a header of sinfo: ``NODELIST`` beside another of its columns."""
+    """True if the text has a header of sinfo: ``NODELIST`` beside another of its columns."""
     return any(_is_header(line.split()) for line in StringIO(text[:65_536]))
 
 
 def _is_header(words: list[str]) -> bool:
+    """True if the words are a header of sinfo."""
     return "NODELIST" in words and len(set(words) & set(_COLUMNS)) > 1
 
 
 def read_sinfo(text: str, *, name: str) -> Inventory:
-    """The nodes that have GPUs; a node of several partitions once.
+    """Read the nodes with GPUs from ``sinfo``; a node of several partitions once.
 
     Raises:
-        ClusterError: there is no column of GPUs, a line has not the columns of the header, or there
-        are too many nodes.
+        ClusterError: there is no column of GPUs, a line does not have the header's columns, or
+            there are too many nodes.
     """
     header: list[str] = []
     nodes: dict[str, SeenNode] = {}
@@ -75,11 +80,13 @@ def read_sinfo(text: str, *, name: str) -> Inventory:
         }
         facts = gpu_facts(fields)
         away, remark = slurm_state(cells.get("STATE", ""))
-        for host in hosts_of(cells["NODELIST"], where=where):
+        for host in expand_hostlist(cells["NODELIST"], where=where):
             if not facts:
                 without.add(host)
             else:
-                _add(nodes, SeenNode(name=host, where=where, facts=facts, away=away, remark=remark))
+                _add_node(
+                    nodes, SeenNode(name=host, where=where, facts=facts, away=away, remark=remark)
+                )
         if len(nodes) + len(without) > MAX_NODES:
             raise ClusterError(
                 f"{where}: more than {MAX_NODES:,} nodes", hint="write a smaller file"
@@ -92,12 +99,12 @@ def read_sinfo(text: str, *, name: str) -> Inventory:
     return Inventory(
         file=name,
         nodes=tuple(nodes.values()),
-        notes=left_out(len(without - set(nodes)), f"{name}:1"),
+        notes=nodes_without_gpus_remark(len(without - set(nodes)), f"{name}:1"),
     )
 
 
-def _add(nodes: dict[str, SeenNode], node: SeenNode) -> None:
-    """Add a node, or compare it with what another partition says of it."""
+def _add_node(nodes: dict[str, SeenNode], node: SeenNode) -> None:
+    """Add a node; ClusterError if another partition lists different GPUs for it."""
     known = nodes.setdefault(node.name, node)
     if [fact.value for fact in known.facts] != [fact.value for fact in node.facts]:
         raise ClusterError(

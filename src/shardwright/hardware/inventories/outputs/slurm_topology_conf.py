@@ -1,8 +1,9 @@
-"""Slurm's ``topology.conf``: switches (``SwitchName=s1 Nodes=..``, ``Switches=..``) or blocks
-(``BlockName=b1 Nodes=..``).
+"""Reader of Slurm's ``topology.conf``: switches or blocks, and the nodes below each.
+
+Lines are ``SwitchName=s1 Nodes=..``, ``Switches=..`` or ``BlockName=b1 Nodes=..``.
 
 Source: slurm.schedmd.com/topology.conf.html. ``LinkSpeed`` is a note that Slurm does not use, and
-``BlockSizes`` are how it plans jobs: neither says what links carry.
+``BlockSizes`` are how it plans jobs: neither states the rate of links.
 """
 
 from __future__ import annotations
@@ -13,38 +14,38 @@ from typing import Final
 from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.inventories.documents.lines_and_numbers import MAX_WORD, numbered_lines
 from shardwright.hardware.inventories.node_facts import Inventory, Switch
-from shardwright.hardware.inventories.outputs.slurm_hostlist import hosts_of
+from shardwright.hardware.inventories.outputs.slurm_hostlist import expand_hostlist
 
 MAX_NAMES: Final = 262_144
-"""Names of nodes and switches in one file."""
+"""Most names of nodes and switches in one file."""
 _KEYS: Final = ("switchname", "blockname", "nodes", "switches", "linkspeed", "blocksizes")
 _HINT: Final = "SwitchName=leaf1 Nodes=gpu[01-16]"
 
 
 def is_slurm_topology(text: str) -> bool:
-    """The text has a line of a switch or of a block."""
+    """True if the text has a line of a switch or of a block."""
     return (
         re.search(r"^[ \t]*(SwitchName|BlockName)=", text, re.MULTILINE | re.IGNORECASE) is not None
     )
 
 
 def read_slurm_topology(text: str, *, name: str) -> Inventory:
-    """The switches, or blocks, in the order of the file.
+    """Read the switches, or blocks, in the order of the file.
 
     Raises:
-        ClusterError: a line is none, a list of names is too long, or something is below two
-        switches.
+        ClusterError: a line is wrong, a list of names is too long, or a node or switch is below two
+            switches.
     """
     switches: list[Switch] = []
     parents: dict[tuple[str, str], Switch] = {}
     names = set[str]()
     for where, line in numbered_lines(text, name=name):
-        given = _given(line, where=where)
+        given = _parse_keys(line, where=where)
         called = given.get("switchname") or given.get("blockname")
         if called is None:
             continue  # a remark, or BlockSizes alone
         below = {
-            key: hosts_of(given[key], where=where) if key in given else ()
+            key: expand_hostlist(given[key], where=where) if key in given else ()
             for key in ("nodes", "switches")
         }
         if (
@@ -82,8 +83,8 @@ def read_slurm_topology(text: str, *, name: str) -> Inventory:
     return Inventory(file=name, switches=tuple(switches))
 
 
-def _given(line: str, *, where: str) -> dict[str, str]:
-    """Keys of a line, in small letters, with their values."""
+def _parse_keys(line: str, *, where: str) -> dict[str, str]:
+    """Parse a line into {key in lower case: value}; ClusterError for an unknown key."""
     given: dict[str, str] = {}
     for word in line.partition("#")[0].split():
         key, equals, value = word.partition("=")
@@ -97,7 +98,7 @@ def _given(line: str, *, where: str) -> dict[str, str]:
 
 
 def _require_tree(switches: list[Switch]) -> None:
-    """Raise where a switch is below itself or has no line, or switches stand beside blocks."""
+    """Raise ClusterError unless the switches form trees and are not mixed with blocks."""
     known = {one.name: one for one in switches}
     if len({one.is_block for one in switches}) > 1:
         raise ClusterError(
@@ -107,7 +108,7 @@ def _require_tree(switches: list[Switch]) -> None:
     for child, one in above.items():
         if child not in known:
             raise ClusterError(f"{one.where}: switch {child[:60]!r} has no line", hint=_HINT)
-    # Every switch is below one other at most: what never ends at one that is below none goes round.
+    # Every switch is below at most one other: a switch not reached from a root is in a cycle.
     ends = {one.name for one in switches if one.name not in above}
     waiting = list(ends)
     while waiting:

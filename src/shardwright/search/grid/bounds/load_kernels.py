@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shardwright.compiled import compiling, helped, load
+from shardwright.compiled import compile_in_other_process, compiling, load_numba_runtime
 from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds.closed_form_bounds import bound_members
 from shardwright.cost.bounds.longest_path import load_walk
@@ -22,10 +22,10 @@ from shardwright.simulator.kernel.event_kernel import simulate
 
 def load_kernels() -> None:
     """Load each compiled kernel by one call on minimal input."""
-    load()
+    load_numba_runtime()
     with compiling():
         # Two halves that take about equally long to compile.
-        with helped(__name__, load_clocks.__name__):
+        with compile_in_other_process(__name__, load_clocks.__name__):
             _load_bounds()
             _load_prices()
         load_walk()
@@ -34,7 +34,7 @@ def load_kernels() -> None:
 
 def load_clocks() -> None:
     """Load the kernels that compute longest paths and simulate tasks."""
-    load()
+    load_numba_runtime()
     with compiling():
         load_walk()
         _load_events()

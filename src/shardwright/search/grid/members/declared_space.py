@@ -14,7 +14,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options, Runtime
-from shardwright.runtime.runtime_options import BY_NAME, ordered
+from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
 from shardwright.search.grid.members.searched_options import (
     LADDER,
     NOTHING,
@@ -250,7 +250,9 @@ def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
 
 def with_options(space: Space, options: Iterable[tuple[str, tuple[str, ...]]]) -> Space:
     """Add values of runtime `options` to the space; the space's own values take precedence."""
-    return replace(space, options=ordered({**dict(options), **dict(space.options)}.items()))
+    return replace(
+        space, options=in_vocabulary_order({**dict(options), **dict(space.options)}.items())
+    )
 
 
 def requested(
@@ -348,7 +350,7 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
         node=node,
         modules=module_ladder(problem),
         paired=paired,
-        runtime_options=ordered({**dict(runtime.own), **dict(runtime.options)}.items()),
+        runtime_options=in_vocabulary_order({**dict(runtime.own), **dict(runtime.options)}.items()),
     )
 
 
@@ -450,7 +452,7 @@ def _pinned_options(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
         **dict(space.options),
         **{name: values for name, values in pins.items() if name not in LADDER},
     }
-    return replace(space, options=ordered(searched.items()))
+    return replace(space, options=in_vocabulary_order(searched.items()))
 
 
 def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:

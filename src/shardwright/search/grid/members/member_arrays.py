@@ -21,7 +21,7 @@ from shardwright.cost.bounds.closed_form_arrays import (
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import ordered
+from shardwright.runtime.runtime_options import in_vocabulary_order
 from shardwright.search.grid.members.choice_columns import Columns, extended, ring_gather, select
 from shardwright.search.grid.members.declared_space import Space, require_searchable
 from shardwright.search.grid.members.device_meshes import MESH, MeshRows, full_meshes
@@ -183,7 +183,7 @@ def _expert_mesh_folds(space: Space, columns: Columns) -> BoolArray:
 @lru_cache(maxsize=2**12)
 def _member_options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: Options) -> Options:
     """Ordered runtime options of a part (one value each) and of a set of recomputed modules."""
-    return ordered((*((name, value) for name, (value,) in of), *modules))
+    return in_vocabulary_order((*((name, value) for name, (value,) in of), *modules))
 
 
 @lru_cache(maxsize=2**12)

@@ -10,7 +10,12 @@ from shardwright.errors import RuntimeModelError
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.runtime import Options
-from shardwright.runtime.runtime_options import BY_NAME, OF_EXPERTS, offered_values, ordered
+from shardwright.runtime.runtime_options import (
+    BY_NAME,
+    OF_EXPERTS,
+    in_vocabulary_order,
+    offered_values,
+)
 from shardwright.strategy.grid.model_counts import has_experts
 
 LADDER: Final[tuple[str, ...]] = (
@@ -40,7 +45,7 @@ def module_ladder(problem: Problem) -> tuple[Options, ...]:
     for option in LADDER:
         if "on" not in offered.get(option, ()):
             continue
-        extended_set = ordered((*sets[-1], (option, "on")))
+        extended_set = in_vocabulary_order((*sets[-1], (option, "on")))
         try:
             recomputed = _recomputed_by_block(under(problem, extended_set))
         except RuntimeModelError:
@@ -109,7 +114,7 @@ def pinned_modules(
     For each combination of pinned values: the sets that have it. If none has it: the sets that have
     all its modules that any set has, with the pinned options at its values.
     """
-    names = list(dict(ordered((name, "") for name in pins)))
+    names = list(dict(in_vocabulary_order((name, "") for name in pins)))
     module_sets = tuple(sets)
     options_on = {name for module_set in module_sets for name, value in module_set if value == "on"}
     result: dict[Options, None] = {}
@@ -131,7 +136,9 @@ def pinned_modules(
         ]
         # Values that are the runtime's own are not set.
         without_defaults = [
-            ordered(pair for pair in module_set.items() if runtime_values.get(pair[0]) != pair[1])
+            in_vocabulary_order(
+                pair for pair in module_set.items() if runtime_values.get(pair[0]) != pair[1]
+            )
             for module_set in extended_sets
         ]
         result |= dict.fromkeys(matching or without_defaults)

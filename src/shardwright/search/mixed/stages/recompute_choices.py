@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.compiled import allocation_free, inner, plain
+from shardwright.compiled import allocation_free, inner, python_form
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.step.scalar_terms import activation_room, gathered_elements
 from shardwright.program.problem import Problem
@@ -258,7 +258,7 @@ def gathered_bytes(table: StageTable, role: int) -> FloatArray:
     """
     parts = [LAYER, *(part for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)]
     ends, largest = table.root[:, parts].sum(axis=1), table.unit[:, parts].max(axis=1)
-    elements = plain(gathered_elements)(ends, largest, table.facts[0].prefetch)
+    elements = python_form(gathered_elements)(ends, largest, table.facts[0].prefetch)
     return np.asarray(elements * table.fact("parameter_bytes"))
 
 
