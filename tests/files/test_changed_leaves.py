@@ -41,7 +41,7 @@ SAMPLE = 10
 """Leaves of each file; in a proof all."""
 
 
-REPEATED = cache(grid_search.repeated)
+REPEATED = cache(grid_search.repeat_search)
 SEARCHES = {
     search.plan: cache(load_target(search.plan)) for search in general_searches.SEARCHES.values()
 }

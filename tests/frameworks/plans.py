@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.requested_model import asked_model
@@ -30,7 +30,7 @@ def stored(
     device: str = "h100-sxm",
     train: str = "",
     teacher: str = "",
-) -> Stored:
+) -> PlanOfProblem:
     cluster = f"{device}:{grid.devices}"
     problem = Problem(
         model=asked_model(model, train=train, teacher=teacher),
@@ -39,7 +39,7 @@ def stored(
         runtime=load_runtime(runtime),
     )
     plan = plan_of(grid, model=problem.model, global_batch=BATCH)
-    return Stored(
+    return PlanOfProblem(
         name=print_grid(grid),
         problem=problem,
         plan=plan,
