@@ -52,7 +52,9 @@ def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same search of the same question is made once: what is changed in a file is not part of
     it."""
     monkeypatch.setattr(
-        grid_search, "repeated", lambda *words, progress=None, **named: REPEATED(*words, **named)
+        grid_search,
+        "repeat_search",
+        lambda *words, progress=None, **named: REPEATED(*words, **named),
     )
 
     def once(search: Any) -> Any:

@@ -31,8 +31,8 @@ def compare(
         prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
 
     Raises:
-        ShardwrightError: as `simulate_best_plan` and `simulate_strategy_text` do; the message names the
-            cluster where there are several.
+        ShardwrightError: as `simulate_best_plan` and `simulate_strategy_text`; the message names
+            the cluster where there are several.
     """
     simulated = []
     for cluster in clusters:

@@ -16,7 +16,7 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from shardwright.program.identity_keys import one_of_equals
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import facts_of as facts_of
@@ -92,7 +92,9 @@ def problem_of(request: Request) -> Problem:
         not valid.
     """
     request = with_defaults(request)
-    model = one_of_equals(asked_model(request.model, train=request.train, teacher=request.teacher))
+    model = one_of_equals(
+        requested_model(request.model, train=request.train, teacher=request.teacher)
+    )
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
         seq_len=request.seq_len,

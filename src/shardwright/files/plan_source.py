@@ -14,7 +14,7 @@ from shardwright.files.stored_documents import StoredPlan, StoredSimulation
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
@@ -164,7 +164,7 @@ def _is_path(source: str) -> bool:
 def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
     saved = parse_saved(text, name=str(path), folder=path.parent)
     asked, plan = saved.request, saved.plan
-    chosen = asked_model(model or asked.model, train=asked.train, teacher=asked.teacher)
+    chosen = requested_model(model or asked.model, train=asked.train, teacher=asked.teacher)
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)

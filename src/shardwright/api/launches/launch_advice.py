@@ -65,9 +65,9 @@ def read_request(
         DataError: the files cannot be read.
         UsageError: neither the files nor the request have the length of a sample or the batch.
     """
-    from shardwright.model.requested_model import asked_model
+    from shardwright.model.requested_model import requested_model
 
-    model = asked_model(request.model, train=request.train, teacher=request.teacher)
+    model = requested_model(request.model, train=request.train, teacher=request.teacher)
     launch = read_launch(
         paths,
         model=model,

@@ -1,5 +1,6 @@
-"""Catalog of the GPT generation and of Megatron's papers: see `catalog_dense` for what ``source``
-means.
+"""Catalog of GPT, GPT-NeoX, OPT, BLOOM, MPT, Falcon and Nemotron models, and of Megatron's papers.
+
+`dense_models` explains ``source``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Catalog of mixture-of-experts decoders: see `catalog_dense` for what ``source`` means."""
+"""Catalog of mixture-of-experts decoders; `dense_models` explains ``source``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Catalog of state-space, hybrid, sparse-attention, encoder-decoder and vision models: see
-`catalog_dense` for what ``source`` means.
+"""Catalog of state-space, hybrid, sparse-attention, encoder-decoder and vision models.
+
+`dense_models` explains ``source``.
 
 Counts that a name only rounds are those of the weights (transformers 5.23.0 builds the same
 modules) plus the prediction module.

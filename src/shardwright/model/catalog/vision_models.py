@@ -1,5 +1,6 @@
-"""Catalog of vision + language models and of language models that come with a tower: see
-`catalog_extra`.
+"""Catalog of vision-language models, and of language models that come with an image tower.
+
+`other_models` explains the counts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MTP: Final = (
 
 
 def _tower(depth: int, hidden: int, ffn: int, out: int, deep: tuple[int, ...]) -> dict[str, Any]:
-    """The tower of Qwen3-VL and Qwen3.5."""
+    """Configuration of the image tower of Qwen3-VL and Qwen3.5."""
     patch = {
         "in_channels": 3,
         "patch_size": 16,
@@ -72,7 +73,9 @@ def _qwen3_vl_moe(layers: int, hidden: int, heads: int, expert_ffn: int) -> dict
 def _qwen3_5(
     layers: int, hidden: int, heads: int, kv_heads: int, value_heads: int, **feed: Any
 ) -> dict[str, Any]:
-    """Qwen3.5; `feed`: ``intermediate_size``, or ``num_experts``, ``num_experts_per_tok`` and
+    """Configuration of a Qwen3.5 model with its image tower.
+
+    `feed`: ``intermediate_size``, or ``num_experts``, ``num_experts_per_tok`` and
     ``moe_intermediate_size``.
     """
     linear = {

@@ -16,7 +16,7 @@ from shardwright.strategy.verify.block_coverage import Piece, stage_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockRange:
+class ColumnBlocks:
     """Blocks of a run, or one operator, inside which no stage and no split tree begins or ends.
 
     The blocks are `first` .. `first + count` of the run.
@@ -33,7 +33,7 @@ class BlockRange:
     owners: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-def block_ranges(plan: Plan, *, model: Model) -> tuple[BlockRange, ...]:
+def block_ranges(plan: Plan, *, model: Model) -> tuple[ColumnBlocks, ...]:
     """Divide all blocks of the model where any stage or split tree of the plan begins or ends.
 
     Raises:
@@ -41,7 +41,7 @@ def block_ranges(plan: Plan, *, model: Model) -> tuple[BlockRange, ...]:
         them twice.
     """
     taken = [_taken(lane, model=model) for lane in plan.lanes]
-    result: list[BlockRange] = []
+    result: list[ColumnBlocks] = []
     for number, run in enumerate(model.runs):
         operators = model.blocks[run.block].operators
         is_cut = any(piece.operator for lane in taken for _, _, piece in lane.get(number, ()))
@@ -75,7 +75,7 @@ def block_ranges(plan: Plan, *, model: Model) -> tuple[BlockRange, ...]:
                 for lane, taken_here in zip(plan.lanes, taken, strict=True)
             )
             result.append(
-                BlockRange(run=number, first=first, count=count, operator=name, owners=owners)
+                ColumnBlocks(run=number, first=first, count=count, operator=name, owners=owners)
             )
     return tuple(result)
 

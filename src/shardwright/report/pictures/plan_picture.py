@@ -20,7 +20,7 @@ from shardwright.arrays import IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
 from shardwright.report.pictures.device_classes import device_classes, device_text, split_paths
-from shardwright.report.pictures.layer_columns import BlockRange, block_ranges
+from shardwright.report.pictures.layer_columns import ColumnBlocks, block_ranges
 from shardwright.report.pictures.schedule_text import OrderPicture, order_pictures
 from shardwright.report.pictures.split_tree import TreeNode, split_tree
 from shardwright.report.pictures.step_picture import StepPicture
@@ -169,13 +169,13 @@ _Use = tuple[int, int, tuple[int, ...]]
 
 
 def _columns(
-    spans: Sequence[BlockRange], degrees: dict[_Use, dict[int, str]], *, model: Model
+    spans: Sequence[ColumnBlocks], degrees: dict[_Use, dict[int, str]], *, model: Model
 ) -> tuple[tuple[PictureColumn, ...], tuple[PictureCell, ...]]:
     """Merge neighbouring block ranges with equal cells into columns; returns columns and cells."""
     columns: list[PictureColumn] = []
     cells: list[PictureCell] = []
 
-    def look(span: BlockRange) -> tuple[tuple[int, dict[int, str]], ...]:
+    def look(span: ColumnBlocks) -> tuple[tuple[int, dict[int, str]], ...]:
         return tuple(
             (chunk, degrees[lane, chunk, used]) for lane, (chunk, used) in enumerate(span.owners)
         )
@@ -194,7 +194,7 @@ def _columns(
     return tuple(columns), tuple(cells)
 
 
-def _parts(spans: Sequence[BlockRange], *, model: Model) -> tuple[str, ...]:
+def _parts(spans: Sequence[ColumnBlocks], *, model: Model) -> tuple[str, ...]:
     """Names of the blocks of a column: layers by number, others by run, neighbours joined."""
     parts: list[tuple[str, int, int]] = []
     names: list[tuple[str, str]] = []

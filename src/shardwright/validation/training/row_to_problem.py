@@ -19,7 +19,7 @@ from shardwright.job.job_from_flags import job_from_flags
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.models_by_name import load_model
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
 from shardwright.program.rule_violations import runtime_violations
@@ -257,7 +257,7 @@ def _trained(row: TrainingMeasurement, *, model: Model, assumptions: list[str]) 
         raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "teacher")
     try:
         model = trained(model, row.train)
-        return taught(model, load_model(row.teacher)) if row.teacher else model
+        return with_teacher(model, load_model(row.teacher)) if row.teacher else model
     except UsageError as error:
         raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
     except ModelError as error:
