@@ -144,6 +144,7 @@ class _SmallWorker:
         log: list[tuple[int, int, int]] = []
 
         def watch(now: float, state: SchedulerState, rank: int, slot: int) -> None:
+            """Log the requests of an iteration that were not preempted."""
             for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
                 if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
                     log.append((round(now), entry[ENTRY], entry[TOKENS]))

@@ -124,6 +124,7 @@ def _joint_head(head: Block, last: Block, owners: dict[str, str]) -> Block:
     names = {INPUT: MEMORY} | {o.name: IN_HEAD + o.name for o in last.operators}
 
     def in_head(operator: Operator) -> Operator:
+        """A frozen operator of the teacher's head under its name in the model's head."""
         found = frozen(operator).reading(names)
         parameters = tuple(_teacher_parameter(p, IN_HEAD, owners) for p in found.parameters)
         return replace(found, name=IN_HEAD + found.name, parameters=parameters)

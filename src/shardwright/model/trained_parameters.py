@@ -88,7 +88,7 @@ def parse_training(text: str) -> TrainedParts:
         )
         if kind in seen or not known:
             raise UsageError(
-                f"--train {word[:40]!r} {'stands twice' if kind in seen else 'says nothing known'}",
+                f"--train {word[:40]!r} {'is repeated' if kind in seen else 'is an unknown value'}",
                 hint=_HINT,
             )
         seen.add(kind)
@@ -170,6 +170,7 @@ def _trained_block(block: Block, training: TrainedParts, owners: frozenset[str])
     """
 
     def changed(operator: Operator) -> Operator:
+        """The operator with its frozen parameters and its adapter."""
         named = _is_named(block, operator, training)
         is_frozen = [p.tied_to in owners if p.tied_to else named for p in operator.parameters]
         gone = all(is_frozen) if is_frozen else named

@@ -172,6 +172,7 @@ class TableReader(Generic[RunT, PredictionT, ConstantsT]):
             predictions.outcomes([*tasks.values()], progress=progress)
 
             def predict(run: RunT, *, fold: str) -> PredictionT:
+                """The stored prediction of a run in one kind of fold."""
                 (prediction,) = predictions.results([tasks[id(run), fold]])
                 return prediction
 

@@ -62,6 +62,7 @@ def group(panel: str) -> Callable[[type[T]], type[T]]:
     """
 
     def decorate(cls: type[T]) -> type[T]:
+        """Make the class a frozen dataclass and register its help title."""
         made: type[T] = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         _PANELS[made] = panel
         return made
@@ -196,6 +197,7 @@ def _value_parser(kind: Any, settings: dict[str, Any]) -> Callable[[str], Any]:
     least, most = settings.get("min"), settings.get("max")
 
     def read(word: str) -> Any:
+        """Parse one word; raises `_Unusual` if it is not of the type or out of range."""
         if kind in _PATTERNS and not _PATTERNS[kind].fullmatch(word):
             raise _Unusual
         value = kind(word)

@@ -13,6 +13,7 @@ def verb(function: Verb, *, name: str) -> Callable[[Sequence[str]], int]:
     """The verb `name` as a function of its words; options and help are those of `function`."""
 
     def main(words: Sequence[str]) -> int:
+        """Run the verb with the words of a command line; returns the exit code."""
         values = parse_words(function, words)
         return (
             _typer().run(function, name, words) if values is None else call_verb(function, values)
@@ -27,6 +28,7 @@ def verbs(
     """The verb `name` whose second word selects one of `functions`; `about` is its help."""
 
     def main(words: Sequence[str]) -> int:
+        """Run the function that the first word selects; returns the exit code."""
         function = functions.get(words[0]) if words else None
         values = None if function is None else parse_words(function, words[1:])
         if function is None or values is None:

@@ -47,7 +47,7 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
         sequences.
     """
     if bool(text) == bool(tokens):
-        problem = "are one thing said twice" if text else "are both missing"
+        problem = "give the same value twice" if text else "are both missing"
         raise UsageError(
             f"--global-batch and --global-batch-tokens {problem}",
             hint="give one of them: --global-batch 512, or --global-batch-tokens 4M",
@@ -83,7 +83,7 @@ def _parse_count(text: str, *, flag: str) -> tuple[int, bool]:
     )
     if match is None or number < 1 or number.denominator != 1:
         raise UsageError(
-            f"{flag} {text[:MAX_LETTERS]!r} is no whole number from 1 on",
+            f"{flag} {text[:MAX_LETTERS]!r} is not a whole number from 1 on",
             hint="such as 4096, 8k (8,192) or 4M (4,194,304)",
         )
     return int(number), bool(match[3])

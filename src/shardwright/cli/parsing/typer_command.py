@@ -39,6 +39,7 @@ def with_typer_declarations(function: Verb) -> Verb:
     """The verb as a function of single options, declared with typer's own classes."""
 
     def call_with_values(**values: Any) -> int:
+        """Call the verb with the values that typer parsed."""
         return call_verb(function, values)
 
     parameters = [

@@ -24,6 +24,7 @@ def stopping() -> Iterator[None]:
     STOP.clear()
 
     def stop(number: int, frame: FrameType | None) -> None:
+        """Signal handler: stop the search at the first Ctrl-C, raise at the second."""
         if STOP.is_set():
             raise KeyboardInterrupt
         STOP.set()

@@ -42,6 +42,7 @@ def start_bar(
     bar.tasks[task].start_time = bar.get_time() - elapsed_s
 
     def update(phase: str, done: int, total: int) -> None:
+        """Show a phase, the amount done and the total (0 = unknown)."""
         bar.update(task, description=phase, completed=done, total=total or None)
 
     bar.start()

@@ -210,6 +210,7 @@ def progress(
     end_bar: Callable[[], None] = lambda: None  # noqa: E731  # there is no bar yet
 
     def show_bar(elapsed_s: float) -> None:
+        """Start the progress bar if it is not shown yet."""
         nonlocal update, end_bar
         with lock:
             if update is None:
@@ -219,6 +220,7 @@ def progress(
                 update(*last)
 
     def report(phase: str, done: int, total: int) -> None:
+        """Record progress, and show it if the bar is shown or due."""
         nonlocal last
         last = phase, done, total
         if update is not None:

@@ -410,6 +410,7 @@ def _watcher(
     events: list[Write] = []
 
     def watch(record: RunStep | RunEvaluation) -> None:
+        """Write a step or an evaluation to the metrics files and the screen."""
         line = line_of(
             record, tokens=tokens, rate=run_options.rate * run_options.rates.share(record.step)
         )

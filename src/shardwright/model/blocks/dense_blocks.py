@@ -395,6 +395,7 @@ def layer_block(
     def with_residual(
         index: int, operators: tuple[Operator, ...], skip: str
     ) -> tuple[Operator, ...]:
+        """A sub-block with its norms and its residual addition."""
         before = (
             (norm(f"norm{index}", source=skip, hidden=hidden, bias=norm_bias),) if pre_norms else ()
         )

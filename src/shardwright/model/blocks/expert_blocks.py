@@ -76,6 +76,7 @@ def expert_operators(
     width, klass = (hidden_extent(hidden),), OperatorClass.EXPERTS
 
     def permutation(name: str, inputs: tuple[str, ...]) -> Operator:
+        """A permutation of tokens by the router's selection."""
         kind = OperatorKind.PERMUTE
         return Operator(
             name=name,

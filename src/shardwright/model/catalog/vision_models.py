@@ -42,17 +42,20 @@ def _tower(depth: int, hidden: int, ffn: int, out: int, deep: tuple[int, ...]) -
 def _vl(
     architecture: str, text: dict[str, Any], vision: dict[str, Any], **more: Any
 ) -> dict[str, Any]:
+    """Configuration of a vision-language model from its text and vision sections."""
     return {"architectures": [architecture], "text_config": text, "vision_config": vision, **more}
 
 
 def _qwen3_vl(
     layers: int, hidden: int, heads: int, ffn: int, tower: dict[str, Any], *, tied: bool
 ) -> dict[str, Any]:
+    """Configuration of a dense Qwen3-VL model."""
     text = sizes(layers, hidden, heads, 8, 151936, 262144, head_dim=128, intermediate_size=ffn)
     return _vl("Qwen3VLForConditionalGeneration", text, tower, tie_word_embeddings=tied)
 
 
 def _qwen3_vl_moe(layers: int, hidden: int, heads: int, expert_ffn: int) -> dict[str, Any]:
+    """Configuration of a Qwen3-VL model with experts."""
     experts = {
         "num_experts": 128,
         "num_experts_per_tok": 8,
@@ -106,6 +109,7 @@ def _qwen3_5(
 def _gemma4(
     layers: int, hidden: int, heads: int, kv_heads: int, global_kv_heads: int, ffn: int, **moe: Any
 ) -> dict[str, Any]:
+    """Configuration of a Gemma 4 model with its image tower."""
     kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(layers)]
     wide = {
         "head_dim": 256,
@@ -234,6 +238,7 @@ _CLIP_LARGE: Final = {
 
 
 def _llava(layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
+    """Configuration of a LLaVA 1.5 model."""
     text = {
         "model_type": "llama",
         **sizes(layers, hidden, heads, heads, 32064, 4096, intermediate_size=ffn),

@@ -82,6 +82,7 @@ def _tower(
     """
 
     def spelled(name: str) -> tuple[str, ...]:
+        """A field name with and without the prefix."""
         return tuple(dict.fromkeys((f"{prefix}{name}", name)))
 
     hidden = vision.integer(*spelled("hidden_size"), maximum=MAX_HIDDEN)

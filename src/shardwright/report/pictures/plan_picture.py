@@ -33,7 +33,7 @@ from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureColumn:
-    """Blocks of the model in which every class of devices does the same; one column of the grid.
+    """Blocks with equal work on every class of devices; one column of the grid.
 
     `parts`: the names of the blocks, such as ``embed`` and ``0-7`` (layers 0 to 7).
     """
@@ -176,6 +176,7 @@ def _columns(
     cells: list[PictureCell] = []
 
     def look(span: ColumnBlocks) -> tuple[tuple[int, dict[int, str]], ...]:
+        """Chunk and device paths of each lane, by which neighbouring ranges are equal."""
         return tuple(
             (chunk, degrees[lane, chunk, used]) for lane, (chunk, used) in enumerate(span.owners)
         )

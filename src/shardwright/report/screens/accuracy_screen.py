@@ -65,7 +65,7 @@ def render_validation(validation: TrainingValidation) -> RenderableType:
 def skipped_lines(validation: Validation[Any, Any]) -> list[RenderableType]:
     """A line for each skipped row with its reason, or a hint at --json if there are too many."""
     if len(validation.skipped) > MOST_LISTED:
-        return [WrappedText(Text("--json says of each what it lacks", style="dim"))]
+        return [WrappedText(Text("--json lists what each row lacks", style="dim"))]
     return [
         WrappedText(
             Text(

@@ -110,7 +110,7 @@ def render_advice(launch: Launch, advice: Advice) -> RenderableType:
     """The `advise` screen: the launch as understood, its time and memory, and faster changes."""
     parts: list[RenderableType] = [labelled_lines(_understood(launch))]
     for verdict, title in (
-        (Verdict.DIFFERENT, "The launch's model is another than MODEL"),
+        (Verdict.DIFFERENT, "The launch's model differs from MODEL"),
         (Verdict.UNKNOWN, "Not understood, so not counted"),
         (Verdict.IDLE, "No effect in this launch"),
     ):
@@ -139,7 +139,7 @@ def render_advice(launch: Launch, advice: Advice) -> RenderableType:
     if advice.causes:
         parts.append(
             section(
-                "What costs most, and no option of the search changes",
+                "Largest costs that no search option changes",
                 Group(*(_change_text(cause, step) for cause in advice.causes)),
             )
         )
@@ -234,5 +234,5 @@ def _change_text(change: Change, step: float) -> RenderableType:
         for mark, (name, value) in marked
     ]
     if not marked and step:
-        lines = [Text("  no setting of these files: what the program does")]
+        lines = [Text("  not set in these files; the framework's default applies")]
     return Group(Text(f"{change.text}: {format_seconds(change.step_time_s)}{instead}"), *lines)

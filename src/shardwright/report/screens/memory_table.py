@@ -138,6 +138,7 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
     """Runs of neighbouring ranks with the same memory, layers and number of devices."""
 
     def look(stage: StageMemory) -> tuple[object, ...]:
+        """The values by which two ranks are equal."""
         return (
             stage.layers,
             stage.devices,

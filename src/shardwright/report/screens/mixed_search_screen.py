@@ -30,7 +30,7 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
             part, f"{frames:,} frames of the space closed by prices, {part.tests:,} linear programs"
         ),
         (
-            f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
+            f"{c.enumerated:,} plans considered = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
             f" bounded + {c.simulated:,} simulated"
         ),
         f"Space {c.digest[:12]}: {c.space}",
@@ -40,7 +40,7 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
     compositions = (
         [
             section(
-                "Pipelines of the plan, and the next best that were found",
+                "Pipelines of the plan, and the next best compositions found",
                 _compositions_table(certificate, part),
             )
         ]
@@ -71,14 +71,14 @@ def render_valued(
             part, f"{len(valued.cells):,} cells of times, {part.tests:,} frames priced in them"
         ),
         (
-            f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
+            f"{c.enumerated:,} plans considered = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
             f" bounded + {c.simulated:,} simulated"
         ),
         f"Space {c.digest[:12]}: {c.space}",
     )
     title = (
-        "Time and cost of a step: plans that none found beats in both, and what no plan by their"
-        " time is below"
+        "Pareto front of the time and cost of a step (numbers: plans found; dots: lower bound of"
+        " the cost)"
     )
     front = (
         [section(title, front_picture(valued.front)), Indented(_front_table(valued.front))]

@@ -93,7 +93,7 @@ def render_answer(
     if answer.sensitivity:
         parts.append(
             section(
-                "If the cluster were another",
+                "If the cluster were different",
                 Text(_sensitivity_line(answer.sensitivity, answer=answer)),
             )
         )

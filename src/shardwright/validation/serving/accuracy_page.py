@@ -160,7 +160,7 @@ def _cell(errors: ErrorStatistics | None) -> str:
 
 
 def _categories(validation: ServingValidation) -> str:
-    """Section with errors by category of what the sources leave open."""
+    """Section with errors of the rows that are not fully described, by category."""
     lines = [
         (category.value, *cells)
         for category in Category
@@ -202,6 +202,7 @@ def _throughput(validation: ServingValidation) -> str:
     """Section with errors of throughput by deployment, including rows that leave something open."""
 
     def key(row: ServingRow) -> str:
+        """Group of a row: model, engine, device and deployment."""
         deployment = print_deployment(row.run.deployment)
         return f"{row.run.model.name}, {engine_and_device(row)}, {deployment}"
 
@@ -219,6 +220,7 @@ def _far(validation: ServingValidation, *, facts: TableFacts, far: float) -> str
     """Section with the rows whose error is above `far`."""
 
     def line(row: ServingRow) -> Line:
+        """Table line of a row."""
         run, measurement = row.run, row.run.measurement
         category = category_of(row, ServingMetric.TTFT)
         open_question = "" if category is Category.KNOWN else category.value

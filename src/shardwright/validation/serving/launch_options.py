@@ -42,7 +42,7 @@ def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -
     ]
     if unused:
         raise RuntimeModelError(
-            f"{unused[0][:60]} is said of workers that there are none of", hint="leave the role out"
+            f"{unused[0][:60]} is set for a role without workers", hint="leave the role out"
         )
     return Deployment(
         pools=tuple(

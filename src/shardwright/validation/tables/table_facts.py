@@ -366,6 +366,7 @@ def parse_facts(content: bytes, *, name: str, form: TableForm[Any]) -> TableFact
         raise _first_error(error, name=name) from None
 
     def narrowed(selecting: Iterable[Any]) -> tuple[Any, ...]:
+        """The rules or remarks, narrowed by the selector at the top."""
         return tuple(replace(part, where=top.narrowed(part.where)) for part in selecting)
 
     return replace(facts, rules=narrowed(facts.rules), remarks=narrowed(facts.remarks))

@@ -255,6 +255,7 @@ def _far(validation: TrainingValidation, *, far: float, remarks: Sequence[Remark
     """Section with the rows whose error is above `far`."""
 
     def line(row: TrainingRow) -> Line:
+        """Table line of a row."""
         run, measurement = row.run, row.run.measurement
         return (
             measurement.source_id,

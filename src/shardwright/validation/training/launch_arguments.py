@@ -198,6 +198,7 @@ def _latent(arguments: Arguments, row: TrainingMeasurement, *, first: int) -> di
     """Hugging Face configuration of a DeepSeek-V3 decoder from launch arguments."""
 
     def count(name: str, default: int) -> int:
+        """Whole number of an argument, or a default."""
         number = whole_number(arguments.get(name, ""))
         return default if number is None else number
 

@@ -79,6 +79,7 @@ def with_image_attention(language: Model, fields: Fields) -> Model:
         return language
 
     def seeing(operator: Operator) -> Operator:
+        """The operator, with attention among tokens of one image if it has a window."""
         local = operator.attention is not None and operator.attention.window
         return replace(operator, sees_images=True) if local else operator
 

@@ -119,7 +119,7 @@ def build_opt(fields: Fields) -> Model:
 
 
 def build_bloom(fields: Fields) -> Model:
-    """Build BLOOM from its config (`BloomConfig`: tied): ALiBi, embedding norm, 4 x hidden."""
+    """Build BLOOM from its config (`BloomConfig`: tied): ALiBi, norm of the embedding."""
     layer = _biased_layer(fields, ffn=4 * fields.hidden(), shape=_heads(fields, alibi=True))
     return configured_model(
         fields,

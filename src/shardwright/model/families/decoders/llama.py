@@ -41,9 +41,10 @@ def gated_layers(
     """
     width, mixed = fields.head_dim(default=head_dim), len(set(windows)) > 1
 
-    def layer(window: int, turned: bool) -> Block:
+    def layer(window: int, has_rotary: bool) -> Block:
+        """The block of a layer with this window, with or without rotary positions."""
         return decoder_block(
-            f"layer{'_window' if window and mixed else ''}{'' if turned else '_unturned'}",
+            f"layer{'_window' if window and mixed else ''}{'' if has_rotary else '_unturned'}",
             hidden=fields.hidden(),
             attention=grouped_shape(fields, head_dim=width, kv_heads=kv_heads, window=window),
             ffn=fields.ffn(),
@@ -52,7 +53,7 @@ def gated_layers(
             output_bias=output_bias,
             mlp_bias=mlp_bias,
             qk_norm=qk_norm,
-            rotary=turned,
+            rotary=has_rotary,
             post_norms=post_norms,
         )
 
@@ -173,6 +174,7 @@ def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
     bias = fields.flag("attention_bias", default=False)
 
     def layer(window: int) -> Block:
+        """The block of a layer with this window."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields, name, window=window, kv_heads=fields.heads(), qk_norm=QkNorm.WIDTH, bias=bias
@@ -217,6 +219,7 @@ def build_exaone4(fields: Fields) -> Model:
     mixed = any(windows) or fields.present("sliding_window")
 
     def layer(window: int) -> Block:
+        """The block of a layer with this window."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields,

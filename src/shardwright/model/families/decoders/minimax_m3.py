@@ -105,7 +105,7 @@ def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _size(fields: Fields, name: str) -> int:
-    """Read one of the indexer's `SIZES`."""
+    """Read one size of the indexer: from its section, the top level, or the class default."""
     other, usual, most = SIZES[name]
     section, least = fields.optional_section(SECTION), 0 if name == "index_local_blocks" else 1
     if section is not None and section.present(other):

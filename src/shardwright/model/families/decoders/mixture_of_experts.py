@@ -47,10 +47,13 @@ def _sparse_and_dense_layers(
     """
     hidden = fields.hidden()
 
-    def layer(flag: bool) -> Block:
-        feed_forward = moe if flag else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+    def layer(has_experts: bool) -> Block:
+        """The block of a layer with experts, or with a dense feed-forward."""
+        feed_forward = (
+            moe if has_experts else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+        )
         return layer_block(
-            "moe" if flag else "dense",
+            "moe" if has_experts else "dense",
             hidden=hidden,
             attention=attention,
             feed_forward=feed_forward,
@@ -171,6 +174,7 @@ def build_gpt_oss(fields: Fields) -> Model:
     moe = tuple(replace(o, clamped=o.gated) for o in moe)
 
     def layer(window: int) -> Block:
+        """The block of a layer with this window."""
         shape = grouped_shape(
             fields, head_dim=fields.head_dim(default=64), window=window, sinks=True
         )

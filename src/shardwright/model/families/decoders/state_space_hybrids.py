@@ -95,6 +95,7 @@ def build_jamba(fields: Fields) -> Model:
     }
 
     def layer(attends: bool, sparse: bool) -> Block:
+        """The block of an attention or Mamba layer, dense or with experts."""
         label = ("attention" if attends else "mamba") + ("_moe" if sparse else "")
         return layer_block(
             label, hidden=hidden, attention=mixers[attends], feed_forward=feeds[sparse]
