@@ -247,7 +247,7 @@ def test_the_command_line_of_a_chosen_batch(capsys: pytest.CaptureFixture[str]) 
     assert run(words) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert (
-        f"{found['plan_batches']['chosen']:,} sequences a step have the most useful tokens a second"
+        f"{found['batches']['chosen']:,} sequences a step have the most useful tokens a second"
         in shown
     )
     assert "critical batch of 1.049 M tokens (as given (--critical-batch))" in shown

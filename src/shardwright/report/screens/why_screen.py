@@ -134,7 +134,7 @@ def step_change_text(change: float) -> str:
     return (
         "the same"
         if share == format_percent(0.0)
-        else f"{share} {'slower' if change > 0 else 'step_change_text'}"
+        else f"{share} {'slower' if change > 0 else 'faster'}"
     )
 
 
