@@ -244,7 +244,7 @@ def require_any_stages(problem: Problem, search: str) -> None:
 
 
 def _require_plain(request: Request) -> None:
-    """Raise an error for settings that a search over several scenarios does not support."""
+    """Raise UsageError for settings that a search over several scenarios does not support."""
     if has_cost_goal(request):
         raise UsageError(
             "plans for several scenarios are searched for time alone",

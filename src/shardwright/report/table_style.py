@@ -210,7 +210,7 @@ def _columns_left_out(least: Sequence[int], *, spare: Sequence[int], width: int)
 
 
 def _widths(least: Sequence[int], most: Sequence[int], *, width: int) -> list[int]:
-    """Widths between `least` and `most` that share what is left of `width` evenly."""
+    """Column widths from `least` to `most`; the rest of `width` is shared evenly."""
     widths = list(least)
     left = max(width - _total(least), 0)
     wanting = sorted(range(len(least)), key=lambda c: most[c] - least[c])

@@ -18,7 +18,7 @@ class ExtraAnswers:
     document: dict[str, Any] = field(default_factory=dict)
 
     def __add__(self, other: ExtraAnswers) -> ExtraAnswers:
-        """Both, in order."""
+        """Concatenate the screen sections and merge the JSON fields of both."""
         return ExtraAnswers(
             sections=self.sections + other.sections, document=self.document | other.document
         )

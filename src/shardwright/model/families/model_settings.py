@@ -226,7 +226,7 @@ def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
 
 
 def _has_qk_norm(model: Model) -> bool:
-    """True if queries and keys are normed."""
+    """True if the model norms queries and keys."""
     return any(
         o.kind is OperatorKind.NORM and o.klass is OperatorClass.ATTN
         for b in model.blocks

@@ -112,7 +112,7 @@ def _repeats(picture: PlanPicture) -> tuple[Band, ...]:
 def _repetitions(
     marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, period: int
 ) -> int:
-    """Times that the `period` columns from `at` repeat in a row, with chunks in equal steps."""
+    """Number of times that the `period` columns from `at` repeat, with chunks in equal steps."""
     if at + 2 * period > len(marks) or marks[at] != marks[at + period]:
         return 1
     steps = [

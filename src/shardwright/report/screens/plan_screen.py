@@ -328,7 +328,7 @@ def strategy_difference(grid: Grid, *, best: Grid) -> str:
 
 
 def _key(word: str) -> str:
-    """Name of the axis of a strategy's word, without its value."""
+    """Axis name of a strategy's word, without its value: ``tp8`` and ``tp=8`` are ``tp``."""
     return word.split("=")[0].rstrip("0123456789")
 
 

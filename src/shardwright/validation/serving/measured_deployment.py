@@ -121,7 +121,7 @@ class ServingRun:
         return prediction.of(metric, outputs=self.mean_outputs)
 
     def run_cells(self) -> dict[str, Any]:
-        """Routed experts, disaggregation and speculation of the run as 1 (yes) or 0 (no)."""
+        """Name -> 1 or 0: routed experts, disaggregation, speculative decoding of the run."""
         return {
             "routed_experts": int(has_routed_experts(self.model)),
             "disaggregated": int(self.is_disaggregated),

@@ -37,7 +37,7 @@ def with_implied_cells(row: TrainingMeasurement, *, assumptions: list[str]) -> T
 
 
 def _batch(row: TrainingMeasurement) -> Filled:
-    """Global batch in sequences, if the tokens a step are whole sequences."""
+    """Cell `global_batch` in sequences, if the tokens a step are whole sequences."""
     tokens = row.global_batch_tokens
     if row.global_batch or not (tokens and row.seq_len) or tokens % row.seq_len:
         return _NOTHING
@@ -45,7 +45,7 @@ def _batch(row: TrainingMeasurement) -> Filled:
 
 
 def _degrees(row: TrainingMeasurement) -> Filled:
-    """tp and pp of 1, if the other degrees use all devices or parameters are sharded over all."""
+    """Cells tp and pp of 1, if the other degrees use all devices or parameters are fully sharded."""
     empty = [name for name in ("tp", "pp") if not getattr(row, name)]
     if not empty or not row.gpu_count:
         return _NOTHING
@@ -59,14 +59,14 @@ def _degrees(row: TrainingMeasurement) -> Filled:
 
 
 def _chunks(row: TrainingMeasurement) -> Filled:
-    """One chunk a rank without a pipeline, because nothing can be interleaved."""
+    """Cell `vpp` of 1 without a pipeline, because nothing can be interleaved."""
     if row.pp != 1 or (row.vpp or 1) == 1:
         return _NOTHING
     return {"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave"
 
 
 def _microbatch(row: TrainingMeasurement) -> Filled:
-    """Samples of a microbatch, if the samples of a replica leave one value."""
+    """Cell `micro_batch`, if the samples of a replica leave only one value."""
     if row.micro_batch or not (row.global_batch and row.gpu_count and row.tp and row.pp):
         return _NOTHING
     replicas = row.dp or row.gpu_count // (row.tp * row.pp * (row.cp or 1))
@@ -82,7 +82,7 @@ def _microbatch(row: TrainingMeasurement) -> Filled:
 
 
 def _vocabulary(row: TrainingMeasurement) -> Filled:
-    """Rows of the embedding: the tokenizer's words with Megatron's padding."""
+    """Cell `vocab`: the tokenizer's words with Megatron's padding, if it is empty."""
     if row.vocab or not row.tokenizer_words:
         return _NOTHING
     quantum = QUANTUM * (row.tp or 1)

@@ -131,7 +131,7 @@ def _numbers(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
 
 
 def _pipeline(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Chunks of a rank and layers of a stage, from any of the arguments for them."""
+    """Cells `vpp` and `stage_layers`, from any of the launch arguments for them."""
     vpp, chunks = pipeline_chunks(
         arguments, layers=row.layers or 0, pp=row.pp or 1, vpp=row.vpp or 1
     )
@@ -163,7 +163,7 @@ def _memory(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
 
 
 def _vocabulary(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
-    """Rows of the embedding: the tokenizer's words, padded as the launch sets."""
+    """Cell `vocab`: the tokenizer's words, padded as the launch sets."""
     quantum = (whole_number(arguments.get("make-vocab-size-divisible-by", "")) or QUANTUM) * (
         row.tp or 1
     )

@@ -69,7 +69,7 @@ class TrainingRun:
         return prediction.step_time_s
 
     def run_cells(self) -> dict[str, Any]:
-        """Degrees of the plan of the run, its microbatches and its runtime."""
+        """Name -> value of the run's degrees, microbatches and runtime, for selectors."""
         grid = self.grid
         names = ("tp", "cp", "pp", "dp", "ep", "zero", "shard")
         return {

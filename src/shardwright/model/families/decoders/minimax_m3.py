@@ -169,7 +169,7 @@ def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
 
 
 def _experts(fields: Fields) -> tuple[Operator, ...]:
-    """Routed experts with a shared expert."""
+    """Operators of routed experts with a shared expert."""
     shared = fields.integer(
         "n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1
     ) * fields.ffn("shared_intermediate_size")

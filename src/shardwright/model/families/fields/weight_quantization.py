@@ -139,7 +139,7 @@ def _integers(quantization: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _mxfp4(quantization: Mapping[str, Any]) -> tuple[str, str]:
-    """(weights, inputs) of gpt-oss: MXFP4 and bf16.
+    """(weights, inputs) number formats of gpt-oss: MXFP4 weights and bf16 inputs.
 
     `checkpoint_formats` uses fp8 inputs on devices with FP4 units.
     """
@@ -254,7 +254,7 @@ def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_targeted(quantization: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """True if a group of layers targets the class, or if there are no groups."""
+    """True if a group of quantized layers targets the class, or if there are no groups."""
     targets = [target for group in _groups(quantization) for target in _texts(group, "targets")]
     if not targets or "Linear" in targets:
         return True
