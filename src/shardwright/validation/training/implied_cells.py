@@ -45,7 +45,7 @@ def _batch(row: TrainingMeasurement) -> Filled:
 
 
 def _degrees(row: TrainingMeasurement) -> Filled:
-    """Cells tp and pp of 1, if the other degrees use all devices or parameters are fully sharded."""
+    """Cells tp and pp of 1, if the other degrees use all devices or parameters are sharded."""
     empty = [name for name in ("tp", "pp") if not getattr(row, name)]
     if not empty or not row.gpu_count:
         return _NOTHING
