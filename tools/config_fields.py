@@ -18,8 +18,8 @@ from typing import Any
 
 from shardwright.errors import ModelError
 from shardwright.model.catalog.models_by_name import ENTRIES
-from shardwright.model.families.fields.unread_fields import general
-from shardwright.model.families.huggingface_config import architecture_of, built
+from shardwright.model.families.fields.unread_fields import without_indices
+from shardwright.model.families.huggingface_config import architecture_name, build_architecture
 from shardwright.model.ir.config_fields import Fields
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ def asked(config: Mapping[str, Any]) -> frozenset[tuple[str, str, str]]:
     """
     fields = Fields(config, "config")
     with suppress(ModelError, ValueError):
-        built(architecture_of(fields), fields)
+        build_architecture(architecture_name(fields), fields)
     found = (
         (*fields.reading.read_by(name), name)
         for name in fields.reading.names
@@ -90,7 +90,7 @@ def explored(
             for other in variants(config, path + name, others=others):
                 found |= asked(other)
     return {
-        target: frozenset(general(name) for one, _, name in found if one == target)
+        target: frozenset(without_indices(name) for one, _, name in found if one == target)
         for target in {one for one, _, _ in found}
     }
 

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
-from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import jitter, path_seconds
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds
@@ -248,7 +248,7 @@ def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
     low, high = predict_plan(problem, plan, done).interval_s
     yield "say how sure that is", predict_plan, f"80 % between {low:.2f} and {high:.2f} s"
     console = Console(width=140, record=True, file=StringIO())
-    console.print(render_simulation(simulated(request, problem, name="", grid=grid)))
+    console.print(render_simulation(simulate_legal_strategy(request, problem, name="", grid=grid)))
     line = next(line for line in console.export_text().splitlines() if line.startswith("Step"))
     yield "print it", render_simulation, f"`{' '.join(line.split())}`"
 

@@ -23,7 +23,7 @@ from shardwright.hardware.catalog.serving_kernel_constants import (
 )
 from shardwright.hardware.catalog.serving_kernel_tables import STEPS, octave_grid
 from shardwright.job.serving_job import NumberFormat
-from shardwright.model.absorbed_latent_attention import Latent
+from shardwright.model.absorbed_latent_attention import LatentSizes
 from shardwright.model.ir.operator import AttentionShape
 
 SEQUENCES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -218,7 +218,7 @@ def decode_entries(raw: Path, name: str, machine: Machine) -> tuple[Arrays, list
         if not rows:
             continue
         rows |= {"context": rows["step"] + 1.0, "key_heads": np.ones_like(rows["num_heads"])}
-        shape = Latent(heads=128, width=LATENT[0], rope=LATENT[1]).core()
+        shape = LatentSizes(heads=128, width=LATENT[0], rope=LATENT[1]).core()
         table, error = judged(
             machine,
             rows,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardwright.api.searches.scenario_search import plan_robust as plan_robust
     from shardwright.api.simulate_deployment import serve_simulate as serve_simulate
     from shardwright.api.simulate_strategy import simulate as simulate
-    from shardwright.api.simulate_strategy import simulation as simulation
+    from shardwright.api.simulate_strategy import simulate_strategy_text as simulate_strategy_text
     from shardwright.errors import ClusterError as ClusterError
     from shardwright.errors import DataError as DataError
     from shardwright.errors import InfeasibleError as InfeasibleError

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shardwright.api import execute_deployment
-from shardwright.api.execute_deployment import served_execution
+from shardwright.api.execute_deployment import prove_deployment
 from shardwright.cli.main import run as command
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.execute.serve import prove_serving
@@ -53,7 +53,7 @@ REQUEST = ServingRequest(
 def test_a_deployment_answers_as_the_unsplit_model(
     model: str, deployment: str, engine: str
 ) -> None:
-    found = served_execution(replace(REQUEST, model=model, deployment=deployment, engine=engine))
+    found = prove_deployment(replace(REQUEST, model=model, deployment=deployment, engine=engine))
     assert found.equal
     assert 0.0 < found.difference <= 1e-10
     assert found.log == found.simulated
@@ -73,14 +73,14 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_difference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove_serving, "largest_difference", lambda served, source: 1e-9)
     with pytest.raises(DataError, match=r"a logit differs by 1\.0e-09"):
-        served_execution(REQUEST)
+        prove_deployment(REQUEST)
 
 
 @pytest.mark.usefixtures("brief")
 def test_another_log_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute_deployment, "_simulated", lambda *words: ((0, 0, 1),))
     with pytest.raises(DataError, match="the iterations are not the simulator's"):
-        served_execution(REQUEST)
+        prove_deployment(REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_another_log_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_not_executed_is_refused_by_name(model: str, deployment: str, rule: str) -> None:
     with pytest.raises(StrategyError) as error:
-        served_execution(replace(REQUEST, model=model, deployment=deployment))
+        prove_deployment(replace(REQUEST, model=model, deployment=deployment))
     assert error.value.rule == rule
 
 
 def test_without_pytorch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shardwright.execute.serve.prove_serving", None)
     with pytest.raises(UsageError, match="--execute needs PyTorch"):
-        served_execution(REQUEST)
+        prove_deployment(REQUEST)
 
 
 @pytest.mark.usefixtures("brief")
@@ -125,7 +125,7 @@ def test_the_verb_says_what_was_executed(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.usefixtures("brief")
 def test_the_screen_says_whether_all_is_equal() -> None:
-    found = served_execution(REQUEST)
+    found = prove_deployment(REQUEST)
     assert "answers as the unsplit model does" in render_served(found).text.plain
     wrong = replace(found, difference=1.0, log=())
     assert not served_document(wrong)["equal"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.frameworks_for_plan import runners_of
-from shardwright.api.stored_answers import Stored, stored_plan
+from shardwright.api.frameworks_for_plan import frameworks_for_plan
+from shardwright.api.stored_answers import PlanOfProblem, stored_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
 from shardwright.files.plan_file import read_saved
@@ -37,7 +37,7 @@ order 1f1b(b)
 """
 
 
-def exported(one: Stored, target: str, *, allow_lossy: bool) -> bool:
+def exported(one: PlanOfProblem, target: str, *, allow_lossy: bool) -> bool:
     try:
         export_plan(one, target=target, allow_lossy=allow_lossy)
     except StrategyError:
@@ -65,8 +65,8 @@ def test_a_mixed_plan_too(mixed: Path) -> None:
     agrees(stored_plan(read_saved(mixed)))
 
 
-def agrees(one: Stored) -> None:
-    found = runners_of(one)
+def agrees(one: PlanOfProblem) -> None:
+    found = frameworks_for_plan(one)
     assert set(found.exact) == {
         target for target in TARGETS if exported(one, target, allow_lossy=False)
     }
@@ -78,7 +78,7 @@ def agrees(one: Stored) -> None:
 
 
 def test_mixed_answers_say_what_runs_them(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = runners_of(stored_plan(read_saved(mixed)))
+    found = frameworks_for_plan(stored_plan(read_saved(mixed)))
     named = found.exact[0] if found.exact else "Only shardwright run"
     for words in (["plan", *MIXED], ["explain", str(mixed)]):
         assert run(words) == 0

@@ -286,7 +286,7 @@ def answering() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid_search, "plan", lambda *_, **__: BEST)
         patch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
-        patch.setattr(simulate_strategy, "simulation", simulation)
+        patch.setattr(simulate_strategy, "simulate_strategy_text", simulation)
         advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
         change = Change(
             text="tp4",

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from shardwright.api.simulate_strategy import simulation, small_picture
+from shardwright.api.simulate_strategy import simulate_strategy_text, small_picture
 from shardwright.cli.main import run
 from shardwright.cli.terminal.screen import plain
 from shardwright.errors import ShardwrightError
@@ -175,7 +175,9 @@ def test_an_open_order_is_found_and_stored(
 
 
 def stored(strategy: str = UNEVEN) -> dict[str, Any]:
-    document = json.loads(to_text(simulation_document(simulation(REQUEST, strategy=strategy))))
+    document = json.loads(
+        to_text(simulation_document(simulate_strategy_text(REQUEST, strategy=strategy)))
+    )
     assert isinstance(document, dict)
     return document
 
@@ -320,7 +322,7 @@ def test_mutated_texts_raise_only_our_errors() -> None:
                 + text[place + generator.randint(0, 3) :]
             )
         try:
-            found = simulation(REQUEST, strategy=text)
+            found = simulate_strategy_text(REQUEST, strategy=text)
         except ShardwrightError as error:
             refused += 1
             lines.append(str(error))

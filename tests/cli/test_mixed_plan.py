@@ -142,7 +142,7 @@ def test_next_best_pipelines_are_other_ones_and_are_plans(
     assert len({*words, part["pipelines"]}) == len(words) + 1
     assert not any("mbs4" in one or "mbs8" in one for one in words)
     assert run(["explain", str(tmp_path / "plan.json")]) == 0
-    assert "Pipelines of the plan, and the next best that were found" in capsys.readouterr().out
+    assert "Pipelines of the plan, and the next best compositions found" in capsys.readouterr().out
     assert (
         document_of(tmp_path / "plan.json", "--top", "0")["certificate"]["mixed"]["runners"] == []
     )

@@ -12,12 +12,12 @@ from shardwright.report.screens.check_screen import render_checked
 from shardwright.report.screens.comparison_screen import render_comparison
 from shardwright.report.screens.memory_table import equal_ranks
 from shardwright.report.screens.plan_screen import (
-    alternatives_apart,
-    difference,
+    distinct_alternatives,
+    main_changes,
     render_answer,
     render_explanation,
     render_simulation,
-    telling,
+    strategy_difference,
 )
 from shardwright.search.compared_strategy import Compared
 from shardwright.search.grid.verify_certificate import Recheck
@@ -160,8 +160,8 @@ def test_a_full_memory_table_loses_no_number() -> None:
 
 
 def test_difference() -> None:
-    assert difference(replace(BEST, tp=4, sp=False), best=BEST) == "tp4 -sp"
-    assert difference(BEST, best=BEST) == ""
+    assert strategy_difference(replace(BEST, tp=4, sp=False), best=BEST) == "tp4 -sp"
+    assert strategy_difference(BEST, best=BEST) == ""
 
 
 def test_next_best_strategies_that_nobody_would_choose_between_are_counted_and_not_shown() -> None:
@@ -185,7 +185,7 @@ def test_next_best_strategies_that_nobody_would_choose_between_are_counted_and_n
         other(replace(swapped, tp=8), best * 1.02, size - 1),
     )
     answer = replace(ANSWER, alternatives=found)
-    assert [rank for rank, _ in alternatives_apart(answer)] == [3, 6, 7]
+    assert [rank for rank, _ in distinct_alternatives(answer)] == [3, 6, 7]
     screen = plain(render_answer(answer))
     assert (
         "3 other strategies take as long and as much memory as one of these or the best"
@@ -216,13 +216,13 @@ def test_a_gain_stands_beside_what_it_costs() -> None:
         ("tp", -0.05),
         ("launch", -0.01),
     )
-    assert telling(changes) == (("attention", 0.736), ("bubble", 0.2), ("tp", -0.05))
-    assert telling((("attention", 0.736), ("tp", -0.735), ("launch", 0.1))) == (
+    assert main_changes(changes) == (("attention", 0.736), ("bubble", 0.2), ("tp", -0.05))
+    assert main_changes((("attention", 0.736), ("tp", -0.735), ("launch", 0.1))) == (
         ("attention", 0.736),
         ("tp", -0.735),
     )
-    assert telling((("recompute", 0.5),)) == (("recompute", 0.5),)
-    assert telling(()) == ()
+    assert main_changes((("recompute", 0.5),)) == (("recompute", 0.5),)
+    assert main_changes(()) == ()
 
 
 def test_changes_of_a_next_best_plan_add_up() -> None:

@@ -58,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(grid_search, "plan", plan)
     monkeypatch.setattr(unsearched_options, "unsearched_of", lambda _: UNSEARCHED)
-    monkeypatch.setattr(simulate_strategy, "simulation", simulation)
+    monkeypatch.setattr(simulate_strategy, "simulate_strategy_text", simulation)
     monkeypatch.setattr(verify_stored_answers, "check_file", check)
     return calls
 

@@ -217,7 +217,7 @@ def test_zero3_cuts_the_frozen_base_too() -> None:
 def _stored(model: Model, *, ends: bool) -> int:
     """Elements of the embedding and the head, or of the largest other block."""
     sizes = [
-        (b.has_words, sum(p.size for o in b.operators for p in o.parameters if not p.tied_to))
+        (b.has_vocabulary, sum(p.size for o in b.operators for p in o.parameters if not p.tied_to))
         for b in model.blocks
     ]
     found = [size for words, size in sizes if words is ends]

@@ -32,7 +32,7 @@ from shardwright.execute.weights.checkpoint_to_weights import written_weights
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.router_balancing import choice_biases
+from shardwright.model.router_balancing import selection_biases
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
 from tests.execute.published_families import ALL
@@ -111,7 +111,7 @@ def test_loads_are_of_the_choice_of_the_whole_step() -> None:
     """Of every microbatch's forward pass, counted by hand. The four calls behind those are of
     backward."""
     model = small(1)
-    (key,) = choice_biases(model)
+    (key,) = selection_biases(model)
     known, members = begun(model, unsplit(model, JOB, microbatches=4))
     before = biases(members, known)[key].clone()
     seen: list[Any] = []

@@ -19,7 +19,7 @@ from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.training.training_loop import Member, Training
 from shardwright.execute.transport.communication_record import Trace
 from shardwright.hardware.cluster_expression import parse_cluster
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
 from shardwright.program.problem import Problem
@@ -54,7 +54,7 @@ def adapted_and_tied() -> Model:
 
 @lru_cache(maxsize=2)
 def beside() -> Model:
-    return taught(trained(dense(layers=2), "lora:r4:attn"), dense(layers=3))
+    return with_teacher(trained(dense(layers=2), "lora:r4:attn"), dense(layers=3))
 
 
 @lru_cache(maxsize=2)
@@ -192,7 +192,7 @@ def test_what_has_no_backward_is_gathered_once_and_all_else_twice() -> None:
         for bucket in known.buckets:
             blocks = {small.model.blocks[small.model.runs[key[0]].block] for key, _ in bucket.boxes}
             (block,) = blocks
-            alone = block.is_teachers or all(
+            alone = block.is_of_teacher or all(
                 key[3].startswith("teacher.") for key, _ in bucket.boxes
             )
             ends = not bucket.trainable and block.name == "embed"

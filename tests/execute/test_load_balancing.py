@@ -30,7 +30,7 @@ from shardwright.model.blocks.multi_token_prediction import without_predictors
 from shardwright.model.families.fields.router_training import BALANCED, NOISY
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.router_balancing import routers
+from shardwright.model.router_balancing import balanced_routers
 from shardwright.model.trained_parameters import trained
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parse_plan import parse_plan
@@ -228,7 +228,9 @@ def test_prediction_modules_are_not_balanced() -> None:
     """Of a model with one, the loss is that of the same layers without."""
     model = shrink(sparse(dense_layers=1, layers=1, predictors=1))
     chosen = replace(model, settings=replace(model.settings, load_balancing=COEFFICIENT))
-    ((found,),) = {tuple(o.name for b in model.blocks for o in routers(b)) for model in (chosen,)}
+    ((found,),) = {
+        tuple(o.name for b in model.blocks for o in balanced_routers(b)) for model in (chosen,)
+    }
     assert found == "route"
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     batch, source = made_batch(model, job, seed=0), seeded(model, seed=1)

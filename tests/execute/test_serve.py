@@ -15,7 +15,7 @@ from shardwright.execute.serve.iteration_batch import Part, rows_of
 from shardwright.execute.serve.served_model import require_served
 from shardwright.execute.serve.unsplit_logits import whole_logits
 from shardwright.execute.serve.worker import CacheSize
-from shardwright.model.decode_state import Lifetime, lives_in
+from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.operator_constants import DynamicRotary, Longer, LongRotary
 from tests.execute.served import (
     EVERY,
@@ -149,7 +149,7 @@ def test_devices_keep_what_the_model_says_that_lives(name: str) -> None:
     served.iterate(0, [[_part(0, 5, 0)]])
     for cache in served.workers[0].caches.values():
         for number, run in enumerate(model.runs):
-            lives = lives_in(model.blocks[run.block])
+            lives = decode_states(model.blocks[run.block])
             by_token = sum(
                 page.shape[-1] for (_, spot), page in cache.pages.items() if spot.run == number
             )

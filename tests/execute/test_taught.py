@@ -23,7 +23,7 @@ from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
 from shardwright.program.problem import Problem
@@ -39,9 +39,9 @@ from tests.jobs import training_job
 from tests.strategy.zoo_models import dense, sparse
 
 TOKENS, BATCH = 16, 8
-BESIDE = taught(dense(layers=2), dense(layers=3))
+BESIDE = with_teacher(dense(layers=2), dense(layers=3))
 STAGE = "teacher_embed+teacher_layers:3+embed+2+head"
-OF_EXPERTS = taught(dense(layers=2), sparse(dense_layers=1, layers=1))
+OF_EXPERTS = with_teacher(dense(layers=2), sparse(dense_layers=1, layers=1))
 
 
 def planned(grid: str, *, model: Model = BESIDE) -> Plan:
@@ -117,7 +117,7 @@ def test_published_weights_beside_a_teacher_are_refused(tmp_path: Path) -> None:
 
 
 def is_of_teacher(model: Model, key: Key) -> bool:
-    return model.blocks[model.runs[key[0]].block].is_teachers or key[3].startswith("teacher.")
+    return model.blocks[model.runs[key[0]].block].is_of_teacher or key[3].startswith("teacher.")
 
 
 def test_the_teacher_alone_keeps_nothing_and_has_no_gradient() -> None:
@@ -234,7 +234,7 @@ def test_flops_are_three_forwards_of_the_model_and_one_of_its_teacher() -> None:
 
 
 def test_a_step_beside_a_teacher_is_shortened() -> None:
-    model = taught(dense(layers=8), dense(layers=12))
+    model = with_teacher(dense(layers=8), dense(layers=12))
     job = training_job(seq_len=TOKENS, global_batch=BATCH)
     plan = plan_of(parse_grid("tp2 dp2 mbs1 recompute=full"), model=model, global_batch=BATCH)
     small, short, found = shortened(model, job, plan, most=100)

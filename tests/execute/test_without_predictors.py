@@ -15,7 +15,7 @@ from shardwright.execute.training.training_loop import member, training
 from shardwright.execute.weights.checkpoint_to_weights import written_weights
 from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training_job import TrainingJob
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.published_configs import batch_of, made, sequences_of
 from tests.execute.saved import save
@@ -35,7 +35,7 @@ def test_it_trains_as_in_transformers_and_is_opened_again(tmp_path: Path) -> Non
     published = made({**CONFIGS["deepseek v3"], "num_nextn_predict_layers": 1})
     published.save_pretrained(tmp_path / "first")
     config = tmp_path / "first" / "config.json"
-    model = asked_model(str(config), train="without:mtp")
+    model = requested_model(str(config), train="without:mtp")
     weights = open_weights(tmp_path / "first", model=model, dtype=torch.float64)
     assert "of which its files have nothing" in weights.remarks[0]
 
@@ -52,7 +52,7 @@ def test_it_trains_as_in_transformers_and_is_opened_again(tmp_path: Path) -> Non
     )
 
     kept = save(members, known, tmp_path / "run")
-    full = asked_model(str(config))
+    full = requested_model(str(config))
     written_weights(
         kept, model=full, config=config, folder=tmp_path / "last", dtype="", base=tmp_path / "first"
     )

@@ -12,7 +12,7 @@ from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.searches.mixed_search import plan_mixed
 from shardwright.api.searches.plan_records import stored_general
 from shardwright.api.searches.scenario_search import plan_robust
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy import simulate_strategy_text
 from shardwright.files.stored_documents import document_of, plan_document, simulation_document
 from shardwright.search.search_request import Request
 
@@ -68,7 +68,7 @@ def joint_plan(
 
 
 def simulated(strategy: str, request: Request = REQUEST) -> dict[str, Any]:
-    return simulation_document(simulation(request, strategy=strategy))
+    return simulation_document(simulate_strategy_text(request, strategy=strategy))
 
 
 def general_plan(request: Request) -> dict[str, Any]:

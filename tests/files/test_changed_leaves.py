@@ -41,7 +41,7 @@ SAMPLE = 10
 """Leaves of each file; in a proof all."""
 
 
-REPEATED = cache(grid_search.repeated)
+REPEATED = cache(grid_search.repeat_search)
 SEARCHES = {
     search.plan: cache(load_target(search.plan)) for search in general_searches.SEARCHES.values()
 }
@@ -52,7 +52,9 @@ def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same search of the same question is made once: what is changed in a file is not part of
     it."""
     monkeypatch.setattr(
-        grid_search, "repeated", lambda *words, progress=None, **named: REPEATED(*words, **named)
+        grid_search,
+        "repeat_search",
+        lambda *words, progress=None, **named: REPEATED(*words, **named),
     )
 
     def once(search: Any) -> Any:

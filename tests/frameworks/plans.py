@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.catalog.models_by_name import load_model
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.grid import Grid
@@ -30,16 +30,16 @@ def stored(
     device: str = "h100-sxm",
     train: str = "",
     teacher: str = "",
-) -> Stored:
+) -> PlanOfProblem:
     cluster = f"{device}:{grid.devices}"
     problem = Problem(
-        model=asked_model(model, train=train, teacher=teacher),
+        model=requested_model(model, train=train, teacher=teacher),
         cluster=parse_cluster(cluster),
         job=training_job(seq_len=LENGTH, global_batch=BATCH),
         runtime=load_runtime(runtime),
     )
     plan = plan_of(grid, model=problem.model, global_batch=BATCH)
-    return Stored(
+    return PlanOfProblem(
         name=print_grid(grid),
         problem=problem,
         plan=plan,

@@ -51,9 +51,9 @@ from shardwright.strategy.text.strategy_words import read_words
 from shardwright.validation.serving.measured_rows import SERVING_TABLE
 from shardwright.validation.serving.row_to_deployment import to_serving_run
 from shardwright.validation.tables.csv_rows import parse_table
-from shardwright.validation.tables.table_facts import Facts, parse_facts
+from shardwright.validation.tables.table_facts import TableFacts, parse_facts
 from shardwright.validation.training.launch_arguments import with_launch_cells
-from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement
+from shardwright.validation.training.measured_rows import TRAINING_TABLE, TrainingMeasurement
 from shardwright.validation.training.row_to_problem import to_training_run
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto_trace import DOCUMENT
@@ -373,7 +373,7 @@ def _grid(text: str) -> object:
 def _rows(text: str) -> object:
     """As `validate` reads a table, up to a problem for each row."""
     return [
-        to_training_run(row, facts=Facts(), default="megatron-core-0.12")
+        to_training_run(row, facts=TableFacts(), default="megatron-core-0.12")
         for row in parse_table(_bytes(text), form=TRAINING_TABLE, source="table.csv")
     ]
 
@@ -385,7 +385,7 @@ def _launch_file(suffix: str, text: str) -> object:
 def _launch(text: str) -> object:
     """The arguments of a launch script, up to the options and the cells that they say."""
     options_from_arguments(load_runtime("megatron-core"), parse_arguments(text))
-    empty = Measurement(
+    empty = TrainingMeasurement(
         line=2,
         source_id="s",
         table_or_row="r",
@@ -408,13 +408,13 @@ def _facts(text: str) -> object:
     return parse_facts(_bytes(text), name="facts.toml", form=TRAINING_TABLE)
 
 
-def _serving_facts(text: str) -> Facts:
+def _serving_facts(text: str) -> TableFacts:
     return parse_facts(_bytes(text), name="facts.toml", form=SERVING_TABLE)
 
 
 def _served(text: str) -> object:
     return [
-        to_serving_run(row, facts=Facts(), default="vllm")
+        to_serving_run(row, facts=TableFacts(), default="vllm")
         for row in parse_table(_bytes(text), form=SERVING_TABLE, source="table.csv")
     ]
 

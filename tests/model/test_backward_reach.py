@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from shardwright.errors import UsageError
 from shardwright.model.backward_reach import (
-    asks_inputs,
+    computes_input_gradient,
     has_backward,
-    told_constants,
+    with_constant_inputs,
     without_gradient,
 )
 from shardwright.model.catalog.models_by_name import load_model
@@ -95,8 +95,8 @@ def test_a_frozen_tower_has_no_backward_and_its_readers_do() -> None:
     }
     projector = by_name["projector"]
     assert projector.constant == (INPUT,)
-    assert not asks_inputs(projector.operators[0], without_gradient(projector))
-    assert asks_inputs(projector.operators[1], without_gradient(projector))
+    assert not computes_input_gradient(projector.operators[0], without_gradient(projector))
+    assert computes_input_gradient(projector.operators[1], without_gradient(projector))
 
 
 def test_models_that_are_trained_whole_are_as_they_were() -> None:
@@ -106,7 +106,7 @@ def test_models_that_are_trained_whole_are_as_they_were() -> None:
 
 
 def test_of_a_model_that_is_trained_whole_only_the_data_have_no_gradient() -> None:
-    model = told_constants(MODELS["llama-3.2-1b"])
+    model = with_constant_inputs(MODELS["llama-3.2-1b"])
     assert [block.constant for block in model.blocks] == [(INPUT,), (), ()]
 
 

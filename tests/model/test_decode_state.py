@@ -4,7 +4,7 @@ import pytest
 
 from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.catalog.models_by_name import load_model
-from shardwright.model.decode_state import Lifetime, lives_in
+from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.block import TEXT
 from shardwright.serving.step_times.block_prices import counted_blocks
 
@@ -14,7 +14,7 @@ def elements(name: str, lifetime: Lifetime, *, parts: int = 1) -> int:
     return sum(
         count * one.elements(parts)
         for block, count in blocks
-        for one in lives_in(block)
+        for one in decode_states(block)
         if one.lifetime is lifetime
     )
 
@@ -50,7 +50,9 @@ def test_a_latent_is_on_every_device() -> None:
 
 
 def test_windows_are_said() -> None:
-    windows = {one.window for block in load_model("gpt-oss-120b").blocks for one in lives_in(block)}
+    windows = {
+        one.window for block in load_model("gpt-oss-120b").blocks for one in decode_states(block)
+    }
     assert windows == {0, 128}
 
 
@@ -79,4 +81,4 @@ def test_other_attention_has_no_latent() -> None:
 def test_only_text_lives() -> None:
     model = load_model("qwen3-vl-8b")
     assert {block.sequence for block in model.blocks} > {TEXT}
-    assert all(not lives_in(block) for block in model.blocks if block.sequence != TEXT)
+    assert all(not decode_states(block) for block in model.blocks if block.sequence != TEXT)

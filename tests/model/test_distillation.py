@@ -7,15 +7,15 @@ import pytest
 from shardwright.errors import ModelError
 from shardwright.model.backward_reach import has_backward
 from shardwright.model.catalog.models_by_name import load_model
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.block import MEMORY
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from shardwright.strategy.grid.chunk_layers import chunk_layers, teacher_chunks
 from shardwright.strategy.grid.grid_to_plan import chunk_items
 from shardwright.strategy.grid.model_counts import layer_runs, num_layers
 
 STUDENT, TEACHER = load_model("llama-3.2-1b"), load_model("llama-3.1-8b")
-BOTH = taught(STUDENT, TEACHER)
+BOTH = with_teacher(STUDENT, TEACHER)
 
 
 def test_parameters_are_those_of_both_and_trained_those_of_the_model() -> None:
@@ -36,13 +36,13 @@ def test_the_loss_reads_both_logits_and_the_teacher_comes_as_memory() -> None:
     head = BOTH.blocks[BOTH.runs[-1].block]
     by_name = {o.name: o for o in head.operators}
     assert by_name["loss"].inputs == ("logits", "teacher.logits")
-    assert by_name["loss"].is_taught
+    assert by_name["loss"].reads_teacher_logits
     assert by_name["teacher.norm"].inputs == (MEMORY,)
     assert head.constant == (MEMORY,)
 
 
 def test_a_tied_head_of_the_teacher_names_its_embedding() -> None:
-    model = taught(TEACHER, STUDENT)
+    model = with_teacher(TEACHER, STUDENT)
     tied = {p.tied_to for b in model.blocks for o in b.operators for p in o.parameters if p.tied_to}
     assert tied == {"teacher_embed.embed.weight"}
     assert model.num_parameters == BOTH.num_parameters
@@ -50,19 +50,19 @@ def test_a_tied_head_of_the_teacher_names_its_embedding() -> None:
 
 def test_a_teachers_modules_that_predict_further_are_left_out() -> None:
     teacher = load_model("deepseek-v3")
-    model = taught(teacher, teacher)
+    model = with_teacher(teacher, teacher)
     assert not any(run.name.startswith("teacher_mtp") for run in model.runs)
     assert any(run.name.startswith("mtp") for run in model.runs)
 
 
 def test_adapters_beside_a_teacher() -> None:
     both, alone = (
-        asked_model("llama-3.2-1b", train="lora:r16", teacher="llama-3.1-8b"),
-        asked_model("llama-3.2-1b", train="lora:r16"),
+        requested_model("llama-3.2-1b", train="lora:r16", teacher="llama-3.1-8b"),
+        requested_model("llama-3.2-1b", train="lora:r16"),
     )
     assert both.num_trainable_parameters == alone.num_trainable_parameters
     assert both.base == BOTH
-    assert asked_model("llama-3.2-1b") == STUDENT
+    assert requested_model("llama-3.2-1b") == STUDENT
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 5, 16])
@@ -88,13 +88,13 @@ def test_every_chunk_has_its_part_of_both(chunks: int) -> None:
 )
 def test_a_teacher_that_does_not_fit_is_refused(student: str, teacher: str, said: str) -> None:
     with pytest.raises(ModelError, match=said) as caught:
-        taught(load_model(student), load_model(teacher))
+        with_teacher(load_model(student), load_model(teacher))
     assert caught.value.hint
     assert "\n" not in str(caught.value)
 
 
 def test_a_taught_model_teaches_nobody() -> None:
     with pytest.raises(ModelError):
-        taught(STUDENT, BOTH)
+        with_teacher(STUDENT, BOTH)
     with pytest.raises(ModelError):
-        taught(BOTH, TEACHER)
+        with_teacher(BOTH, TEACHER)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import UsageError
-from shardwright.model.blocks.multi_token_prediction import predictors_of
+from shardwright.model.blocks.multi_token_prediction import num_predictors_of
 from shardwright.model.catalog.models_by_name import ENTRIES, load_model
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import ParameterClass
-from shardwright.model.trained_parameters import ADAPTED, Training, parse_training, trained
+from shardwright.model.trained_parameters import ADAPTED, TrainedParts, parse_training, trained
 from tests.tiers import examples
 
 LLAMA, MIXTRAL = load_model("llama-3-8b"), load_model("mixtral-8x7b")
@@ -22,34 +22,34 @@ LLAMA, MIXTRAL = load_model("llama-3-8b"), load_model("mixtral-8x7b")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", Training()),
-        ("all", Training()),
-        ("lora:r16", Training(rank=16, adapted=ADAPTED)),
-        ("lora:r8:attn,mlp", Training(rank=8, adapted=("attn", "mlp"))),
-        ("frozen:embed", Training(frozen=("embed",))),
-        ("lora:r4:qkv frozen:layer", Training(rank=4, adapted=("qkv",), frozen=("layer",))),
-        ("without:mtp frozen:embed", Training(frozen=("embed",), whole=False)),
+        ("", TrainedParts()),
+        ("all", TrainedParts()),
+        ("lora:r16", TrainedParts(rank=16, adapted=ADAPTED)),
+        ("lora:r8:attn,mlp", TrainedParts(rank=8, adapted=("attn", "mlp"))),
+        ("frozen:embed", TrainedParts(frozen=("embed",))),
+        ("lora:r4:qkv frozen:layer", TrainedParts(rank=4, adapted=("qkv",), frozen=("layer",))),
+        ("without:mtp frozen:embed", TrainedParts(frozen=("embed",), whole=False)),
     ],
 )
-def test_words(text: str, said: Training) -> None:
+def test_words(text: str, said: TrainedParts) -> None:
     assert parse_training(text) == said
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("lora", "says nothing known"),
-        ("lora:16", "says nothing known"),
+        ("lora", "is an unknown value"),
+        ("lora:16", "is an unknown value"),
         ("lora:r0", "rank 0"),
         ("lora:r99999", "rank 99999"),
-        ("lora:r4 lora:r8", "stands twice"),
-        ("frozen:", "says nothing known"),
-        ("qlora:r4", "says nothing known"),
+        ("lora:r4 lora:r8", "is repeated"),
+        ("frozen:", "is an unknown value"),
+        ("qlora:r4", "is an unknown value"),
         ("lora:r4:q", "no 'q'"),
         ("frozen:vision", "no 'vision'"),
-        ("without:", "says nothing known"),
-        ("without:head", "says nothing known"),
-        ("without:mtp without:mtp", "stands twice"),
+        ("without:", "is an unknown value"),
+        ("without:head", "is an unknown value"),
+        ("without:mtp without:mtp", "is repeated"),
         ("without:mtp", "no prediction modules"),
         ("frozen:embed,head,layer", "nothing to train"),
     ],
@@ -68,7 +68,7 @@ def test_without_prediction_modules_it_is_the_model_whose_configuration_has_none
     model, plain = (
         model_from_config({**config, "num_nextn_predict_layers": n}, name="m") for n in (depth, 0)
     )
-    assert predictors_of(model) == depth
+    assert num_predictors_of(model) == depth
     assert trained(model, "without:mtp") == plain
     assert trained(model, "without:mtp frozen:embed") == trained(plain, "frozen:embed")
 

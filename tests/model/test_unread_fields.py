@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from shardwright.errors import ModelError
 from shardwright.model.catalog.models_by_name import ENTRIES
 from shardwright.model.families.family_registry import REGISTRY
-from shardwright.model.families.fields.unread_fields import general, is_inert, reads
+from shardwright.model.families.fields.unread_fields import (
+    fields_by_builder,
+    is_inert,
+    without_indices,
+)
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.model.test_config_files import CONFIGS, VALUES, outcome
 from tests.tiers import examples, in_both, in_proof
@@ -144,9 +148,9 @@ def test_the_fields_that_families_read_are_those_of_the_file() -> None:
     if in_proof():
         assert PAGE.read_text(encoding="utf-8") == page(), "run python tools/config_fields.py"
     for target, names in explored(configurations(catalog=False), others=(None, True)).items():
-        assert names <= reads()[target], "run python tools/config_fields.py"
+        assert names <= fields_by_builder()[target], "run python tools/config_fields.py"
     refusals = {target for target in REGISTRY.values() if ":refuse_" in target}
-    assert set(reads()) | refusals == set(REGISTRY.values())
+    assert set(fields_by_builder()) | refusals == set(REGISTRY.values())
 
 
 def test_no_field_that_changes_a_size_is_called_harmless() -> None:
@@ -171,7 +175,7 @@ def test_no_field_that_changes_a_size_is_called_harmless() -> None:
 
 
 NAMES = st.sampled_from(
-    sorted({name for names in reads().values() for name in names if "." not in name})
+    sorted({name for names in fields_by_builder().values() for name in names if "." not in name})
 ) | st.text(max_size=12)
 
 
@@ -192,5 +196,5 @@ def test_any_further_field_gives_a_model_or_a_model_error(
     if isinstance(result, ModelError):
         assert "\n" not in str(result)
     else:
-        added = {general(f"{section}.{key}" if section else key) for key in more}
+        added = {without_indices(f"{section}.{key}" if section else key) for key in more}
         assert set(result.unread) <= added | set(model_from_config(config, name="m").unread)

@@ -10,15 +10,15 @@ import pytest
 from shardwright.hardware.catalog.fitted_constants import SHIPPED
 from shardwright.validation.errors.judged_rows import judge
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
-from shardwright.validation.tables.table_facts import Bar
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
+from shardwright.validation.tables.table_facts import ErrorLimit
 from shardwright.validation.training.accuracy_page import judge_training_bar
 from shardwright.validation.training.folds import FOLDS
 from shardwright.validation.training.measured_run import TrainingRun
 from shardwright.validation.training.order_and_scaling import (
     TrainingValidation,
-    by_kind,
     coverage,
+    errors_by_model_kind,
     rank_correlation,
     sweeps,
     weak_scaling,
@@ -103,7 +103,7 @@ TABLES = (
 
 
 @cache
-def _cases() -> tuple[TrainingRun | Skip, ...]:
+def _cases() -> tuple[TrainingRun | SkippedRow, ...]:
     return tuple(to_training_run(row, facts=facts()) for row in rows(*TABLES))
 
 
@@ -125,16 +125,16 @@ def _validation(fold: str) -> TrainingValidation:
     return judge(cases, predict=partial(predicted, fold=fold), fold=fold)
 
 
-def _named(name: str) -> Bar:
+def _named(name: str) -> ErrorLimit:
     return next(bar for bar in BARS if bar.name == name)
 
 
-def _tier(bar: Bar) -> list[pytest.MarkDecorator]:
+def _tier(bar: ErrorLimit) -> list[pytest.MarkDecorator]:
     """A bar is judged by all its rows, which a long one has in a proof alone."""
     return [pytest.mark.proof] if is_long(bar) else []
 
 
-def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
+def _mark(bar: ErrorLimit, fold: str) -> list[pytest.MarkDecorator]:
     marks = _tier(bar)
     if short := SHORT.get((bar.name, fold)):
         marks.append(pytest.mark.xfail(strict=True, reason=f"{100 * short[0]:.1f} %: {short[1]}"))
@@ -144,7 +144,7 @@ def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     ("bar", "fold"), [pytest.param(b, f, id=f"{b.name}-{f}", marks=_mark(b, f)) for b, f in BOUND]
 )
-def test_bar(bar: Bar, fold: str) -> None:
+def test_bar(bar: ErrorLimit, fold: str) -> None:
     result = judge_training_bar(bar, _validation(fold))
     assert result.n > 0
     assert result.holds, result.figures
@@ -300,7 +300,7 @@ LOST = {
         for b in BARS
     ],
 )
-def test_nearly_all_rows_of_a_bar_are_predicted(bar: Bar) -> None:
+def test_nearly_all_rows_of_a_bar_are_predicted(bar: ErrorLimit) -> None:
     validation = _validation("model")
     judged = sum(selected(cells_of(r.run.measurement), bar.where) for r in validation.rows)
     lost = sum(
@@ -335,6 +335,6 @@ def test_every_row_is_predicted_with_constants_of_its_own_fold(fold: str) -> Non
 def test_stacks_never_seen(experts: bool, limit: float) -> None:
     """All rows of all sources, each laboratory predicted with constants that have seen none of it
     and a base from documents."""
-    found = by_kind(_validation("source"), experts=experts)
+    found = errors_by_model_kind(_validation("source"), experts=experts)
     assert found.n > 100
     assert found.by_row <= limit

@@ -11,16 +11,16 @@ from shardwright.cost.lowered_blocks import block_context
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from shardwright.program.block.block_program import BlockProgram, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime_registry import load_runtime
 
-FROZEN_TOWER = asked_model("llava-1.5-7b", train="frozen:vision_embed,vision")
-BESIDE = asked_model("llama-3.2-1b", teacher="llama-3.1-8b")
-EXPERTS_TEACH = asked_model("qwen3-8b", teacher="qwen3-30b-a3b")
+FROZEN_TOWER = requested_model("llava-1.5-7b", train="frozen:vision_embed,vision")
+BESIDE = requested_model("llama-3.2-1b", teacher="llama-3.1-8b")
+EXPERTS_TEACH = requested_model("qwen3-8b", teacher="qwen3-30b-a3b")
 RUNTIMES = ("megatron-core", "torchtitan", "megatron-2022", "maxtext")
 
 
@@ -86,7 +86,7 @@ def test_the_head_beside_a_teacher_goes_back_through_the_model_alone() -> None:
 
 
 def test_the_models_own_blocks_are_those_without_a_teacher() -> None:
-    alone, beside = lowered(asked_model("llama-3.2-1b"), sp=True), lowered(BESIDE, sp=True)
+    alone, beside = lowered(requested_model("llama-3.2-1b"), sp=True), lowered(BESIDE, sp=True)
     assert beside["layers"] == alone["layers"]
     assert beside["embed"].works == alone["embed"].works
     assert beside["embed"].moves == alone["embed"].moves

@@ -13,7 +13,7 @@ from shardwright.api.searches.grid_search import check, plan
 from shardwright.api.searches.joint_search import plan_joint
 from shardwright.api.simulate_strategy import simulate
 from shardwright.errors import ShardwrightError, StrategyError, UsageError
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.program.rule_violations import facts_of
 from shardwright.search import search_request
 from shardwright.search.grid.members.declared_space import exhaustive_space, standard_space
@@ -37,7 +37,7 @@ def taught_case(seed: int) -> Case:
     generator = random.Random(seed)
     problem = small_problem(generator)
     others = (small_model(generator) for _ in iter(int, 1))
-    model = taught(
+    model = with_teacher(
         problem.model, next(other for other in others if other.vocab == problem.model.vocab)
     )
     problem = replace(problem, model=model)

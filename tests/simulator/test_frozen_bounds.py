@@ -13,7 +13,7 @@ import pytest
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
 from shardwright.program.plan_program import class_numbers
@@ -52,7 +52,7 @@ def partly(draw: random.Random, model: Model) -> Model:
     )
     if model is SPARSE or (made is not model and draw.random() < 0.7):
         return made
-    return taught(
+    return with_teacher(
         made,
         dense_model(layers=draw.choice((3, 16)), vocab=model.vocab, ffn=draw.choice((512, 8192))),
     )

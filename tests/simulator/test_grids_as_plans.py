@@ -17,7 +17,7 @@ import pytest
 
 from shardwright.api.check_legality import check_grid
 from shardwright.api.request_to_problem import facts_of
-from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import FabricTier
@@ -137,10 +137,10 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
         return problem, grid
 
 
-def refusal(simulated: Callable[[], object]) -> str:
+def refusal(simulate_legal_strategy: Callable[[], object]) -> str:
     """Why a strategy is refused; empty if it is simulated."""
     try:
-        simulated()
+        simulate_legal_strategy()
     except StrategyError as error:
         return str(error)
     return ""
@@ -174,7 +174,7 @@ def test_a_grid_is_the_plan_written_out(block: int) -> None:
                 "plain",
             ), text
             continue
-        shown = simulated(request, problem, name="", grid=parse_grid(text)).prediction
+        shown = simulate_legal_strategy(request, problem, name="", grid=parse_grid(text)).prediction
         one, other = simulate_grid(problem, parse_grid(text)), simulate_plan(problem, plan)
         assert shown == predict_plan(problem, plan, other), text
         assert shown.step_time_s == one.step_time_s == other.step_time_s, text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy import simulate_strategy_text
 from shardwright.errors import ResourceError
 from shardwright.program.orders.action_rows import action_rows
 from shardwright.search.search_request import Request
@@ -28,7 +28,7 @@ ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=128, global_
 def test_a_million_microbatches_are_refused_with_what_they_take() -> None:
     many = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=128, global_batch=1_000_000)
     with pytest.raises(ResourceError) as refused:
-        simulation(many, strategy="pp8")
+        simulate_strategy_text(many, strategy="pp8")
     assert refused.value.exit_code == 10
     assert "16,000,000 actions takes 13.41 GiB" in refused.value.message
     assert "microbatches" in refused.value.hint

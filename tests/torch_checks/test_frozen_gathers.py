@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.model.backward_reach import has_backward
-from shardwright.model.distillation import IN_HEAD, taught
+from shardwright.model.distillation import IN_HEAD, with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator
 from shardwright.model.trained_parameters import trained
@@ -71,7 +71,9 @@ def units(model: Model, *, teachers: bool) -> nn.Sequential:
     made = []
     for run in model.runs:
         block = model.blocks[run.block]
-        of_teacher = [o for o in block.operators if block.is_teachers or o.name.startswith(IN_HEAD)]
+        of_teacher = [
+            o for o in block.operators if block.is_of_teacher or o.name.startswith(IN_HEAD)
+        ]
         chosen = of_teacher if teachers else [o for o in block.operators if o not in of_teacher]
         made += [Unit(chosen) for _ in range(run.count) if any(o.parameters for o in chosen)]
     whole, mesh = nn.Sequential(*made), init_device_mesh("cpu", (RANKS,))
@@ -108,14 +110,16 @@ def priced(model: Model) -> Counter[str]:
 def prefetched(model: Model) -> int:
     """Elements of the unit before the first one that has a backward: FSDP2's prefetch in backward
     goes one unit too far, for nobody."""
-    own = [model.blocks[run.block] for run in model.runs if not model.blocks[run.block].is_teachers]
+    own = [
+        model.blocks[run.block] for run in model.runs if not model.blocks[run.block].is_of_teacher
+    ]
     first = next(i for i, block in enumerate(own) if has_backward(block))
     return own[first - 1].num_parameters if first else 0
 
 
 def model_of(train: str, *, teacher: bool) -> Model:
     made = trained(dense_model(layers=3), train)
-    return taught(made, dense_model(layers=2, ffn=1024)) if teacher else made
+    return with_teacher(made, dense_model(layers=2, ffn=1024)) if teacher else made
 
 
 @pytest.mark.parametrize("teacher", [False, True])

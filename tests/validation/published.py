@@ -10,11 +10,11 @@ from shardwright.simulator.prediction import Prediction
 from shardwright.validation.fits.predictions import Predictor
 from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.skipped_rows import Skip
-from shardwright.validation.tables.table_facts import Bar, Facts, read_facts
+from shardwright.validation.tables.skipped_rows import SkippedRow
+from shardwright.validation.tables.table_facts import ErrorLimit, TableFacts, read_facts
 from shardwright.validation.training.fit_constants import read_folds
 from shardwright.validation.training.folds import FOLDS
-from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement
+from shardwright.validation.training.measured_rows import TRAINING_TABLE, TrainingMeasurement
 from shardwright.validation.training.measured_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import predict_fitting_run
 from shardwright.validation.training.row_to_problem import to_training_run
@@ -37,12 +37,12 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "published"
 
 
 @cache
-def facts() -> Facts:
+def facts() -> TableFacts:
     return read_facts(FOLDER / "facts", form=TRAINING_TABLE)
 
 
 @cache
-def rows(*names: str) -> tuple[Measurement, ...]:
+def rows(*names: str) -> tuple[TrainingMeasurement, ...]:
     """Rows of tables, by file name; all of them for none."""
     return tuple(
         row
@@ -72,11 +72,11 @@ def predicted(run: TrainingRun, *, fold: str = "none") -> Prediction:
     return prediction
 
 
-def is_long(bar: Bar) -> bool:
+def is_long(bar: ErrorLimit) -> bool:
     return bar.name in LONG
 
 
-def some(cases: Iterable[TrainingRun | Skip]) -> tuple[TrainingRun | Skip, ...]:
+def some(cases: Iterable[TrainingRun | SkippedRow]) -> tuple[TrainingRun | SkippedRow, ...]:
     """The cases that are predicted: all in a proof, else those of the other bars, of orders and
     scalings, and some of the rest."""
     wanted = [where for bar in facts().bars if not is_long(bar) for where in bar.where]
@@ -88,12 +88,12 @@ def some(cases: Iterable[TrainingRun | Skip]) -> tuple[TrainingRun | Skip, ...]:
     )
 
 
-def drawn(row: Measurement) -> bool:
+def drawn(row: TrainingMeasurement) -> bool:
     """One in `EACH`, whatever list it is in; all in a proof."""
     return in_proof() or crc32(f"{row.source_id} {row.table_or_row}".encode()) % EACH == 0
 
 
-def case_of(row: Measurement) -> TrainingRun:
+def case_of(row: TrainingMeasurement) -> TrainingRun:
     case = to_training_run(row, facts=facts())
     assert isinstance(case, TrainingRun), case
     return case

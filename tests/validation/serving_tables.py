@@ -14,8 +14,8 @@ from shardwright.validation.serving.measured_rows import SERVING_TABLE, ServingM
 from shardwright.validation.serving.row_to_deployment import to_serving_run
 from shardwright.validation.serving.serving_reader import SERVED
 from shardwright.validation.tables.csv_rows import parse_table, read_table
-from shardwright.validation.tables.skipped_rows import Skip
-from shardwright.validation.tables.table_facts import Facts, read_facts
+from shardwright.validation.tables.skipped_rows import SkippedRow
+from shardwright.validation.tables.table_facts import TableFacts, read_facts
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published" / "serving"
 HEADER = (
@@ -26,7 +26,7 @@ LINE = "lab,1,llama-3.3-70b,H200,4,vLLM 0.12.0,4,,,fp8,1024,512,64,17.5,300"
 
 
 @cache
-def facts() -> Facts:
+def facts() -> TableFacts:
     return read_facts(FOLDER / "facts", form=SERVING_TABLE)
 
 
@@ -36,7 +36,7 @@ def published(name: str = "runs.csv") -> tuple[ServingMeasurement, ...]:
 
 
 @cache
-def published_cases() -> tuple[ServingRun | Skip, ...]:
+def published_cases() -> tuple[ServingRun | SkippedRow, ...]:
     return tuple(to_serving_run(row, facts=facts()) for row in published())
 
 
@@ -49,14 +49,14 @@ def row_of(**cells: str) -> ServingMeasurement:
 
 
 def case_of(**cells: str) -> ServingRun:
-    found = to_serving_run(row_of(**cells), facts=Facts())
+    found = to_serving_run(row_of(**cells), facts=TableFacts())
     assert isinstance(found, ServingRun), found
     return found
 
 
-def skip_of(**cells: str) -> Skip:
-    found = to_serving_run(row_of(**cells), facts=Facts())
-    assert isinstance(found, Skip), found
+def skip_of(**cells: str) -> SkippedRow:
+    found = to_serving_run(row_of(**cells), facts=TableFacts())
+    assert isinstance(found, SkippedRow), found
     return found
 
 
@@ -77,7 +77,7 @@ def shipped(
 
 
 def study(
-    rows: Sequence[ServingRun | Skip],
+    rows: Sequence[ServingRun | SkippedRow],
     evaluate: Callable[[ServingRun, ServingConstants], ServingValues],
     *,
     fit: Callable[..., Fitted[ServingConstants]] = shipped,
@@ -85,4 +85,4 @@ def study(
 ) -> ServingStudy:
     """The validations of rows with another predictor."""
     reader = replace(SERVED, predict=evaluate, fit=fit)
-    return reader.study(rows, facts=Facts(), folds=folds)
+    return reader.study(rows, facts=TableFacts(), folds=folds)

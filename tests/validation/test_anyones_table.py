@@ -16,8 +16,8 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.tables.csv_rows import parse_table, read_table
 from shardwright.validation.tables.empty_table import template_text
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
+from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.empty_table import COLUMNS
 from shardwright.validation.training.measured_rows import TRAINING_TABLE
 from shardwright.validation.training.measured_run import TrainingRun
@@ -65,9 +65,9 @@ def table(**cells: str) -> str:
     return text.getvalue()
 
 
-def read(**cells: str) -> TrainingRun | Skip:
+def read(**cells: str) -> TrainingRun | SkippedRow:
     (row,) = parse_table(table(**cells).encode(), form=TRAINING_TABLE, source="mine.csv")
-    return to_training_run(row, facts=Facts())
+    return to_training_run(row, facts=TableFacts())
 
 
 def case(**cells: str) -> TrainingRun:
@@ -140,12 +140,12 @@ def test_a_model_is_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "models" / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "runs.csv").write_text(table(model_name="ours", config="models/config.json"))
     beside = to_training_run(
-        read_table(tmp_path / "runs.csv", form=TRAINING_TABLE)[0], facts=Facts()
+        read_table(tmp_path / "runs.csv", form=TRAINING_TABLE)[0], facts=TableFacts()
     )
     assert isinstance(beside, TrainingRun)
     assert beside.model.num_parameters == inside.model.num_parameters
     broken = read(model_name="ours", config='{"architectures": ["NoSuchModel"]}')
-    assert isinstance(broken, Skip)
+    assert isinstance(broken, SkippedRow)
     assert "NoSuchModel" in broken.detail
 
 
@@ -161,14 +161,14 @@ def test_throughput_and_batch_however_they_are_counted() -> None:
         found = case(measured_iter_time_s="", **cells)
         assert found.measured_s == pytest.approx(said.measured_s)
         assert found.job.global_batch == 64
-    assert isinstance(read(global_batch="", global_batch_tokens="262145"), Skip)
+    assert isinstance(read(global_batch="", global_batch_tokens="262145"), SkippedRow)
 
 
 def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
     """Of a named runtime it is a contradiction; one that nothing names is predicted, and
     doubted."""
     skip = read(sp="1", runtime="deepspeed")
-    assert isinstance(skip, Skip)
+    assert isinstance(skip, SkippedRow)
     assert (skip.reason, "deepspeed-0.16 has no sequence parallelism (sp)" in skip.detail) == (
         SkipReason.UNSUPPORTED_STRATEGY,
         True,
@@ -208,7 +208,7 @@ def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
     )
     (tmp_path / "runs.csv").write_text(table(**cells, cluster="mine.yaml"))
     beside = to_training_run(
-        read_table(tmp_path / "runs.csv", form=TRAINING_TABLE)[0], facts=Facts()
+        read_table(tmp_path / "runs.csv", form=TRAINING_TABLE)[0], facts=TableFacts()
     )
     assert isinstance(beside, TrainingRun)
     assert predict_run(beside).step_time_s == predict_run(said).step_time_s
@@ -260,7 +260,7 @@ def test_a_mix_of_devices_in_words(words: str, nodes: list[tuple[str, int, int]]
 )
 def test_what_lacks_is_named(cells: dict[str, str], reason: SkipReason, said: str) -> None:
     found = read(**cells)
-    assert isinstance(found, Skip)
+    assert isinstance(found, SkippedRow)
     assert found.reason is reason
     assert said in found.detail
 
@@ -270,7 +270,7 @@ def test_the_template_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     assert text == template_text(COLUMNS)
     rows = parse_table(text.encode(), form=TRAINING_TABLE, source="template")
-    cases = [to_training_run(row, facts=Facts()) for row in rows]
+    cases = [to_training_run(row, facts=TableFacts()) for row in rows]
     assert [c.runtime for c in cases if isinstance(c, TrainingRun)] == [
         "megatron-core-0.12 tp_overlap=dgrad",
         "nemo-24.11",
@@ -295,7 +295,7 @@ def test_a_runtime_as_people_call_it_is_the_nearest_that_is_described() -> None:
     )
     assert not any("nearest" in line for line in case(runtime="nemo").assumptions)
     unknown = read(runtime="Colossal-AI")
-    assert isinstance(unknown, Skip)
+    assert isinstance(unknown, SkippedRow)
     assert (unknown.reason, "unknown runtime 'colossal-ai'" in unknown.detail) == (
         SkipReason.UNSUPPORTED_RUNTIME,
         True,

@@ -20,8 +20,8 @@ from shardwright.validation.serving.launch_options import (
 from shardwright.validation.serving.measured_deployment import ServingRun
 from shardwright.validation.serving.measured_rows import SERVING_TABLE
 from shardwright.validation.serving.row_to_deployment import to_serving_run
-from shardwright.validation.tables.skipped_rows import Skip
-from shardwright.validation.tables.table_facts import Facts, parse_facts
+from shardwright.validation.tables.skipped_rows import SkippedRow
+from shardwright.validation.tables.table_facts import TableFacts, parse_facts
 from tests.validation.serving_tables import FOLDER, facts, published_cases, row_of
 
 FILES = ("inferencex.toml", "inferencex_disaggregated.toml")
@@ -39,7 +39,7 @@ R1 = {
 
 
 @cache
-def launches(name: str) -> Facts:
+def launches(name: str) -> TableFacts:
     return parse_facts((FOLDER / "facts" / name).read_bytes(), name=name, form=SERVING_TABLE)
 
 
@@ -75,7 +75,7 @@ def test_no_published_row_is_lost_for_its_launch() -> None:
     lost = [
         case
         for case in found
-        if isinstance(case, Skip)
+        if isinstance(case, SkippedRow)
         and case.reason.value in ("unsupported-runtime", "inconsistent-configuration")
     ]
     told = [case for case in cases if case.engine.options]

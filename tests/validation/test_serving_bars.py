@@ -16,7 +16,7 @@ from shardwright.hardware.catalog.serving_constants import SERVING
 from shardwright.validation.errors.error_limits import BarResult
 from shardwright.validation.serving.measured_deployment import Category, ServingRun
 from shardwright.validation.serving.predict_deployment import predict_serving
-from shardwright.validation.serving.serving_bars import ENOUGH, WaitingResult, judge_serving_bars
+from shardwright.validation.serving.serving_bars import MIN_ROWS, WaitingResult, judge_serving_bars
 from tests.validation.serving_tables import facts, published_cases, study
 
 PAIRS = (
@@ -100,4 +100,4 @@ def test_bar(name: str) -> None:
 def test_every_engine_on_a_device_with_enough_rows_has_its_bar() -> None:
     found = {name for name in results() if name.startswith("TPOT, ")} - {bar.name for bar in BARS}
     assert found == set(PAIRS)
-    assert all(results()[name].n >= ENOUGH for name in PAIRS)
+    assert all(results()[name].n >= MIN_ROWS for name in PAIRS)

@@ -25,10 +25,10 @@ from shardwright.validation.serving.serving_errors import (
     category_of,
     errors_of,
     serving_json,
-    waiting,
+    waiting_agreement,
 )
 from shardwright.validation.tables.skipped_rows import SkipReason
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 from tests.validation.serving_tables import (
     HEADER,
     LINE,
@@ -128,7 +128,7 @@ def test_whether_requests_wait(measured_ms: str, predicted_s: float, right: int)
             tpot_s=1.0, ttft_s=predicted_s, tokens_per_s=1.0, cache_load=1.1, endless_ttft_s=0.1
         )
 
-    found = waiting(judge([case_of(ttft_ms=measured_ms)], predict=predict).rows)
+    found = waiting_agreement(judge([case_of(ttft_ms=measured_ms)], predict=predict).rows)
     assert (found.n, found.right) == (1, right)
 
 
@@ -246,13 +246,13 @@ def test_page() -> None:
 
 
 def test_page_of_nothing() -> None:
-    assert "None." in serving_page(study([], a_tenth_too_slow), facts=Facts())
+    assert "None." in serving_page(study([], a_tenth_too_slow), facts=TableFacts())
 
 
 def test_a_page_has_the_bars_of_its_facts_alone() -> None:
     found = study([case_of()], a_tenth_too_slow)
     assert "| TPOT | none | 1 |" in serving_page(found, facts=facts())
-    assert "| TPOT | none |" not in serving_page(found, facts=Facts())
+    assert "| TPOT | none |" not in serving_page(found, facts=TableFacts())
 
 
 def test_the_library_tells_tables_of_serving_from_those_of_training(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from shardwright.validation.serving.measured_deployment import Category, Serving
 from shardwright.validation.serving.measured_rows import ServingMetric
 from shardwright.validation.serving.row_to_deployment import to_serving_run
 from shardwright.validation.serving.worker_degrees import row_deployment
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from tests.validation.serving_tables import (
     case_of,
     facts,
@@ -212,7 +212,7 @@ def test_the_projects_own_rows() -> None:
     assert counts[Category.KNOWN] > 1200
     assert counts[Category.PRECISION] == 0
     assert all(isinstance(case, ServingRun) or case.detail for case in cases)
-    assert sum(isinstance(case, Skip) for case in cases) < 150
+    assert sum(isinstance(case, SkippedRow) for case in cases) < 150
     # Attention DP 8, as printed in "1 (attn DP8)", and 896 requests a rank.
     (row,) = [
         case
@@ -244,4 +244,4 @@ def test_degrees_that_were_multiplied_twice_are_mended() -> None:
 def test_rows_that_are_not_judged_have_their_reason() -> None:
     found = [to_serving_run(row, facts=facts()) for row in published("skipped.csv")]
     assert found
-    assert all(isinstance(one, Skip) and one.detail for one in found)
+    assert all(isinstance(one, SkippedRow) and one.detail for one in found)

@@ -11,8 +11,8 @@ from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.simulator.prediction import Counted, Prediction, StageMemory
 from shardwright.validation.errors.judged_rows import error_statistics, grouped, judge, source_of
 from shardwright.validation.reader import Fitted, Study
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
+from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.accuracy_page import accuracy_page
 from shardwright.validation.training.folds import FOLDS
 from shardwright.validation.training.measured_rows import TrainingMetric
@@ -49,7 +49,7 @@ def _cases(*sources: str) -> tuple[TrainingRun, ...]:
     return tuple(case_of(r) for r in rows("training.csv") if r.source_id in sources)
 
 
-def _skipped() -> tuple[TrainingRun | Skip, ...]:
+def _skipped() -> tuple[TrainingRun | SkippedRow, ...]:
     return tuple(to_training_run(r, facts=facts()) for r in rows("skipped_training.csv"))
 
 
@@ -153,7 +153,7 @@ def test_folds_label_cases() -> None:
     assert labels("source") == {"megatron-papers", "mosaic"}
     assert labels("accelerator") == {"a100-sxm-80gb", "a100-sxm-40gb", "h100-sxm"}
     with pytest.raises(UsageError, match="did you mean source"):
-        TRAINING.study(rows, facts=Facts(), folds=("sorce",))
+        TRAINING.study(rows, facts=TableFacts(), folds=("sorce",))
 
 
 def test_failures_are_judged_apart() -> None:
@@ -209,6 +209,6 @@ def test_page_lists_sources_far_rows_and_skips() -> None:
 
 def test_page_of_nothing() -> None:
     page = accuracy_page(
-        Study(fitted=Fitted(), validations=(judge([], predict=_slow),)), facts=Facts()
+        Study(fitted=Fitted(), validations=(judge([], predict=_slow),)), facts=TableFacts()
     )
     assert "None." in page

@@ -1,3 +1,1 @@
-"""The verbs of the command line as functions. A verb's module loads what that verb needs, and no
-more.
-"""
+"""The verbs of the command line as functions; each module loads only what its verb needs."""

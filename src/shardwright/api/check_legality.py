@@ -1,4 +1,4 @@
-"""Checks that raise the first rule a strategy breaks, the runtime's own rules included."""
+"""Raise the first rule that a strategy breaks, including the rules of the runtime."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from shardwright.strategy.rule_violations import raise_first
 
 
 def check_grid(problem: Problem, grid: Grid) -> None:
-    """Raise the first rule that `grid` breaks for `problem`, the schedule's and the runtime's own
-    included.
-    """
+    """Raise the first rule that `grid` breaks for `problem`, also of its schedule and runtime."""
     raise_first(grid_violations(problem, grid))
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:
-    """Raise the first rule that `plan` breaks for `problem`, the runtime's own included; not yet
-    whether its orders can run.
+    """Raise the first rule that `plan` breaks for `problem`, including runtime rules.
+
+    Whether its schedules can run without deadlock is not checked.
     """
     raise_first(plan_violations(problem, plan))

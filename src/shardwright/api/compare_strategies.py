@@ -1,4 +1,4 @@
-"""Comparison of strategies and clusters side by side, with the cost of training on each."""
+"""Compare strategies and clusters side by side, with the cost of training on each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api import simulate_strategy
-from shardwright.api.searches.repeated_searches import best_of
+from shardwright.api.searches.repeated_searches import simulate_best_plan
 from shardwright.api.training_run_cost import with_training_cost
 from shardwright.errors import ShardwrightError
 from shardwright.progress import Progress
@@ -23,25 +23,25 @@ def compare(
     prices: Mapping[str, float] | None = None,
     progress: Progress | None = None,
 ) -> tuple[Compared, ...]:
-    """Every strategy on every cluster, simulated; without strategies the best plan of each
-    cluster.
+    """Simulate each strategy on each cluster; without strategies, each cluster's best plan.
 
     Args:
-        request: values that all have in common; its cluster is ignored.
+        request: values that all strategies and clusters share; its cluster is ignored.
         tokens: tokens of the training run; 0 = not known.
         prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
 
     Raises:
-        ShardwrightError: as `trials.best_of` and `simulations.simulation` do; the message names the
-            cluster where there are several.
+        ShardwrightError: as `simulate_best_plan` and `simulate_strategy_text`; the message names
+            the cluster where there are several.
     """
     simulated = []
     for cluster in clusters:
         cluster_request = replace(request, cluster=cluster)
         try:
             simulated += [
-                simulate_strategy.simulation(cluster_request, strategy=text) for text in strategies
-            ] or [best_of(cluster_request, progress=progress)]
+                simulate_strategy.simulate_strategy_text(cluster_request, strategy=text)
+                for text in strategies
+            ] or [simulate_best_plan(cluster_request, progress=progress)]
         except ShardwrightError as error:
             error.message = f"{cluster}: {error.message}" if len(clusters) > 1 else error.message
             raise

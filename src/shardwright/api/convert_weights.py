@@ -1,4 +1,4 @@
-"""A checkpoint's weights as people read them."""
+"""Convert a training checkpoint to Hugging Face safetensors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface_config import load_config
 
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "fp64": "F64"}
-"""Words of the command line, and what safetensors calls them."""
+"""Name of a number format on the command line -> its name in safetensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenWeights:
-    """What was written: of which checkpoint and step, in which dtype (a key of `DTYPES`), the files
-    of tensors.
+    """The written files of tensors, with their checkpoint, step and number format.
+
+    `dtype` is a key of `DTYPES`.
     """
 
     checkpoint: Path
@@ -28,14 +29,13 @@ class WrittenWeights:
 def write_weights(
     checkpoints: Path, *, config: Path, folder: Path, dtype: str = "", base: Path | None = None
 ) -> WrittenWeights:
-    """Write the newest checkpoint of a folder, or the one that is named, as Hugging Face
-    safetensors.
+    """Write the newest checkpoint of a folder, or one checkpoint, as Hugging Face safetensors.
 
     Args:
         config: the model's ``config.json``.
-        folder: that is made.
-        dtype: of the files; empty = of the parameters that the run computed with.
-        base: weights that the run began with, for what it did not train.
+        folder: the folder to make.
+        dtype: number format of the files; empty = that of the run's compute parameters.
+        base: weights that the run began with, for parameters that were not trained.
 
     Finer values are taken where the run had them: float32 files of a run in bf16 are its master
     copies.
@@ -53,19 +53,19 @@ def write_weights(
         )
     except ImportError as error:
         raise UsageError("weights needs PyTorch", hint="pip install 'shardwright[run]'") from error
-    found = checkpoints if (checkpoints / MANIFEST).is_file() else latest(checkpoints)
-    if found is None:
+    checkpoint = checkpoints if (checkpoints / MANIFEST).is_file() else latest(checkpoints)
+    if checkpoint is None:
         raise DataError(
             f"{checkpoints}: no checkpoint",
             hint="give the folder that `shardwright run --checkpoints` was given",
         )
     model, word = load_config(config), DTYPES.get(dtype, "")
     files, step, word = written_weights(
-        found, model=model, config=config, folder=folder, dtype=word, base=base
+        checkpoint, model=model, config=config, folder=folder, dtype=word, base=base
     )
     return WrittenWeights(
-        checkpoint=found,
+        checkpoint=checkpoint,
         step=step,
-        dtype=next(name for name, one in DTYPES.items() if one == word),
+        dtype=next(name for name, format_ in DTYPES.items() if format_ == word),
         files=files,
     )

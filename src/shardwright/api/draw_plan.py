@@ -1,4 +1,4 @@
-"""A plan's picture, with its simulated step where it is known what it trains and on what."""
+"""Compute a plan's picture, with its simulated step if model and cluster are known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.errors import UsageError
 from shardwright.files.plan_source import is_grid_text, read_plan
 from shardwright.hardware.device_topology import network_levels, node_group_numbers
 from shardwright.program.problem import Problem
-from shardwright.report.pictures.plan_picture import Picture, picture_of
+from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
 from shardwright.report.pictures.step_picture import StepPicture, step_picture
 from shardwright.search.orders.fill_in_plan_orders import resolved
 from shardwright.search.search_request import Request
@@ -35,45 +35,49 @@ def draw(
     cluster: str = "",
     seq_len: int = 0,
     runtime: str = "",
-) -> Picture:
-    """The picture of a plan: `report.plan_text` and `report.plan_svg` give it a form.
+) -> PlanPicture:
+    """Compute the picture of a plan; `report.plan_text` and `report.plan_svg` draw the picture.
 
     Args:
         source: path of a plan file or of a text in the general notation, or a grid's text.
         model, devices, global_batch: see `files.plan_source.read_plan`.
-        cluster, seq_len, runtime: that a grid or a notation is simulated on, with so many tokens a
-            sequence; a plan file says its own.
+        cluster, seq_len, runtime: cluster, tokens a sequence and runtime to simulate a grid or a
+            notation on; a plan file has its own.
 
     Raises:
-        ShardwrightError: by what is wrong with it; a plan that breaks a rule is not drawn.
+        ShardwrightError: the source is not valid; a plan that breaks a rule is not drawn.
     """
     if bool(cluster) != bool(seq_len):
         raise UsageError(
             "--cluster and --seq-len go together",
             hint="both, to draw the simulated step; or neither",
         )
-    asked = (
+    simulated_request = (
         Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=1, runtime=runtime)
         if cluster
         else None
     )
-    if asked is not None and not devices and is_grid_text(source):
-        devices = problem_of(asked).cluster.num_devices
-    found = read_plan(source, model=model, devices=devices, global_batch=global_batch)
-    samples = sum(lane.samples for lane in found.plan.lanes if lane.role is Role.TRAIN)
-    require_valid(found.plan, model=found.model, global_batch=samples)
-    request = found.request or (replace(asked, global_batch=samples) if asked is not None else None)
+    if simulated_request is not None and not devices and is_grid_text(source):
+        devices = problem_of(simulated_request).cluster.num_devices
+    source_plan = read_plan(source, model=model, devices=devices, global_batch=global_batch)
+    samples = sum(lane.samples for lane in source_plan.plan.lanes if lane.role is Role.TRAIN)
+    require_valid(source_plan.plan, model=source_plan.model, global_batch=samples)
+    request = source_plan.request or (
+        replace(simulated_request, global_batch=samples) if simulated_request is not None else None
+    )
     if request is None:
-        return picture_of(found.plan, model=found.model, name=found.name)
+        return plan_picture(source_plan.plan, model=source_plan.model, name=source_plan.name)
     problem = problem_of(request)
-    check_plan(problem, found.plan)
-    plan = resolved(problem, found.plan)
-    picture = with_kinds(picture_of(plan, model=found.model, name=found.name), problem)
-    return replace(picture, step=_step(problem, plan, name=found.name))
+    check_plan(problem, source_plan.plan)
+    plan = resolved(problem, source_plan.plan)
+    picture = with_device_kinds(
+        plan_picture(plan, model=source_plan.model, name=source_plan.name), problem
+    )
+    return replace(picture, step=_step(problem, plan, name=source_plan.name))
 
 
-def with_kinds(picture: Picture, problem: Problem) -> Picture:
-    """The picture with the kind of each row's devices, where the cluster has several."""
+def with_device_kinds(picture: PlanPicture, problem: Problem) -> PlanPicture:
+    """The picture with the device kind of each row, if the cluster has several kinds."""
     if problem.cluster.is_uniform:
         return picture
     names = kind_names(problem.cluster)
@@ -86,18 +90,20 @@ def with_kinds(picture: Picture, problem: Problem) -> Picture:
     return replace(
         picture,
         rows=tuple(
-            replace(row, kind="+".join(some)) for row, some in zip(picture.rows, kinds, strict=True)
+            replace(row, kind="+".join(names_))
+            for row, names_ in zip(picture.rows, kinds, strict=True)
         ),
     )
 
 
 def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
+    """Simulate the step of a plan and compute its picture."""
     result = simulate_plan(problem, plan)
     return step_picture(
         simulated_trace(result, plan=name),
         predict_plan(problem, plan, result, with_sources=False),
         plan_traffic(problem, result),
-        classes=[one.devices for one in result.program.classes],
+        classes=[klass.devices for klass in result.program.classes],
         cluster=problem.cluster.expression,
         tiers=network_levels(problem.cluster, 0),
         node_sizes=[

@@ -1,6 +1,4 @@
-"""Execution of a deployment's workers on PyTorch: a small model serves random traffic by the
-engine's scheduler.
-"""
+"""Execute a deployment on PyTorch: a small model serves random traffic under its scheduler."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ from shardwright.strategy.grid.grid import Grid
 
 REQUESTS: Final = 6
 MIN_REQUESTS_OF_RANK: Final = 3
-"""Least number of requests of each rank with a cache of its own."""
+"""Least number of requests of each rank that has its own cache."""
 LONGEST_PROMPT: Final = 14
 LONGEST_ANSWER: Final = 14
 BLOCK_TOKENS: Final = 4
@@ -49,14 +47,15 @@ engine does that."""
 TOKEN_BUDGET: Final = 8
 SEQUENCES: Final = 4
 TRANSFER_TURNS: Final = 1
-"""Turns that a transfer from a prefill worker to a decode worker takes."""
+"""Iterations that a transfer from a prefill worker to a decode worker takes."""
 POLLING: Final = 2
 """Most iterations between two looks at the queue: the traffic is short."""
 
 
-def served_execution(request: ServingRequest, *, progress: Progress | None = None) -> ServedProof:
-    """Proof of a deployment: a small model of the same structure served on a worker of each pool,
-    with logits compared with the unsplit model's.
+def prove_deployment(request: ServingRequest, *, progress: Progress | None = None) -> ServedProof:
+    """Serve a small model under a deployment and compare its logits with the unsplit model's.
+
+    The model has the same structure; one worker of each pool serves it.
 
     The engine's scheduler is that of `serve-simulate` except for its sizes: some requests of some
     tokens, blocks of four, a cache that is too small. Leaves out: prefix caches, draft tokens,
@@ -126,24 +125,26 @@ def served_execution(request: ServingRequest, *, progress: Progress | None = Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SmallWorker:
-    """A worker of a pool, with small sizes. Its table's seconds are not read."""
+    """A worker of a pool with small scheduler sizes; the seconds of its table are not read."""
 
     worker: Worker
     scheduler: SchedulerSettings
     table: StepTable
 
     def state(self, requests: Requests) -> SchedulerState:
-        """Scheduler state before anything has arrived."""
+        """Scheduler state before any request has arrived."""
         slots = self.worker.pp if self.worker.pp > 1 else 1 + self.scheduler.asynchronous
         return new_state(requests, self.scheduler, ranks=self.worker.dpa, slots=slots)
 
     def simulated(self, requests: Requests) -> tuple[Log, ServedRequests]:
-        """Log of (second, request, tokens) of a simulation whose iterations take a second a stage,
-        and its outcome.
+        """Simulate the worker; returns its log of (second, request, tokens) and the outcome.
+
+        An iteration takes a second a stage.
         """
         log: list[tuple[int, int, int]] = []
 
         def watch(now: float, state: SchedulerState, rank: int, slot: int) -> None:
+            """Log the requests of an iteration that were not preempted."""
             for entry in state.batch[rank, slot, : state.batch_size[rank, slot]].tolist():
                 if entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED]:
                     log.append((round(now), entry[ENTRY], entry[TOKENS]))
@@ -160,7 +161,7 @@ class _SmallWorker:
 
 
 def _small_worker(problem: ServingProblem, pool: Pool, *, longest: int) -> _SmallWorker:
-    """The worker of a pool, with small sizes.
+    """The worker of a pool with small scheduler sizes.
 
     Args:
         longest: tokens of the longest request.
@@ -184,7 +185,7 @@ def _small_worker(problem: ServingProblem, pool: Pool, *, longest: int) -> _Smal
 
 
 def _simulated(requests: Requests, sides: tuple[_SmallWorker, ...]) -> Log:
-    """Logs of all workers, concatenated.
+    """Simulate all workers in order; returns the concatenated logs of (turn, request, tokens).
 
     A prefilled request comes to the decode worker `TRANSFER_TURNS` later, the lowest number first.
     """
@@ -208,7 +209,7 @@ def _simulated(requests: Requests, sides: tuple[_SmallWorker, ...]) -> Log:
 
 
 def _grid(problem: ServingProblem, worker: Worker) -> Grid:
-    """The grid of a worker's parallelism."""
+    """The grid with the parallel degrees of a worker."""
     experts = any(o.experts is not None for block in problem.model.blocks for o in block.operators)
     return Grid(
         tp=worker.tp,
@@ -220,7 +221,7 @@ def _grid(problem: ServingProblem, worker: Worker) -> Grid:
 
 
 def _requests(seed: int, *, count: int) -> Requests:
-    """Random traffic of a proof; arrivals are turns."""
+    """Random requests with arrivals in turns."""
     random = Random(seed)
     return Requests(
         arrival_s=np.array(

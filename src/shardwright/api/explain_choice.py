@@ -1,6 +1,4 @@
-"""Comparison of a plan with another strategy: both simulated, the broken rules, and the
-strategy's place in the search.
-"""
+"""Compare a plan with another strategy: changes, broken rules, and its fate in the search."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from shardwright.api.request_to_problem import (
     space_of,
 )
 from shardwright.api.searches.plan_records import stored_general
-from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import StrategyError
 from shardwright.files.plan_source import is_grid_text, read_strategy
 from shardwright.files.stored_documents import (
@@ -41,45 +39,44 @@ from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
 from shardwright.strategy.text.strategy_words import Reading, read_words
 
-GRIDS: Final = frozenset((*SPACES, *JOINT))
-"""Spaces that have all grids of a grid space."""
+GRID_SPACES: Final = frozenset((*SPACES, *JOINT))
+"""Names of the spaces that contain a whole space of grids."""
 
 
 def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, strategy: str) -> Why:
-    """The gains and losses of `strategy` against an answer's plan, or the rules that it breaks; and
-    its place in the search.
+    """Compare `strategy` with an answer's plan: both simulations, broken rules, fate in the search.
 
     Args:
-        answer: of a search or a simulation, or what a plan file holds.
+        answer: the answer of a search, a simulation, or the content of a plan file.
         strategy: a change of some axes of the plan's grid (``zero3``, ``tp4 dp16``, or as people
             name it: ``fsdp``, ``no recompute``, ``more tp``), a whole grid, or a plan, as
             `simulate` takes it.
 
     Raises:
-        StrategyError: it cannot be read. InfeasibleError: no order to be found keeps within the
-        memory.
+        StrategyError: the strategy cannot be read. InfeasibleError: no schedule within the memory
+        was found.
     """
     stored = _stored(answer)
     plan = stored.simulation
     problem = problem_of(plan.request)
-    reading = read_words(strategy, of=plan.grid) if is_grid_text(strategy) else Reading(strategy)
-    name, asked = _asked(plan, problem, reading.text)
+    words_read = read_words(strategy, of=plan.grid) if is_grid_text(strategy) else Reading(strategy)
+    name, requested = _requested_strategy(plan, problem, words_read.text)
     grid = (
-        asked
-        if isinstance(asked, Grid)
+        requested
+        if isinstance(requested, Grid)
         else None
-        if is_open(asked)
-        else grid_of(asked, model=problem.model)
+        if is_open(requested)
+        else grid_of(requested, model=problem.model)
     )
-    broken = tuple(_broken(problem, asked))
+    broken = tuple(_broken(problem, requested))
     other = None
     if not broken:
-        other = simulated(
+        other = simulate_legal_strategy(
             plan.request,
             problem,
             name=name,
             grid=grid,
-            plan=None if isinstance(asked, Grid) else asked,
+            plan=None if isinstance(requested, Grid) else requested,
         )
     text = print_grid(grid) if grid is not None else name
     return Why(
@@ -87,14 +84,15 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
         strategy=text,
         broken=broken,
         other=other,
-        placed=_placed(stored, problem, grid, other),
-        read_as=reading.read_as,
+        placed=_fate_in_search(stored, problem, grid, other),
+        read_as=words_read.read_as,
     )
 
 
 def _stored(
     answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation,
 ) -> StoredSimulation:
+    """The content of a plan file for an answer of any kind."""
     if isinstance(answer, StoredSimulation):
         return answer
     if isinstance(answer, Answer):
@@ -102,28 +100,28 @@ def _stored(
     return stored_simulation(answer) if isinstance(answer, Simulation) else stored_general(answer)
 
 
-def _asked(plan: Simulation, problem: Problem, strategy: str) -> tuple[str, Grid | Plan]:
-    """Name and strategy of the user's text; a grid's words change the plan's grid, where it has
-    one.
-    """
+def _requested_strategy(
+    plan: Simulation, problem: Problem, strategy: str
+) -> tuple[str, Grid | Plan]:
+    """(name, grid or plan) of the user's strategy; words of a grid change the plan's grid."""
     if plan.grid is not None and is_grid_text(strategy):
         return strategy, changed_grid(plan.grid, strategy)
-    found = read_strategy(
+    source = read_strategy(
         strategy,
         model=problem.model,
         model_name=plan.request.model,
         devices=problem.cluster.num_devices,
     )
-    return found.name, found.strategy
+    return source.name, source.strategy
 
 
-def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
-    """Every rule that a strategy breaks, including those of writing a grid out as a plan."""
+def _broken(problem: Problem, requested: Grid | Plan) -> tuple[Violation, ...]:
+    """Every rule that a strategy breaks, including rules of converting a grid to a plan."""
     try:
         return tuple(
-            grid_violations(problem, asked)
-            if isinstance(asked, Grid)
-            else plan_violations(problem, asked)
+            grid_violations(problem, requested)
+            if isinstance(requested, Grid)
+            else plan_violations(problem, requested)
         )
     except StrategyError as error:
         return (
@@ -136,9 +134,10 @@ def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
         )
 
 
-def _placed(
+def _fate_in_search(
     stored: StoredSimulation, problem: Problem, grid: Grid | None, other: Simulation | None
 ) -> LocatedGrid:
+    """The fate of a strategy in the search behind a stored plan, with reason and lower bound."""
     if not isinstance(stored, StoredPlan):
         return LocatedGrid(
             fate=Fate.UNSEARCHED, reason="the plan is one strategy that was simulated"
@@ -151,42 +150,46 @@ def _placed(
                 " it is"
             ),
         )
-    least = stored.certificate.lower_bound_s
+    lower_bound_s = stored.certificate.lower_bound_s
     if other is None:
         return LocatedGrid(fate=Fate.ILLEGAL, reason="no space has it")
     mixed = stored.certificate.mixed is not None
-    if grid is None or mixed or stored.space not in GRIDS:
+    if grid is None or mixed or stored.space not in GRID_SPACES:
         name = "mixed" if mixed else stored.space
         return LocatedGrid(
-            fate=Fate.UNSEARCHED, reason=f"the {name} space has other strategies", bound_s=least
+            fate=Fate.UNSEARCHED,
+            reason=f"the {name} space has other strategies",
+            bound_s=lower_bound_s,
         )
     facts = facts_of(problem)
     same = canonical(grid, facts=facts)
     ranked = [stored.grid, *(other.grid for other in stored.alternatives)]
-    for rank, one in enumerate(ranked, start=1):
-        if one is not None and canonical(one, facts=facts) == same:
+    for rank, ranked_grid in enumerate(ranked, start=1):
+        if ranked_grid is not None and canonical(ranked_grid, facts=facts) == same:
             return LocatedGrid(
-                fate=Fate.BEST if rank == 1 else Fate.RANKED, reason=f"rank {rank}", bound_s=least
+                fate=Fate.BEST if rank == 1 else Fate.RANKED,
+                reason=f"rank {rank}",
+                bound_s=lower_bound_s,
             )
     grids = replace(stored.request, space="standard") if stored.space in JOINT else stored.request
     known = max(
         stored.certificate.best_s, *(other.step_time_s for other in stored.alternatives), 0.0
     )
     space, capacity = space_of(grids, problem, facts), capacity_of(grids, problem)
-    found = placed_in(problem, space, facts, grid, capacity=capacity, known_s=known)
-    if found.fate is Fate.SIMULATED and fullest(other.prediction).reserved > capacity:
+    placed = placed_in(problem, space, facts, grid, capacity=capacity, known_s=known)
+    if placed.fate is Fate.SIMULATED and fullest(other.prediction).reserved > capacity:
         return replace(
-            found,
+            placed,
             fate=Fate.INFEASIBLE,
             reason="it was simulated, and needs more memory than a device may fill",
         )
     lack = host_lack(other.prediction.host_memory)
-    if found.fate in (Fate.SIMULATED, Fate.INFEASIBLE) and lack:
-        return replace(found, fate=Fate.INFEASIBLE, reason=f"it does not fit {lack}")
-    if found.fate is Fate.SIMULATED and not stored.certificate.optimal:
+    if placed.fate in (Fate.SIMULATED, Fate.INFEASIBLE) and lack:
+        return replace(placed, fate=Fate.INFEASIBLE, reason=f"it does not fit {lack}")
+    if placed.fate is Fate.SIMULATED and not stored.certificate.optimal:
         return replace(
-            found,
+            placed,
             fate=Fate.UNSEARCHED,
             reason="the search was stopped before it was ruled out, or simulated",
         )
-    return found
+    return placed

@@ -1,4 +1,4 @@
-"""A plan in the form that a framework reads."""
+"""Export a plan as a framework's configuration files, with a map of its ranks and launchers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
 from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall
 from shardwright.frameworks.export.hosts import Host
@@ -24,12 +24,12 @@ _IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,511}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """An export.
+    """The files of an exported plan, its rank map and launch files, and differences from the plan.
 
     Args:
-        files: that the target reads.
-        beside: where its ranks run, and what launches them.
-        losses: what is otherwise than planned.
+        files: files that the target reads.
+        beside: the map of ranks, and the launch files.
+        losses: differences from the plan.
     """
 
     target: Exporter
@@ -39,7 +39,7 @@ class Export:
 
 
 def export_plan(
-    stored: Stored,
+    stored: PlanOfProblem,
     *,
     target: str,
     allow_lossy: bool = False,
@@ -47,14 +47,14 @@ def export_plan(
     hosts: Sequence[Host] = (),
     image: str = "",
 ) -> Export:
-    """A plan as `target` reads it, with a map of its ranks.
+    """Export a plan as the configuration files of `target`, with a map of its ranks.
 
     Args:
         target: one of `TARGETS`.
-        allow_lossy: export what the target says otherwise than the plan, and list it.
-        launchers: some of `LAUNCHERS`, of each of which a file is written.
-        hosts: of the cluster's nodes, in order; none = placeholders.
-        image: of containers, for the launchers that have them.
+        allow_lossy: export with differences from the plan, and list them.
+        launchers: names in `LAUNCHERS`; a launch file is written for each.
+        hosts: hosts of the cluster's nodes, in order; none = placeholders.
+        image: container image, for launchers with containers.
 
     Raises:
         StrategyError: there is no such target (``export.target``) or launcher
@@ -81,52 +81,55 @@ def export_plan(
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(f"{image[:60]!r} is no name of an image", hint="such as registry/name:tag")
     exporter = TARGETS[target]
-    given = given_of(stored, meshes=exporter.stages_differ)
-    if given is None:
-        what = (
+    exportable = exportable_plan(stored, meshes=exporter.stages_differ)
+    if exportable is None:
+        runnable = (
             "grids, or pipelines whose stages are each a grid"
             if exporter.stages_differ
             else "grids"
         )
         raise StrategyError(
-            f"no grid says this plan, and {target} runs {what}",
+            f"no grid says this plan, and {target} runs {runnable}",
             hint="plan without --space joint or mixed",
             rule="export.grid",
         )
-    found = tuple(exporter.shortfalls(given))
-    refused = [one for one in found if not one.instead]
+    shortfalls = tuple(exporter.shortfalls(exportable))
+    refused = [shortfall for shortfall in shortfalls if not shortfall.instead]
     if refused:
-        hints = [one.hint for one in refused if one.hint]
+        hints = [shortfall.hint for shortfall in refused if shortfall.hint]
         raise StrategyError(
-            f"{target} cannot say: {'; '.join(o.what for o in refused)}",
+            f"{target} cannot say: {'; '.join(shortfall.what for shortfall in refused)}",
             hint="; ".join(hints),
             rule="export.refused",
         )
-    if found and not allow_lossy:
-        said = "; ".join(f"{one.what} (instead: {one.instead})" for one in found)
+    if shortfalls and not allow_lossy:
+        differences = "; ".join(
+            f"{shortfall.what} (instead: {shortfall.instead})" for shortfall in shortfalls
+        )
         raise StrategyError(
-            f"{target} would do otherwise: {said}",
+            f"{target} would do otherwise: {differences}",
             hint="--allow-lossy exports it all the same",
             rule="export.lossy",
         )
-    files = exporter.files(given)
-    order = next((one.order for one in found if one.order), ())
-    placement = placement_of(given, order=order, hosts=hosts)
-    beside = placement_files(placement, plan=given.name, cluster=given.cluster)
+    files = exporter.files(exportable)
+    order = next((shortfall.order for shortfall in shortfalls if shortfall.order), ())
+    placement = placement_of(exportable, order=order, hosts=hosts)
+    beside = placement_files(placement, plan=exportable.name, cluster=exportable.cluster)
     launched = tuple(
-        _launched(LAUNCHERS[name], given, placement, files, image)
+        _launched(LAUNCHERS[name], exportable, placement, files, image)
         for name in dict.fromkeys(launchers)
     )
-    return Export(target=exporter, files=files, beside=(*beside, *launched), losses=found)
+    return Export(target=exporter, files=files, beside=(*beside, *launched), losses=shortfalls)
 
 
 def _launched(
     launcher: Launcher,
-    given: Given,
+    exportable: Given,
     placement: Placement,
     files: tuple[ExportFile, ...],
     image: str,
 ) -> ExportFile:
+    """The launch file of a launcher; raises StrategyError if the launcher cannot start the plan."""
     start = next((file for file in files if file.starts), None)
     if start is None:
         raise StrategyError(
@@ -134,44 +137,44 @@ def _launched(
             hint="drop --launcher",
             rule="export.launch",
         )
-    launch = PlacedExport(given=given, placement=placement, files=files, start=start, image=image)
-    why = launcher.refused(launch)
-    if why:
+    launch = PlacedExport(
+        given=exportable, placement=placement, files=files, start=start, image=image
+    )
+    refusal = launcher.refused(launch)
+    if refusal:
         raise StrategyError(
-            f"{launcher.name} cannot start this plan: {why}",
+            f"{launcher.name} cannot start this plan: {refusal}",
             hint="another --launcher",
             rule="export.launch",
         )
     return launcher.file(launch)
 
 
-def given_of(stored: Stored, *, meshes: bool) -> Given | None:
-    """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of
-    stages do.
-    """
-    form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
-    of_stages: tuple[Mesh, ...] = ()
+def exportable_plan(stored: PlanOfProblem, *, meshes: bool) -> Given | None:
+    """The plan as a grid, or as meshes of stages if `meshes`; None if neither equals it."""
+    grid, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
+    stage_meshes: tuple[Mesh, ...] = ()
     # Stages of a grid that lie on devices of several kinds are meshes, too.
     if meshes and (
-        form is None
+        grid is None
         or len({group.kind.accelerator.name for group in stored.problem.cluster.groups}) > 1
     ):
-        form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (form, ())
-    if form is None:
+        grid, stage_meshes = meshes_of(stored.plan, model=stored.problem.model) or (grid, ())
+    if grid is None:
         return None
     return Given(
         name=stored.name,
         cluster=stored.cluster,
         problem=stored.problem,
         plan=stored.plan,
-        grid=form,
+        grid=grid,
         table=table,
-        meshes=of_stages,
+        meshes=stage_meshes,
     )
 
 
 def write_export(export: Export, folder: Path) -> tuple[Path, ...]:
-    """Write the files of an export into a folder, which is made where it is not.
+    """Write the files of an export into a folder, which is made if it does not exist.
 
     Raises:
         OutputError: a file cannot be written.

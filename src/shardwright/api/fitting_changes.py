@@ -1,4 +1,4 @@
-"""Changes of one axis that make a strategy fit in memory."""
+"""Find changes of one axis that make a strategy fit in memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.text.grid_notation import changed_grid
 
 MAX_CHANGES = 3
-"""Most changes that are listed."""
+"""Largest number of changes in the result."""
 _FACTORS = (2, 4, 8)
 
 
 def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
-    """Changes of one axis of `grid` under which every device and every node's host memory has room,
-    the fastest first.
+    """Changes of one axis of `grid` that make all devices and hosts fit, the fastest first.
 
     Data parallelism is reduced for a larger tensor, context or pipeline degree, so that as many
     devices are used. Of an axis only the fastest value is listed: ``recompute=selective``, ``pp8``,
@@ -38,7 +37,7 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
 
 
 def _changes(grid: Grid) -> Iterator[tuple[str, str]]:
-    """(axis, change as text) of all changes that are tried."""
+    """Yield (axis, change as text) of all changes to try."""
     levels = tuple(Recompute)
     for recompute in levels[levels.index(grid.recompute) + 1 :]:
         yield "recompute", f"recompute={recompute}"

@@ -1,23 +1,21 @@
-"""Frameworks that a plan can be exported to, exactly or with differences."""
+"""Find the frameworks that a plan can be exported to, exactly or with differences."""
 
 from __future__ import annotations
 
-from shardwright.api.export_plan import given_of
-from shardwright.api.stored_answers import Stored
+from shardwright.api.export_plan import exportable_plan
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.frameworks.export.exporter import Shortfall
 from shardwright.frameworks.registry import TARGETS
 from shardwright.search.runnable_frameworks import Runners
 
 
-def runners_of(stored: Stored) -> Runners:
-    """Export targets that run a plan exactly, those that differ in some settings, and those that do
-    not run it, with reasons.
-    """
+def frameworks_for_plan(stored: PlanOfProblem) -> Runners:
+    """Export targets that run a plan exactly, those with differences, and the refusals."""
     exact: list[str] = []
     differing: list[tuple[str, str]] = []
     refused: list[tuple[str, str]] = []
     for name, exporter in TARGETS.items():
-        exportable = given_of(stored, meshes=exporter.stages_differ)
+        exportable = exportable_plan(stored, meshes=exporter.stages_differ)
         shortfalls: tuple[Shortfall, ...] = (
             () if exportable is None else tuple(exporter.shortfalls(exportable))
         )

@@ -1,13 +1,11 @@
-"""Table of the searches of general plans: joint, exact, mixed, several scenarios. A search is
-imported when it is used, so that one search does not load the others.
-"""
+"""Table of the searches of general plans: joint, exact, mixed, scenarios; imported when used."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.api.request_to_problem import Method
+from shardwright.api.request_to_problem import SearchMethod
 from shardwright.lazy_dataclass import dataclass
 from shardwright.progress import Progress
 from shardwright.registry import load_target
@@ -18,7 +16,7 @@ from shardwright.search.search_request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralSearch:
-    """A search of general plans.
+    """A search of general plans: the names of its functions and the arguments that it takes.
 
     Args:
         plan: ``module:attribute`` of the function that answers a request; it takes `progress`, and
@@ -37,15 +35,15 @@ class GeneralSearch:
     bound_check: str = ""
 
     def answer(
-        self, request: Request, *, progress: Progress | None, **given: object
+        self, request: Request, *, progress: Progress | None, **arguments: object
     ) -> GeneralAnswer[Any]:
-        """The answer to a request, with those of the `given` arguments that the search takes."""
-        taken = {name: value for name, value in given.items() if name in self.takes}
-        answer: GeneralAnswer[Any] = load_target(self.plan)(request, progress=progress, **taken)
+        """Search for a request, with the arguments of `given` that this search takes."""
+        accepted = {name: value for name, value in arguments.items() if name in self.takes}
+        answer: GeneralAnswer[Any] = load_target(self.plan)(request, progress=progress, **accepted)
         return answer
 
     def unsearched_options(self, answer: GeneralAnswer[Any]) -> Unsearched | None:
-        """The options that the search of an answer left at one value; None where it has none."""
+        """The options that the search of an answer left at one value; None if it has no options."""
         if not self.unsearched:
             return None
         options: Unsearched | None = load_target(self.unsearched)(answer)
@@ -64,23 +62,23 @@ class GeneralSearch:
 
 
 _ANY_STOP: Final = frozenset({"engine", "time_limit_s", "tolerance", "stops"})
-SEARCHES: Final[Mapping[Method, GeneralSearch]] = {
-    Method.JOINT: GeneralSearch(
+SEARCHES: Final[Mapping[SearchMethod, GeneralSearch]] = {
+    SearchMethod.JOINT: GeneralSearch(
         plan="shardwright.api.searches.joint_search:plan_joint",
         takes=_ANY_STOP,
         unsearched="shardwright.api.searches.joint_search:unsearched_of_joint",
     ),
-    Method.EXACT: GeneralSearch(
+    SearchMethod.EXACT: GeneralSearch(
         plan="shardwright.api.searches.exact_search:plan_exact",
         takes=frozenset({"time_limit_s", "stops"}),
     ),
-    Method.MIXED: GeneralSearch(
+    SearchMethod.MIXED: GeneralSearch(
         plan="shardwright.api.searches.mixed_search:plan_mixed",
         takes=_ANY_STOP,
         unsearched="shardwright.api.searches.mixed_search:unsearched_of_mixed",
         bound_check="shardwright.api.searches.mixed_search:check_prices",
     ),
-    Method.ROBUST: GeneralSearch(
+    SearchMethod.ROBUST: GeneralSearch(
         plan="shardwright.api.searches.scenario_search:plan_robust", takes=frozenset({"engine"})
     ),
 }

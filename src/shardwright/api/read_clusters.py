@@ -1,4 +1,4 @@
-"""A cluster from the files that people have of theirs, and what a cluster looks like."""
+"""Read a cluster from topology, scheduler and nccl-tests files, and compute a cluster's picture."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardwright.units import MIB, format_bytes
 
 MAX_FILES: Final = 64
 LARGE_BYTES: Final = 64 * MIB
-"""Messages from which on a collective is as fast as its links."""
+"""Message size from which on a collective reaches the rate of its links."""
 
 
 def read_cluster(
@@ -30,15 +30,16 @@ def read_cluster(
     links: Sequence[str] = (),
     all_nodes: bool = False,
 ) -> ClusterRead:
-    """The cluster that some files describe together, as a cluster file, with what was found and
-    what was assumed.
+    """Read a cluster from files that describe it together, with facts found and assumptions made.
+
+    The result includes a cluster file as text.
 
     Args:
-        files: each in one of `ALL_FORMATS`, which is found by what stands in it.
-        accelerators: what nodes have whose files do not say: ``h100-sxm``, or an instance;
-            ``WORD=h100-sxm`` where a file calls them WORD.
-        nodes: how many, where no file lists them; 0 = one, or as many as a dump has.
-        links: of zones, ``east~west=25gbps/60ms``.
+        files: files in any of `ALL_FORMATS`; the content determines the format.
+        accelerators: accelerator of nodes whose files name none: ``h100-sxm``, or an instance;
+            ``WORD=h100-sxm`` for nodes that a file calls WORD.
+        nodes: number of nodes, if no file lists them; 0 = one, or as many as a dump has.
+        links: links of zones, ``east~west=25gbps/60ms``.
         all_nodes: count nodes too on which no job can be placed: down, drained, cordoned or not
             ready.
 
@@ -65,20 +66,21 @@ def read_cluster(
 
 
 def show_cluster(text: str) -> ClusterPicture:
-    """What the cluster of an expression or of a file looks like.
+    """The picture of the cluster in an expression or a file.
 
     Raises:
-        ClusterError: it is none.
+        ClusterError: the text is not a cluster.
     """
     return cluster_picture(load_cluster(text))
 
 
 def _is_nccl_tests(text: str) -> bool:
+    """True if the text is output of nccl-tests."""
     return "algbw" in text and "busbw" in text
 
 
 def _read_nccl_tests(text: str, *, name: str) -> Inventory:
-    """The bus bandwidths of large messages."""
+    """Read the bus bandwidths of large messages from output of nccl-tests."""
     rates: list[BusRate] = []
     largest = 0
     for (collective, devices), points in points_by_group(parse_nccl_tests(text, name=name)).items():

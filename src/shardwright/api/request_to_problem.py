@@ -1,4 +1,4 @@
-"""The problem, the counts and the space of a request."""
+"""Convert a request to its problem, its search space and its kind of search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.hardware.profile.apply_profile import apply_profile, profiled_cluster
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from shardwright.program.identity_keys import one_of_equals
 from shardwright.program.problem import Problem
 from shardwright.program.rule_violations import facts_of as facts_of
@@ -44,11 +44,11 @@ from shardwright.strategy.grid.grid_rules import GridFacts
 
 SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
 JOINT = ("joint", "joint-named")
-"""Joint spaces: with any order, and with named ones."""
+"""Joint spaces: with any pipeline schedule, and with named schedules only."""
 EXACT = "exact"
 
 
-class Method(StrEnum):
+class SearchMethod(StrEnum):
     """Kinds of search."""
 
     GRID = "grid"
@@ -59,7 +59,7 @@ class Method(StrEnum):
 
 
 def with_defaults(request: Request) -> Request:
-    """`request` with the runtime and the precision that its devices have where it names none.
+    """The request with the usual runtime and 16-bit precision of its devices, if it names none.
 
     Raises:
         ClusterError: the cluster cannot be read, or its devices have no 16-bit units.
@@ -74,7 +74,7 @@ def with_defaults(request: Request) -> Request:
     if not (request.precision or halves):
         raise ClusterError(
             f"{device.name} has no units for a 16-bit dtype that all devices have",
-            hint=f"--precision {_known(device)}",
+            hint=f"--precision {_device_formats(device)}",
         )
     return replace(
         request,
@@ -83,18 +83,22 @@ def with_defaults(request: Request) -> Request:
     )
 
 
-def _known(device: Accelerator) -> str:
+def _device_formats(device: Accelerator) -> str:
+    """Names of the number formats that a device has units for."""
     return ", ".join(dtype.value for dtype, _ in device.peak_flops)
 
 
 def problem_of(request: Request) -> Problem:
-    """The problem of a request.
+    """The problem of a request: model, cluster, job and runtime, read and checked.
 
     Raises:
-        ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
+        ModelError, ClusterError, RuntimeModelError, UsageError: that part of the request is
+        not valid.
     """
     request = with_defaults(request)
-    model = one_of_equals(asked_model(request.model, train=request.train, teacher=request.teacher))
+    model = one_of_equals(
+        requested_model(request.model, train=request.train, teacher=request.teacher)
+    )
     needed = {b.sequence for b in model.blocks} | {b.memory for b in model.blocks if b.memory}
     job = job_from_flags(
         seq_len=request.seq_len,
@@ -123,14 +127,14 @@ def problem_of(request: Request) -> Problem:
 
 
 def _runtime_on(cluster: Cluster, text: str) -> Runtime:
-    """The runtime with the options that all devices of the cluster can have."""
+    """The runtime, restricted to options that all devices of the cluster support."""
     devices = [group.kind.accelerator for group in cluster.groups]
-    have = [frozenset(rates.generation for rates in device.attention) for device in devices]
-    fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
+    generations = [frozenset(rates.generation for rates in device.attention) for device in devices]
+    fewest = min(zip(generations, devices, strict=True), key=lambda pair: len(pair[0]))[1]
     vendors = {device.vendor: device.name for device in devices if device.vendor in VENDORS}
     return restrict_to_devices(
         load_runtime(text),
-        kernels=frozenset.intersection(*have),
+        kernels=frozenset.intersection(*generations),
         called=fewest.name,
         vendors=vendors,
         written=options_in_text(text),
@@ -138,12 +142,12 @@ def _runtime_on(cluster: Cluster, text: str) -> Runtime:
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:
-    """Raise an error unless the device computes in the job's dtype and the runtime runs on it."""
+    """Raise if the device lacks the job's number format or the runtime does not run on it."""
     job, runtime = problem.job, problem.runtime
     if not device.peak(job.compute):
         raise ClusterError(
             f"{device.name} has no units for {job.compute.value}",
-            hint=f"--precision {_known(device)}",
+            hint=f"--precision {_device_formats(device)}",
         )
     if device.vendor not in runtime.vendors and device.vendor in VENDORS:
         raise RuntimeModelError(
@@ -154,7 +158,7 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
 
 
 def _require_countable(problem: Problem) -> None:
-    """Raise an error unless a step ends long before the simulated clock does."""
+    """Raise an error if a step is too long for the simulated clock."""
     job, least = problem.job, seconds_at_peak(problem)
     if least > LONGEST_STEP_S:
         raise UsageError(
@@ -169,12 +173,13 @@ def _require_countable(problem: Problem) -> None:
 
 
 def _cluster(request: Request) -> Cluster:
+    """The cluster of a request, with its profile, prices, device limit and reserved memory."""
     cluster = (
         _profiled(request.cluster, Path(request.profile))
         if request.profile
         else load_cluster(request.cluster)
     )
-    if is_valued(request):
+    if has_cost_goal(request):
         cluster = with_prices(cluster)
     if request.max_devices:
         cluster = limit_devices(cluster, num_devices=request.max_devices)
@@ -183,6 +188,7 @@ def _cluster(request: Request) -> Cluster:
 
 
 def _profiled(text: str, path: Path) -> Cluster:
+    """The cluster of a text with the rates of a profile."""
     from shardwright.files.profile_file import read_profile  # pydantic only where a file is read
 
     profile = read_profile(path)
@@ -194,11 +200,12 @@ def _profiled(text: str, path: Path) -> Cluster:
 
 
 def _is_file(text: str) -> bool:
+    """True if the text is a path of a YAML file, or YAML text."""
     return text.endswith((".yaml", ".yml")) or "\n" in text
 
 
 def load_cluster(text: str) -> Cluster:
-    """The cluster of an expression, or of a YAML file."""
+    """Load a cluster from an expression, a YAML file, or YAML text."""
     if _is_file(text):
         from shardwright.hardware.files.cluster_file import (
             load_cluster as from_file,
@@ -208,16 +215,16 @@ def load_cluster(text: str) -> Cluster:
     return parse_cluster(text)
 
 
-def is_valued(request: Request) -> bool:
-    """True if a request asks for something else than the fastest plan at any price."""
+def has_cost_goal(request: Request) -> bool:
+    """True if a request has an objective other than time, or a budget."""
     return request.objective != OBJECTIVES[0] or request.budget > 0
 
 
 def require_unranked(request: Request, search: str) -> None:
-    """Raise an error if next best plans are requested of a search that ranks none.
+    """Raise UsageError if a request asks for next best plans from a search that ranks none.
 
     Raises:
-        UsageError: another number of them than none, or than where nothing is said.
+        UsageError: the request's `top` is neither 0 nor the default.
     """
     if request.top not in (0, TOP):
         raise UsageError(
@@ -227,10 +234,10 @@ def require_unranked(request: Request, search: str) -> None:
 
 
 def require_any_stages(problem: Problem, search: str) -> None:
-    """Check that the runtime runs stages of any layers, which a search chooses.
+    """Raise an error if the runtime cannot run stages with any numbers of layers.
 
     Raises:
-        RuntimeModelError: it has no argument for them.
+        RuntimeModelError: the runtime has no argument for the layers of a stage.
     """
     runtime = problem.runtime
     if runtime.equal_stages or runtime.equal_between:
@@ -241,10 +248,8 @@ def require_any_stages(problem: Problem, search: str) -> None:
 
 
 def _require_plain(request: Request) -> None:
-    """Raise an error for settings that a search over several states of the cluster does not
-    have.
-    """
-    if is_valued(request):
+    """Raise UsageError for settings that a search over several scenarios does not support."""
+    if has_cost_goal(request):
         raise UsageError(
             "plans for several scenarios are searched for time alone",
             hint="drop --objective and --budget",
@@ -259,11 +264,11 @@ def _require_plain(request: Request) -> None:
         raise UsageError("--use-all is of uniform clusters", hint="drop it")
 
 
-def method_of(request: Request) -> Method:
+def method_of(request: Request) -> SearchMethod:
     """The kind of search that answers a request.
 
     Raises:
-        UsageError: there is no such space, or it is of uniform clusters and this one is not.
+        UsageError: the space is unknown, or is for uniform clusters and the cluster is mixed.
         ClusterError: the cluster cannot be read.
     """
     space = request.space
@@ -273,38 +278,38 @@ def method_of(request: Request) -> Method:
         )
     if request.scenarios:
         _require_plain(request)
-        return Method.ROBUST
+        return SearchMethod.ROBUST
     if request.tail:
         raise UsageError(
             f"--tail {request.tail:g} without scenarios",
             hint="--scenarios FILE says in which states the cluster is met",
         )
-    if space == EXACT and not is_valued(request):
-        return Method.EXACT
+    if space == EXACT and not has_cost_goal(request):
+        return SearchMethod.EXACT
     if request.objective not in OBJECTIVES:
         raise UsageError(
             f"unknown objective {request.objective[:40]!r}",
             hint=nearest(request.objective[:40], OBJECTIVES),
         )
-    if is_valued(request):
+    if has_cost_goal(request):
         if space != "standard":
             raise UsageError(
                 f"the {space} space is searched for time alone",
                 hint="drop --space, or --objective and --budget",
             )
-        return Method.MIXED
+        return SearchMethod.MIXED
     if _cluster(request).is_uniform:
-        return Method.JOINT if space in JOINT else Method.GRID
+        return SearchMethod.JOINT if space in JOINT else SearchMethod.GRID
     if space != "standard":
         raise UsageError(
             f"the {space} space is of uniform clusters",
             hint="drop --space on a mixed cluster; --space exact has plans of a few devices",
         )
-    return Method.MIXED
+    return SearchMethod.MIXED
 
 
 def require_headroom(request: Request) -> None:
-    """Raise UsageError unless the headroom leaves a share of a device's memory."""
+    """Raise UsageError if the headroom is not a share of a device's memory below 1."""
     if not 0 <= request.headroom < 1:
         raise UsageError(
             f"a headroom of {request.headroom:g} of a device's memory",
@@ -313,8 +318,7 @@ def require_headroom(request: Request) -> None:
 
 
 def capacity_of(request: Request, problem: Problem) -> int:
-    """Bytes of a device that plans of a search may use: those that programs have, less the
-    headroom.
+    """Bytes of a device that plans may use: usable memory less the headroom.
 
     Raises:
         UsageError: no share of the memory is left.
@@ -324,7 +328,7 @@ def capacity_of(request: Request, problem: Problem) -> int:
 
 
 def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
-    """The space that a request asks for."""
+    """The space of grids that a request names, with its pins and excluded values."""
     if request.space not in SPACES:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:

@@ -1,6 +1,4 @@
-"""Execution of a plan on PyTorch: compared with the unsplit model on virtual devices, or trained on
-a file of tokens.
-"""
+"""Execute a plan on PyTorch: a proof against the unsplit model, or training on a token file."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from pathlib import Path
 
 from shardwright.api.check_legality import check_plan
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.stored_answers import Stored, stored_plan
+from shardwright.api.stored_answers import PlanOfProblem, stored_plan
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, DataError, UsageError
 from shardwright.execute.launch.run_checks import require_runnable
@@ -34,9 +32,10 @@ from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 
 
-def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
-    """Result of running a small model of the same structure under a stored plan on virtual devices,
-    and comparing it with the unsplit model.
+def prove_execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
+    """Run a small model under a stored plan and compare loss and gradients with the unsplit model.
+
+    The model has the same structure; devices are virtual.
 
     Raises:
         UsageError: PyTorch is not installed.
@@ -61,10 +60,8 @@ def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> P
     return proof
 
 
-def num_ranks(stored: Stored) -> int:
-    """Number of ranks that run a plan: one for each device of a stage. Raises as
-    `program.stages.parts.plan_stages`.
-    """
+def num_ranks(stored: PlanOfProblem) -> int:
+    """Number of ranks that run a plan: one for each device of a stage."""
     return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 
@@ -80,8 +77,8 @@ class PredictedRun:
     cluster: str
 
 
-def predict_on_own_cluster(stored: Stored) -> PredictedRun:
-    """Prediction of a stored plan on the cluster that it was made for."""
+def predict_on_own_cluster(stored: PlanOfProblem) -> PredictedRun:
+    """The prediction of a stored plan on the cluster that it was made for."""
     return PredictedRun(
         step_time_s=stored.step_time_s,
         memory=predicted_memory(stored.problem, stored.plan),
@@ -90,8 +87,7 @@ def predict_on_own_cluster(stored: Stored) -> PredictedRun:
 
 
 def predict_on_profile(saved: StoredSimulation, profile: Path, *, formats: str) -> PredictedRun:
-    """Prediction of a stored plan on as many devices of a measured machine, run by Shardwright's
-    engine.
+    """Predict a stored plan on as many devices of a measured machine under Shardwright's engine.
 
     Args:
         profile: file of `shardwright calibrate`.
@@ -131,19 +127,17 @@ def predict_on_profile(saved: StoredSimulation, profile: Path, *, formats: str) 
 
 
 def run(
-    stored: Stored,
+    stored: PlanOfProblem,
     options: RunOptions,
     *,
     predicted: PredictedRun | None = None,
     watch: Callable[[RunStep | RunEvaluation], None] | None = None,
     begun: Callable[[], None] | None = None,
 ) -> RunReport:
-    """Train under a plan as this process's rank, or alone where the plan has one device; returns a
-    report.
+    """Train under a plan as this process's rank, or alone for one device; returns a report.
 
     Args:
-        predicted: the prediction that the run is compared with; None: that of the plan's own
-            cluster.
+        predicted: prediction to compare the run with; None = on the plan's own cluster.
         watch: called with every step and evaluation; on rank 0 only.
         begun: called after all checks.
 
@@ -184,8 +178,7 @@ def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
 
 
 def tokenise(texts: tuple[Path, ...], tokens: Path) -> tuple[int, int]:
-    """Write a file of tokens of some texts, or of the shipped text; returns the number of tokens
-    and the vocabulary size.
+    """Write text files, or a sample text, as a token file; returns (tokens, vocabulary size).
 
     Raises:
         UsageError: PyTorch is not installed.

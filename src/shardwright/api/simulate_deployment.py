@@ -1,4 +1,4 @@
-"""Simulation of a serving engine's deployment under traffic."""
+"""Simulate a serving engine's deployment under traffic."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from shardwright.serving.traffic.traffic_notation import (
 
 DEFAULT_ENGINE: Final = "vllm"
 DEFAULT_REQUESTS: Final = 1000
-"""Requests of a stream where nothing else is said."""
+"""Default number of requests of an open-loop stream."""
 
 
 def serve_simulate(request: ServingRequest) -> ServingAnswer:
-    """Latencies and throughput of a deployment under a job's traffic, simulated.
+    """Simulate a deployment under a request's traffic; returns latencies, throughput and memory.
 
     Raises:
         ModelError, ClusterError, RuntimeModelError, StrategyError, UsageError, DataError: a part of
             the request is not valid.
-        InfeasibleError: weights, or one request, do not fit.
+        InfeasibleError: the weights, or a single request, do not fit.
     """
     problem, deployment = serving_problem(request)
     longest = longest_request(problem.job)
@@ -85,8 +85,7 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
 
 
 def serve_estimate(request: ServingRequest) -> MeanField:
-    """Mean-value estimate of one deployment under a job's traffic, in closed form (each array has
-    one number).
+    """Closed-form estimate of a deployment's mean latencies and throughput; arrays of length 1.
 
     Raises:
         As `serve_simulate`, and where arrivals are a trace or prompts have separate workers.
@@ -97,8 +96,9 @@ def serve_estimate(request: ServingRequest) -> MeanField:
 
 
 def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:
-    """The problem and the deployment of a request; the engine is not yet set to its devices
-    (`problem_on_worker`).
+    """The serving problem and the deployment of a request.
+
+    The engine is not yet adapted to its devices (`problem_on_worker`).
     """
     model, cluster = _served_model(request.model), load_cluster(request.cluster)
     if not cluster.is_uniform:
@@ -137,7 +137,7 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
 
 
 def _precision(request: ServingRequest, model: Model, cluster: Cluster) -> Precision:
-    """Number formats that the request names, else those of the model's checkpoint."""
+    """Number formats that the request names, else the formats of the model's checkpoint."""
     if request.precision:
         return read_precision(request.precision)
     return _formats(model, cluster).precision
@@ -149,7 +149,7 @@ def _formats(model: Model, cluster: Cluster) -> CheckpointFormats:
 
 
 def _served_model(name: str) -> Model:
-    """The decoder-only text model called `name`.
+    """Load a decoder-only text model.
 
     Raises:
         ModelError: the model reads another sequence first, or is not causal.
@@ -165,7 +165,7 @@ def _served_model(name: str) -> Model:
 
 
 def _one_worker(cluster: Cluster) -> Deployment:
-    """A deployment of one worker on all devices, in tensor parallelism."""
+    """A deployment of one worker on all devices, with tensor parallelism."""
     return Deployment(
         pools=(Pool(role=Role.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),)
     )
@@ -199,10 +199,10 @@ def _require_experts(deployment: Deployment, model: Model) -> None:
 
 
 def _arrivals(request: ServingRequest) -> Arrivals:
-    """Arrivals of a request: requests in flight, a stream, or a trace file.
+    """Arrivals of requests: a closed loop, a random stream, or a trace file.
 
     Raises:
-        UsageError: none of them is given, or two are.
+        UsageError: the request has none of them, or two.
     """
     given_flags = [
         name
@@ -244,7 +244,7 @@ def _lengths(request: ServingRequest, arrivals: Arrivals) -> Lengths | None:
 
 
 def _skew(request: ServingRequest, model: Model) -> float:
-    """The request's expert skew, checked."""
+    """The request's expert skew, after a check of its range."""
     if not 1.0 <= request.expert_skew <= 1000:
         raise UsageError(
             f"--expert-skew {request.expert_skew:g} is not between 1 and 1,000",
@@ -261,14 +261,14 @@ def _skew(request: ServingRequest, model: Model) -> float:
 
 
 def _checked_memory(problem: ServingProblem, pool: Pool, longest: int) -> WorkerMemory:
-    """Memory of a pool's worker; InfeasibleError if the longest request does not fit."""
+    """Memory of a pool's worker; raises InfeasibleError if the longest request does not fit."""
     memory = worker_memory(problem_on_worker(problem, pool.worker), pool.worker)
     require_room(memory, longest=longest)
     return memory
 
 
 def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) -> float | None:
-    """Joules a token at the devices' power limits; None where the power is not known."""
+    """Joules a token at the devices' power limits; None if the power is not known."""
     power = power_limit(cluster.node.accelerator)
     return (
         power.watts * deployment.devices / tokens_per_second
@@ -278,7 +278,7 @@ def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) 
 
 
 def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
-    """Assumptions of the simulation, as sentences."""
+    """Sentences on the assumptions of the simulation."""
     notes = [version_notice(problem.engine), _precision_note(request, problem)]
     if (
         problem.model.max_context
@@ -292,9 +292,7 @@ def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests)
 
 
 def _precision_note(request: ServingRequest, problem: ServingProblem) -> str:
-    """Sentence on the source of the number formats, or that the request replaces those of the
-    checkpoint.
-    """
+    """Sentence on the source of the number formats; empty for the checkpoint's formats."""
     if not request.precision:
         return _formats(problem.model, problem.cluster).note
     stored = problem.model.stored

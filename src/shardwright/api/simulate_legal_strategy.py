@@ -1,4 +1,4 @@
-"""Simulation of a legal strategy for a request."""
+"""Simulate a legal strategy for a request."""
 
 from __future__ import annotations
 
@@ -22,12 +22,10 @@ from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 
 
-def simulated(
+def simulate_legal_strategy(
     request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None
 ) -> Simulation:
-    """The simulation of a legal strategy: a grid, or a plan with the grid that is equal to it,
-    if any.
-    """
+    """Simulate a legal strategy: a grid, or a plan with the grid that equals it, if any."""
     if grid is not None and is_direct(problem, grid):
         prediction = predict(problem, grid)
         fitting = () if prediction.fits else changes_that_fit(problem, grid)
@@ -62,14 +60,14 @@ def simulated(
 def with_simulation(
     request: Request, problem: Problem, answer: GeneralAnswer[Detail], *, name: str
 ) -> GeneralAnswer[Detail]:
-    """`answer` with the simulation of its strategy, for the request that it answers."""
+    """Add the simulation of an answer's strategy to the answer."""
     grid = answer.strategy if isinstance(answer.strategy, Grid) else None
-    found = simulated(request, problem, name=name, grid=grid, plan=answer.plan)
-    return replace(answer, simulation=found)
+    simulation = simulate_legal_strategy(request, problem, name=name, grid=grid, plan=answer.plan)
+    return replace(answer, simulation=simulation)
 
 
 def _stands_in(order: NamedOrder | Table) -> str:
-    """Text for the order that replaces a searched one."""
+    """Text for the schedule that replaces a searched order."""
     return (
         "the best table found"
         if isinstance(order, Table)
@@ -78,7 +76,5 @@ def _stands_in(order: NamedOrder | Table) -> str:
 
 
 def is_direct(problem: Problem, grid: Grid) -> bool:
-    """True if `grid` is simulated as a grid: its schedule is a searched one, it is legal, and
-    devices are of one kind.
-    """
+    """True if `grid` is simulated as a grid: uniform cluster, legal, schedule not searched."""
     return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))

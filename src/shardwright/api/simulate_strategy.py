@@ -1,13 +1,13 @@
-"""Simulation of one strategy, and verification of a stored simulation."""
+"""Simulate one strategy, and verify a stored simulation."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from shardwright.api.check_legality import check_grid, check_plan
-from shardwright.api.draw_plan import with_kinds
+from shardwright.api.draw_plan import with_device_kinds
 from shardwright.api.request_to_problem import facts_of, problem_of, with_defaults
-from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import DataError, InfeasibleError
 from shardwright.files.compare_documents import require_same
 from shardwright.files.plan_source import read_strategy
@@ -17,7 +17,7 @@ from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_messages import stage_edges
 from shardwright.program.stages.stage_segments import plan_stages
-from shardwright.report.pictures.plan_picture import Picture, picture_of
+from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
 from shardwright.search.orders.fill_in_plan_orders import is_open
 from shardwright.search.search_request import Request
 from shardwright.search.simulated_strategy import Simulation, Verified
@@ -30,16 +30,19 @@ from shardwright.strategy.rule_violations import raise_first
 from shardwright.units import format_bytes
 
 MAX_DRAWN = 16
-"""Most devices, and stages, of a plan that is drawn beside its numbers."""
+"""Most devices, and most stages, of a plan that is drawn with its numbers."""
 
 
 def simulate(request: Request, *, strategy: str) -> Prediction:
-    """Time and memory of one strategy; see `simulation`."""
-    return simulation(request, strategy=strategy).prediction
+    """Predict the time and memory of one strategy; see `simulate_strategy_text`."""
+    return simulate_strategy_text(request, strategy=strategy).prediction
 
 
-def simulation(request: Request, *, strategy: str) -> Simulation:
-    """The simulation of one strategy.
+def simulate_strategy_text(request: Request, *, strategy: str) -> Simulation:
+    """Read and check a strategy's text, and simulate it.
+
+    A grid is simulated as a grid; so is a plan that equals a grid. Other plans are simulated as
+    general plans. An order ``table-search`` is searched first.
 
     A grid whose schedule is searched is lowered as it is, and so is a plan that equals such a grid;
     every other one as a general plan. An order called ``table-search`` is found first.
@@ -50,8 +53,8 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
             the path of such a text or of a plan file.
 
     Raises:
-        StrategyError: it cannot be read, or is not legal here.
-        InfeasibleError: no order within the memory is found.
+        StrategyError: the strategy cannot be read, or is not legal for the request.
+        InfeasibleError: no schedule within the memory is found.
     """
     request = with_defaults(request)
     problem = problem_of(request)
@@ -60,7 +63,9 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
     )
     if isinstance(source.strategy, Grid):
         check_grid(problem, source.strategy)
-        grid_simulation = simulated(request, problem, name=source.name, grid=source.strategy)
+        grid_simulation = simulate_legal_strategy(
+            request, problem, name=source.name, grid=source.strategy
+        )
         return (
             replace(grid_simulation, notes=(*grid_simulation.notes, f"read {source.read_as}"))
             if source.read_as
@@ -68,12 +73,13 @@ def simulation(request: Request, *, strategy: str) -> Simulation:
         )
     check_plan(problem, source.strategy)
     grid = None if is_open(source.strategy) else grid_of(source.strategy, model=problem.model)
-    return simulated(request, problem, name=source.name, grid=grid, plan=source.strategy)
+    return simulate_legal_strategy(
+        request, problem, name=source.name, grid=grid, plan=source.strategy
+    )
 
 
 def verify(stored: StoredSimulation) -> Verified:
-    """Result of verifying a stored simulation: rules, orders, memory, and every field of its file,
-    all repeated.
+    """Verify a stored simulation: repeat rules, schedules, memory and every field of its file.
 
     Raises:
         StrategyError: a rule is broken.
@@ -87,8 +93,7 @@ def verify(stored: StoredSimulation) -> Verified:
 
 
 def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
-    """A claimed strategy, simulated again, and checks that hold whatever the claim's numbers
-    are.
+    """Simulate a claimed strategy again, and check rules, schedules and memory.
 
     Raises:
         StrategyError: a rule is broken.
@@ -108,7 +113,9 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
         assert claim.grid is not None
         check_grid(problem, claim.grid)
     repeated = replace(
-        simulated(request, problem, name=claim.name, grid=claim.grid, plan=claim.plan),
+        simulate_legal_strategy(
+            request, problem, name=claim.name, grid=claim.grid, plan=claim.plan
+        ),
         notes=claim.notes,
     )
     claimed_prediction, prediction = claim.prediction, repeated.prediction
@@ -139,7 +146,7 @@ def verified_strategy(claim: Simulation) -> tuple[Simulation, Verified]:
 
 
 def _check_actions(problem: Problem, plan: Plan) -> int:
-    """Number of actions in the plan's orders; StrategyError where one deadlocks."""
+    """Number of actions in the plan's schedules; raises StrategyError for a deadlock."""
     rows = action_rows(plan)
     stages = plan_stages(plan, model=problem.model)
     edges = [
@@ -150,10 +157,8 @@ def _check_actions(problem: Problem, plan: Plan) -> int:
     return len(rows.kind)
 
 
-def small_picture(simulation: Simulation) -> Picture | None:
-    """Picture of a general plan that no grid equals, if it has few devices and stages; else None.
-    Raises as `check_plan`.
-    """
+def small_picture(simulation: Simulation) -> PlanPicture | None:
+    """Picture of a general plan with few devices and stages; None for grids and large plans."""
     plan = simulation.plan
     if (
         plan is None
@@ -164,6 +169,6 @@ def small_picture(simulation: Simulation) -> Picture | None:
         return None
     problem = problem_of(simulation.request)
     check_plan(problem, plan)
-    return with_kinds(
-        picture_of(plan, model=problem.model, name=simulation.name or "plan"), problem
+    return with_device_kinds(
+        plan_picture(plan, model=problem.model, name=simulation.name or "plan"), problem
     )

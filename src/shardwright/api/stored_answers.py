@@ -1,4 +1,4 @@
-"""The answer in a plan file, for files of all verbs."""
+"""The plan and the problem of a plan file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A plan and its problem.
+class PlanOfProblem:
+    """A plan with its problem, as a plan file stores them.
 
     Args:
-        name: of the plan, in words.
-        grid: that says the plan, None if none does.
-        cluster: as asked.
-        step_time_s: claimed, in seconds.
+        name: name of the plan.
+        grid: grid that equals the plan; None if none does.
+        cluster: text of the cluster in the request.
+        step_time_s: stored step time in seconds.
     """
 
     name: str
@@ -31,13 +31,13 @@ class Stored:
     step_time_s: float
 
 
-def stored_plan(saved: StoredSimulation) -> Stored:
-    """The plan of a file; of a grid its general form. Raises as `problem_of` does."""
+def stored_plan(saved: StoredSimulation) -> PlanOfProblem:
+    """The plan and problem of a plan file; a grid is converted to a general plan."""
     problem, plan, grid = problem_of(saved.request), saved.plan, saved.grid
     if plan is None:
         assert grid is not None
         plan = plan_of_grid(problem, grid)
-    return Stored(
+    return PlanOfProblem(
         name=saved.name or (print_grid(grid) if grid is not None else "plan"),
         problem=problem,
         plan=plan,

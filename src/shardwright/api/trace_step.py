@@ -1,4 +1,4 @@
-"""Trace of a stored plan's simulated step, and its comparison with a measured step."""
+"""Trace a stored plan's simulated step, and compare the trace with a measured step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.device_topology import node_group_numbers
 from shardwright.program.step_trace import StepTrace
@@ -18,14 +18,14 @@ from shardwright.simulator.plan_simulation import simulate_plan
 from shardwright.simulator.simulated_trace import simulated_trace
 
 
-def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
-    """The simulated step of a stored plan, task by task; a grid is simulated as its general
-    plan.
+def trace(stored: PlanOfProblem, *, devices: Sequence[int] = ()) -> StepTrace:
+    """Simulate a step of a stored plan task by task, on one device of each class or on `devices`.
+
+    A grid is simulated as its general plan.
 
     Args:
-        devices: devices traced; none = the first of each class of devices that do the same. On a
-            mixed
-            cluster the kind stands behind their layers.
+        devices: devices to trace; none = the first of each class of devices. On a mixed
+            cluster the device kind follows their layers.
 
     Raises:
         UsageError: a device runs nothing.
@@ -50,8 +50,8 @@ def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
     return replace(step, devices=tuple(traced))
 
 
-def compare_traces(stored: Stored, measured: StepTrace) -> ComparedTraces:
-    """The simulated step of a stored plan compared with a measured one, on the measured devices.
+def compare_traces(stored: PlanOfProblem, measured: StepTrace) -> ComparedTraces:
+    """Compare the simulated step of a stored plan with a measured step, on the measured devices.
 
     Raises:
         DataError: the measured step is not of this plan.

@@ -1,4 +1,4 @@
-"""Check of a stored plan, joint plan or simulation by repeating it and comparing every field."""
+"""Verify a stored plan or simulation by repeating it and comparing every field."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from shardwright.search.simulated_strategy import Verified
 def check_file(
     stored: StoredSimulation, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> Recheck | Verified:
-    """Result of repeating whatever a file stores; a field that differs is an error.
+    """Repeat the search or simulation of a file and compare every field; raises on a difference.
 
-    The digest holds the request, which cannot be repeated.
+    The digest is not compared, because it contains the request.
 
     Args:
         engine: runs the parts of joint and mixed searches.

@@ -1,1 +1,1 @@
-"""The command line: one verb a file, loaded when it is called."""
+"""The command line: one module for each verb, imported when the verb is called."""

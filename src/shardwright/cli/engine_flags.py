@@ -1,4 +1,4 @@
-"""Options of verbs whose search runs on several processes."""
+"""Command-line options for the processes of a search: --engine and --workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardwright.search.parallel.engine_by_name import PROCESSES
 
 @group(SEARCH)
 class EngineFlags:
-    """Processes of a search."""
+    """Options for the processes of a search: --engine and --workers."""
 
     engine: Annotated[
         str,

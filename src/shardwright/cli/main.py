@@ -1,5 +1,6 @@
-"""Entry of the command line: finds the verb, runs it, and turns every error into one line, a hint
-and an exit code.
+"""Entry point of the command line: dispatch to a verb, and report errors with an exit code.
+
+Every error becomes one line, a hint and an exit code.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ COMPILING: Final = (
 
 
 def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: None) -> int:
-    """The exit code of a command line; whatever goes wrong is said on standard error.
+    """Run a command line and return its exit code; every error is reported on standard error.
 
     Args:
         when_loaded: is called between the import of a verb and its work.
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: N
         standard_output.prepare()
         code = _dispatch(words, when_loaded)
         standard_output.finish()
-        _say_if_not_kept()
+        _note_uncached_kernels()
         return code
     except KeyboardInterrupt:
         return keyboard_interrupt.say()
@@ -60,16 +61,19 @@ def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: N
         return standard_output.NOBODY_READS
     except (BrokenPipeError, SystemExit):
         # Of what a library writes itself, such as the help of a verb: rich ends the program there.
-        standard_output.forget()
+        standard_output.redirect_to_null()
         return standard_output.NOBODY_READS
     except Exception as error:  # the one place where nothing may escape
         if "--debug" in words:
             traceback.print_exception(error)
-        return _say(error, as_json="--json" in words)
+        return _report_error(error, as_json="--json" in words)
 
 
-def _say_if_not_kept() -> None:
-    """Say that the next run will be as slow, and what would change that."""
+def _note_uncached_kernels() -> None:
+    """Write a note on standard error if compiled kernels could not be stored or are out of date.
+
+    The next run would be as slow; the hint says how to change this.
+    """
     compiled = sys.modules.get("shardwright.compiled")
     if compiled is not None and not compiled.kept:
         sys.stderr.write(
@@ -85,10 +89,8 @@ def _say_if_not_kept() -> None:
         sys.stderr.write("hint: python -m shardwright.build_kernels\n")
 
 
-def _say(error: Exception, *, as_json: bool) -> int:
-    """Print one line and a hint, and on standard output an object where `as_json`; the exit code of
-    the error.
-    """
+def _report_error(error: Exception, *, as_json: bool) -> int:
+    """Report an error on standard error, and as JSON if asked; returns its exit code."""
     if isinstance(error, MemoryError):
         error = ResourceError(
             "not enough memory",
@@ -100,21 +102,22 @@ def _say(error: Exception, *, as_json: bool) -> int:
             text[:400], hint="this is a bug; run again with --debug for the traceback"
         )
     if as_json:
-        said = {
+        document = {
             "kind": type(error).__name__,
             "message": error.message,
             "hint": error.hint,
             "exit_code": error.exit_code,
         }
-        broken = (
+        rule_fields = (
             {"rule": error.rule, "path": error.path} if isinstance(error, StrategyError) else {}
         )
-        standard_output.try_to_write(json.dumps({"error": said | broken}, indent=1) + "\n")
+        standard_output.try_to_write(json.dumps({"error": document | rule_fields}, indent=1) + "\n")
     sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
     return error.exit_code
 
 
 def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
+    """Run the verb that the first word names, or print help or version; returns the exit code."""
     if not words or words[0] in ("--help", "-h", "help"):
         standard_output.write(help_text())
         return 0
@@ -130,17 +133,20 @@ def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
         )
     verb = VERBS.load(words[0])
     when_loaded()
-    with _compiling_told(seen=sys.stderr.isatty() and not {"--json", "--quiet"} & set(words)):
+    with _announcing_compilation(
+        has_progress_bar=sys.stderr.isatty() and not {"--json", "--quiet"} & set(words)
+    ):
         return verb(words[1:])
 
 
 @contextmanager
-def _compiling_told(*, seen: bool) -> Iterator[None]:
-    """Say in a line that a first run compiles its kernels, which takes long, where no bar of
-    progress would be `seen`.
+def _announcing_compilation(*, has_progress_bar: bool) -> Iterator[None]:
+    """Context that announces on standard error that a first run compiles kernels.
+
+    Nothing is announced where a progress bar would be `seen`.
     """
     compiled = sys.modules.get("shardwright.compiled")
-    if seen or compiled is None:
+    if has_progress_bar or compiled is None:
         yield
         return
     with compiled.when_compiling(lambda: sys.stderr.write(COMPILING)):
@@ -148,7 +154,7 @@ def _compiling_told(*, seen: bool) -> Iterator[None]:
 
 
 def help_text() -> str:
-    """The text that ``shardwright --help`` prints."""
+    """The text of ``shardwright --help``."""
     width = max(map(len, SUMMARIES))
     lines = [f"  {name:<{width}}  {summary}\n" for name, summary in SUMMARIES.items()]
     return _HEAD + "".join(lines) + _FOOT

@@ -1,4 +1,4 @@
-"""Print the answer of a search of general plans: file, JSON document, one line or screen."""
+"""Print the answer of a search over general plans: file, JSON document, one line or screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.api.searches.plan_records import stored_general
 from shardwright.cli import verdict
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt, screen
-from shardwright.cli.terminal.extra_answers import Beside
+from shardwright.cli.terminal.extra_answers import ExtraAnswers
 from shardwright.cli.terminal.frameworks_for_plan import frameworks_of
 from shardwright.files.dataclass_schemas import to_json_value
 from shardwright.files.stored_documents import document_of, file_text
@@ -30,18 +30,18 @@ def print_general(
     answer: GeneralAnswer[Any],
     search: GeneralSearch,
     *,
-    cost: Callable[[Simulation], Beside] | None,
+    cost: Callable[[Simulation], ExtraAnswers] | None,
     output: Path | None,
     form: AnswerForm,
 ) -> int:
-    """Write the answer to `output` and standard output; returns the exit code."""
+    """Write the answer of a general search to `output` and print it; returns the exit code."""
     stored = stored_general(answer)
     is_line = form.quiet and not form.as_json
-    left = None if is_line or STOP.is_set() else search.unsearched_options(answer)
+    unsearched = None if is_line or STOP.is_set() else search.unsearched_options(answer)
     if output is not None:
         screen.save(output, file_text(stored, output))
-    beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
-    searched = {} if left is None else {"unsearched": to_json_value(left, names={})}
+    beside = frameworks_of(stored) + (ExtraAnswers() if cost is None else cost(stored.simulation))
+    searched = {} if unsearched is None else {"unsearched": to_json_value(unsearched, names={})}
     screen.print_answer(
         form,
         document=lambda: {
@@ -57,7 +57,7 @@ def print_general(
                 stored.certificate,
                 model=problem_of(request).model,
                 search_time_s=answer.search_time_s,
-                left=left,
+                left=unsearched,
             ),
             *beside.sections,
         ),

@@ -1,4 +1,4 @@
-"""The verbs of the command line, each in a module that is imported when the verb is called."""
+"""The verbs of the command line with their help lines; a verb's module is imported when called."""
 
 from __future__ import annotations
 
@@ -53,4 +53,4 @@ VERBS: Final = Registry[Callable[[Sequence[str]], int]](
         "catalog": "shardwright.cli.verbs.catalog:main",
     },
 )
-"""Functions from the words behind a verb to its exit code."""
+"""Function of each verb: from the words after the verb to the exit code."""

@@ -1,4 +1,4 @@
-"""The exit code and the line of an answer that may not fit into memory."""
+"""Exit code and ``--quiet`` line of a prediction that may not fit into memory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from shardwright.simulator.prediction import Prediction
 
 
 def exit_code(*predictions: Prediction) -> int:
-    """0 where any of the predictions fits, else the code of `InfeasibleError`: an answer that
-    nobody can run is not a success.
-    """
-    return 0 if any(one.fits for one in predictions) else InfeasibleError.exit_code
+    """0 if any of the predictions fits in memory, else the exit code of `InfeasibleError`."""
+    return 0 if any(prediction.fits for prediction in predictions) else InfeasibleError.exit_code
 
 
 def simulation_line(simulation: Simulation, *, prefix: str = "") -> str:
-    """The line of ``--quiet``: seconds of a step, the strategy behind `prefix`, and what does not
-    fit.
-    """
+    """The line of ``--quiet``: seconds of a step, the strategy after `prefix`, and a misfit."""
     prediction = simulation.prediction
     return answer_line(
         prefix + strategy_text(simulation),

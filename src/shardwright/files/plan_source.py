@@ -14,7 +14,7 @@ from shardwright.files.stored_documents import StoredPlan, StoredSimulation
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.requested_model import asked_model
+from shardwright.model.requested_model import requested_model
 from shardwright.search.search_request import Request
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
@@ -168,7 +168,7 @@ def _plan_from_document(text: str, *, path: Path, model: str) -> NamedPlan:
     """Plan of a stored file's JSON text, for the given model or the file's own."""
     saved = parse_saved(text, name=str(path), folder=path.parent)
     asked, plan = saved.request, saved.plan
-    chosen = asked_model(model or asked.model, train=asked.train, teacher=asked.teacher)
+    chosen = requested_model(model or asked.model, train=asked.train, teacher=asked.teacher)
     if plan is None:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)

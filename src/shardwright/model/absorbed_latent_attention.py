@@ -1,5 +1,6 @@
-"""Latent attention as decoding computes it (DeepSeek-V2, section 2.1.2): the products that expand
-the latent are absorbed into queries and outputs.
+"""Multi-head latent attention in the absorbed form of decoding (DeepSeek-V2, section 2.1.2).
+
+The products that expand the latent are absorbed into queries and outputs.
 
 A query head's part without positions is multiplied with its key matrix, so that it meets the cached
 latent itself; what the core makes of latents is multiplied with the value matrix behind it. Per
@@ -17,29 +18,28 @@ from shardwright.model.ir.tensor_dims import Dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latent:
-    """Sizes of a block's latent attention: query `heads`, the latent's `width`, and the rotary part
-    of its keys.
-    """
+class LatentSizes:
+    """Sizes of a block's latent attention: query heads, latent width, rotary part of its keys."""
 
     heads: int
     width: int
     rope: int
 
     def core(self) -> AttentionShape:
-        """The core in absorbed form: DeepSeek-V3's 128 heads over one key of 576 and one value of
-        512 elements.
+        """The attention core in absorbed form: one key head of latent + rope elements.
+
+        DeepSeek-V3: 128 query heads over one key of 576 and one value of 512 elements.
         """
         return AttentionShape(
             heads=self.heads, kv_heads=1, head_dim=self.width + self.rope, value_dim=self.width
         )
 
 
-def latent_of(block: Block) -> Latent | None:
-    """The latent attention of a block; None where its keys and values come from no latent.
+def latent_of(block: Block) -> LatentSizes | None:
+    """The latent attention of a block; None if its keys and values do not come from a latent.
 
-    It is known by its form: the core's keys and values are heads that one product expands from a
-    normed part of another product, whose other part (the rotary keys) goes to the core as it is.
+    It is recognised by its form: the core's keys and values are heads that one product expands from
+    a normed part of another product, whose other part (the rotary keys) goes to the core as it is.
     """
     operators = {o.name: o for o in block.operators}
     core = next(
@@ -56,4 +56,4 @@ def latent_of(block: Block) -> Latent | None:
     latent, rope = down.writes
     if latent.dim is Dim.HEADS or "kv_up" not in operators:
         return None
-    return Latent(heads=core.attention.heads, width=latent.size, rope=rope.size)
+    return LatentSizes(heads=core.attention.heads, width=latent.size, rope=rope.size)

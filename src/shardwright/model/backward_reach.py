@@ -1,4 +1,4 @@
-"""Tensors of a model that need no gradient: those before its first trained parameter.
+"""Tensors of a model that need no gradient: the tensors before its first trained parameter.
 
 A tensor has a gradient if an operator before it, or the one that makes it, has a trained parameter.
 An operator then computes
@@ -40,35 +40,39 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 
 @lru_cache(maxsize=4096)
 def without_gradient(block: Block) -> frozenset[str]:
-    """Tensors in `block` without a gradient: names of operators, ``input`` and ``memory``. A lookup
-    reads data, which have none.
+    """Names in `block` without a gradient: operators, ``input`` and ``memory``.
+
+    A lookup reads data, which have no gradient.
     """
-    found = set(block.constant)
+    names = set(block.constant)
     for operator in block.operators:
-        if found.issuperset(operator.inputs) and not any(p.trainable for p in operator.parameters):
-            found.add(operator.name)
-    return frozenset(found) | _for_choices(block)
+        if names.issuperset(operator.inputs) and not any(p.trainable for p in operator.parameters):
+            names.add(operator.name)
+    return frozenset(names) | _without_gradient_by_selection(block)
 
 
-def _for_choices(block: Block) -> frozenset[str]:
-    """Operators of untrained indexers, and operators that only they read."""
+def _without_gradient_by_selection(block: Block) -> frozenset[str]:
+    """Operators of untrained indexers, and operators that only untrained indexers read.
+
+    No gradient flows back through a selection of keys.
+    """
     readers: dict[str, set[str]] = {}
     for operator in block.operators:
         for name in operator.inputs:
             readers.setdefault(name, set()).add(operator.name)
-    found: set[str] = set()
+    names: set[str] = set()
     for operator in reversed(block.operators):
-        read = readers.get(operator.name, set())
+        reader_names = readers.get(operator.name, set())
         chooses = operator.kind is OperatorKind.INDEX and operator.choice is not None
         if not any(p.trainable for p in operator.parameters) and (
-            chooses or (read and read <= found)
+            chooses or (reader_names and reader_names <= names)
         ):
-            found.add(operator.name)
-    return frozenset(found)
+            names.add(operator.name)
+    return frozenset(names)
 
 
-def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
-    """`operator` computes an input gradient. `constant`: see `without_gradient`."""
+def computes_input_gradient(operator: Operator, constant: frozenset[str]) -> bool:
+    """True if `operator` computes an input gradient; `constant` is from `without_gradient`."""
     learns = operator.distances is not None and operator.distances.trainable
     return (
         operator.adapted
@@ -78,22 +82,23 @@ def asks_inputs(operator: Operator, constant: frozenset[str]) -> bool:
 
 
 def runs_backward(operator: Operator, constant: frozenset[str]) -> bool:
-    """`operator` has a backward, for which its weights are there again. `constant`: see
-    `without_gradient`.
+    """True if `operator` runs a backward, which needs its weights again.
+
+    `constant` is from `without_gradient`.
     """
     return operator.name not in constant
 
 
 def has_backward(block: Block) -> bool:
-    """Something in `block` has a gradient."""
+    """True if any tensor that `block` computes has a gradient."""
     return runs_backward(block.operators[-1], without_gradient(block))
 
 
-def told_constants(model: Model) -> Model:
-    """`model` whose blocks know which of their inputs nothing trained lies before.
+def with_constant_inputs(model: Model) -> Model:
+    """The model with each block's `constant` set: its inputs with no trained parameter before them.
 
-    Found from above: at first nothing is asked for; whatever lies behind a trained parameter is
-    taken out until nothing changes.
+    Computed as a fixed point: at first no input has a gradient; inputs behind a trained parameter
+    are removed until nothing changes.
     """
     numbers = {run.name: i for i, run in enumerate(model.runs)}
     blocks = [
@@ -103,15 +108,19 @@ def told_constants(model: Model) -> Model:
     changed = True
     while changed:
         changed = False
-        asked = {i for i, run in enumerate(model.runs) if has_backward(blocks[run.block])}
+        trained_runs = {i for i, run in enumerate(model.runs) if has_backward(blocks[run.block])}
         for i, run in enumerate(model.runs):
             sources = [numbers[name] for name in run.inputs]
             streams = {source for source in sources if not model.is_memory(i, source)} | (
                 {i} if run.count > 1 else set()
             )
-            gone = {INPUT: streams, MEMORY: set(sources) - streams}
-            kept = tuple(name for name in blocks[run.block].constant if not gone[name] & asked)
-            if kept != blocks[run.block].constant:
-                blocks[run.block] = replace(blocks[run.block], constant=kept)
+            gradient_sources = {INPUT: streams, MEMORY: set(sources) - streams}
+            constant = tuple(
+                name
+                for name in blocks[run.block].constant
+                if not gradient_sources[name] & trained_runs
+            )
+            if constant != blocks[run.block].constant:
+                blocks[run.block] = replace(blocks[run.block], constant=constant)
                 changed = True
     return replace(model, blocks=tuple(blocks))

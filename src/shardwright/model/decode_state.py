@@ -1,6 +1,4 @@
-"""State that a model keeps of the text read so far: per token and per sequence, operator by
-operator.
-"""
+"""State kept while decoding: KV cache a token, and recurrent state a sequence, by operator."""
 
 from __future__ import annotations
 
@@ -14,22 +12,22 @@ from shardwright.model.ir.tensor_dims import Dim, Extent
 
 
 class Lifetime(StrEnum):
-    """The extent of a kept state: one for each token, or one for each sequence."""
+    """Extent of a kept state: one for each token, or one for each sequence."""
 
     TOKEN = "token"
     SEQUENCE = "sequence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Living:
-    """State that one operator of a block keeps.
+class DecodeState:
+    """State that an operator keeps while decoding: its kind, size and lifetime.
 
     Args:
-        what: in words.
+        what: name of the state.
         extents: elements of a token or of a sequence, cut like an operator's own (key heads fewer
             than the parts are copied).
-        window: tokens that it keeps at most; 0 = all.
-        state: in the format of states, not in that of keys and values.
+        window: largest number of tokens kept; 0 = all.
+        state: True if stored in the number format of states, not of keys and values.
     """
 
     operator: str
@@ -40,8 +38,9 @@ class Living:
     state: bool = False
 
     def elements(self, parts: int = 1) -> int:
-        """Elements that the device with the most keeps where heads are cut into `parts`: 8 key
-        heads of 128 + 128 on 16 devices are 256.
+        """Elements on the device with the most, if heads are split into `parts`.
+
+        8 key heads of 128 + 128 elements on 16 devices are 256.
         """
         return sum(
             _largest(extent, parts if extent.dim is Dim.HEADS else 1) for extent in self.extents
@@ -49,13 +48,16 @@ class Living:
 
 
 def _largest(extent: Extent, parts: int) -> int:
+    """Elements of the largest part of an extent."""
     return -(-extent.runs // parts) * extent.quantum
 
 
-def lives_in(block: Block) -> tuple[Living, ...]:
-    """The state that a block keeps: keys and values (or latent attention's latent and rotary keys,
-    one for all heads), a scorer's keys, the state of a scan, the last inputs of a convolution;
-    nothing for sequences other than the text.
+def decode_states(block: Block) -> tuple[DecodeState, ...]:
+    """States that a block keeps while decoding: KV cache, latent, scan state, conv inputs.
+
+    Also an indexer's keys.
+
+    There is nothing for sequences other than the text.
 
         8 key heads of 128: 8 x (128 + 128) = 2,048 elements a token and layer. DeepSeek-V3: 512 +
             64 = 576.
@@ -64,29 +66,32 @@ def lives_in(block: Block) -> tuple[Living, ...]:
     """
     if block.sequence != TEXT:
         return ()
-    found = (_of(operator, block) for operator in block.operators)
-    return tuple(one for one in found if one is not None)
+    states = (_state_of_operator(operator, block) for operator in block.operators)
+    return tuple(state for state in states if state is not None)
 
 
-def _of(operator: Operator, block: Block) -> Living | None:
+def _state_of_operator(operator: Operator, block: Block) -> DecodeState | None:
+    """The state that an operator keeps while decoding; None if it keeps none."""
     if (
         operator.kind is OperatorKind.ATTENTION
         and operator.attention is not None
         and not operator.attention.cross
     ):
-        return _keys(operator, operator.attention, block)
+        return _attention_state(operator, operator.attention, block)
     if operator.kind is OperatorKind.INDEX and operator.attention is not None:
-        one = Extent(dim=Dim.HIDDEN, size=operator.attention.kv_heads * operator.attention.head_dim)
-        return Living(
+        scorer_keys = Extent(
+            dim=Dim.HIDDEN, size=operator.attention.kv_heads * operator.attention.head_dim
+        )
+        return DecodeState(
             operator=operator.name,
             what="keys of the scorer",
             lifetime=Lifetime.TOKEN,
-            extents=(one,),
+            extents=(scorer_keys,),
         )
     if operator.kind is OperatorKind.SCAN and operator.scan is not None:
-        scan, each = operator.scan, operator.scan.head_dim * operator.scan.state
-        state = Extent(dim=Dim.HEADS, size=scan.heads * each, quantum=each)
-        return Living(
+        scan, head_state = operator.scan, operator.scan.head_dim * operator.scan.state
+        state = Extent(dim=Dim.HEADS, size=scan.heads * head_state, quantum=head_state)
+        return DecodeState(
             operator=operator.name,
             what="state",
             lifetime=Lifetime.SEQUENCE,
@@ -104,7 +109,7 @@ def _of(operator: Operator, block: Block) -> Living | None:
             for e in operator.writes
             if taps > 1
         )
-        return Living(
+        return DecodeState(
             operator=operator.name,
             what="last inputs",
             lifetime=Lifetime.SEQUENCE,
@@ -114,14 +119,17 @@ def _of(operator: Operator, block: Block) -> Living | None:
     return None
 
 
-def _keys(operator: Operator, shape: AttentionShape, block: Block) -> Living:
+def _attention_state(operator: Operator, shape: AttentionShape, block: Block) -> DecodeState:
+    """State of an attention core: keys and values, or the latent of latent attention."""
     latent = latent_of(block)
     if latent is not None:
         kept = (Extent(dim=Dim.HIDDEN, size=latent.width), Extent(dim=Dim.HIDDEN, size=latent.rope))
-        return Living(operator=operator.name, what="latent", lifetime=Lifetime.TOKEN, extents=kept)
-    each = shape.head_dim + shape.value_dim
-    heads = Extent(dim=Dim.HEADS, size=shape.kv_heads * each, quantum=each)
-    return Living(
+        return DecodeState(
+            operator=operator.name, what="latent", lifetime=Lifetime.TOKEN, extents=kept
+        )
+    head_elements = shape.head_dim + shape.value_dim
+    heads = Extent(dim=Dim.HEADS, size=shape.kv_heads * head_elements, quantum=head_elements)
+    return DecodeState(
         operator=operator.name,
         what="keys and values",
         lifetime=Lifetime.TOKEN,

@@ -1,5 +1,4 @@
-"""A model that a frozen teacher teaches (knowledge distillation): both run forward on the same
-tokens, the loss reads both logits.
+"""Knowledge distillation: a model beside a frozen teacher, with a loss that reads both logits.
 
 Hinton et al. 2015, Distilling the Knowledge in a Neural Network (arXiv 1503.02531), section 2: the
 loss is the divergence of the model's words from the teacher's. The teacher's blocks stand before
@@ -19,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import ModelError
-from shardwright.model.backward_reach import told_constants
+from shardwright.model.backward_reach import with_constant_inputs
 from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
@@ -27,21 +26,21 @@ from shardwright.model.ir.tensor_dims import Parameter
 from shardwright.model.trained_parameters import frozen
 
 OF_BLOCKS: Final = "teacher_"
-"""Before the names of the teacher's runs and blocks."""
+"""Prefix of the names of the teacher's runs and blocks."""
 IN_HEAD: Final = "teacher."
-"""Before the names of its operators and parameters in the head."""
+"""Prefix of the teacher's operators and parameters in the model's head."""
 
 
-def taught(model: Model, teacher: Model) -> Model:
-    """`model` beside `teacher`, with a loss that reads both.
+def with_teacher(model: Model, teacher: Model) -> Model:
+    """Put a frozen teacher beside a model, with a loss that compares both logits.
 
     Raises:
-        ModelError: one of them has no loss at its end, the teacher reads more than text, or their
-        vocabularies differ.
+        ModelError: the model or the teacher has no loss at its end, the teacher reads more than
+        text, or the vocabularies differ.
     """
     head, last = _head(model, role="model"), _head(teacher, role="teacher")
-    way = teacher.before(teacher.runs[-1].name)
-    runs = [run for run in teacher.runs[:-1] if run.name in way]
+    needed_runs = teacher.before(teacher.runs[-1].name)
+    runs = [run for run in teacher.runs[:-1] if run.name in needed_runs]
     others = {b.sequence for b in (teacher.blocks[run.block] for run in runs)} | {
         b.memory for b in teacher.blocks if b.memory
     }
@@ -61,7 +60,7 @@ def taught(model: Model, teacher: Model) -> Model:
         for o in last.operators
         for p in o.parameters
     }
-    blocks = tuple(_still(teacher.blocks[i], owners) for i in used)
+    blocks = tuple(_teacher_block(teacher.blocks[i], owners) for i in used)
     first = len(blocks)
     before = tuple(
         replace(
@@ -72,23 +71,24 @@ def taught(model: Model, teacher: Model) -> Model:
         )
         for run in runs
     )
-    own = tuple(replace(run, block=run.block + first) for run in model.runs[:-1])
+    model_runs = tuple(replace(run, block=run.block + first) for run in model.runs[:-1])
     source = tuple(OF_BLOCKS + name for name in teacher.runs[-1].inputs)
     end = replace(
         model.runs[-1], block=model.runs[-1].block + first, inputs=(*model.runs[-1].inputs, *source)
     )
-    joined = _joined(head, last, owners)
-    return told_constants(
+    joined = _joint_head(head, last, owners)
+    return with_constant_inputs(
         replace(
             model,
             blocks=(*blocks, *(joined if block is head else block for block in model.blocks)),
-            runs=(*before, *own, end),
-            base=taught(model.base, teacher) if model.base is not None else None,
+            runs=(*before, *model_runs, end),
+            base=with_teacher(model.base, teacher) if model.base is not None else None,
         )
     )
 
 
 def _head(model: Model, *, role: str) -> Block:
+    """The head block of a model; raises ModelError if it does not end with a loss over text."""
     head = model.blocks[model.runs[-1].block]
     if head.operators[-1].kind is not OperatorKind.LOSS or head.memory or head.sequence != TEXT:
         raise ModelError(
@@ -98,10 +98,13 @@ def _head(model: Model, *, role: str) -> Block:
     return head
 
 
-def _still(block: Block, owners: dict[str, str]) -> Block:
-    """A block of the teacher: frozen, under the names that it has beside the model's."""
+def _teacher_block(block: Block, owners: dict[str, str]) -> Block:
+    """A block of the teacher, frozen and with the prefixed names."""
     operators = tuple(
-        replace(frozen(o), parameters=tuple(_named(p, "", owners) for p in frozen(o).parameters))
+        replace(
+            frozen(o),
+            parameters=tuple(_teacher_parameter(p, "", owners) for p in frozen(o).parameters),
+        )
         for o in block.operators
     )
     return replace(
@@ -109,20 +112,21 @@ def _still(block: Block, owners: dict[str, str]) -> Block:
     )
 
 
-def _named(parameter: Parameter, prefix: str, owners: dict[str, str]) -> Parameter:
-    """A frozen parameter of the teacher; tied ones name their owner where it now stands."""
+def _teacher_parameter(parameter: Parameter, prefix: str, owners: dict[str, str]) -> Parameter:
+    """A frozen parameter of the teacher; a tied parameter names its owner's new place."""
     owner = parameter.tied_to and owners.get(parameter.tied_to, OF_BLOCKS + parameter.tied_to)
     return replace(parameter, name=prefix + parameter.name, tied_to=owner)
 
 
-def _joined(head: Block, last: Block, owners: dict[str, str]) -> Block:
-    """The model's head with the operators of the teacher's before the loss."""
+def _joint_head(head: Block, last: Block, owners: dict[str, str]) -> Block:
+    """The model's head with the teacher's head operators before the loss."""
     *own, loss = head.operators
     names = {INPUT: MEMORY} | {o.name: IN_HEAD + o.name for o in last.operators}
 
-    def still(operator: Operator) -> Operator:
+    def in_head(operator: Operator) -> Operator:
+        """A frozen operator of the teacher's head under its name in the model's head."""
         found = frozen(operator).reading(names)
-        parameters = tuple(_named(p, IN_HEAD, owners) for p in found.parameters)
+        parameters = tuple(_teacher_parameter(p, IN_HEAD, owners) for p in found.parameters)
         return replace(found, name=IN_HEAD + found.name, parameters=parameters)
 
     *its, its_loss = last.operators
@@ -131,4 +135,4 @@ def _joined(head: Block, last: Block, owners: dict[str, str]) -> Block:
         inputs=(*loss.inputs, *its_loss.reading(names).inputs),
         reads=(*loss.reads, *its_loss.reads),
     )
-    return replace(head, operators=(*own, *map(still, its), both), memory=TEACHER)
+    return replace(head, operators=(*own, *map(in_head, its), both), memory=TEACHER)

@@ -1,16 +1,17 @@
-"""The model that a request names: read, with what of it is trained and what teaches it."""
+"""Load the model of a request, with its trained parameters and its teacher."""
 
 from __future__ import annotations
 
 from shardwright.model.catalog.models_by_name import load_model
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
 
 
-def asked_model(name: str, *, train: str = "", teacher: str = "") -> Model:
-    """`name` as `model.trained.trained` makes it of `train`, beside `teacher` (see `model.taught`;
-    empty = there is none).
+def requested_model(name: str, *, train: str = "", teacher: str = "") -> Model:
+    """Load a model by name, with the parameters that `train` selects and an optional teacher.
+
+    See `trained_parameters.trained` and `distillation.with_teacher`.
 
     Args:
         name, teacher: catalog names or paths of a config.json.
@@ -20,4 +21,4 @@ def asked_model(name: str, *, train: str = "", teacher: str = "") -> Model:
         `train` cannot be read.
     """
     model = trained(load_model(name), train)
-    return taught(model, load_model(teacher)) if teacher else model
+    return with_teacher(model, load_model(teacher)) if teacher else model

@@ -1,6 +1,4 @@
-"""The routers of a model whose load is balanced by a loss (those of its own layers), and those with
-a bias of the choice.
-"""
+"""The routers of a model that a load-balancing loss or a selection bias balances."""
 
 from __future__ import annotations
 
@@ -13,45 +11,53 @@ from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Parameter
 
 
-def routers(block: Block) -> Iterator[Operator]:
-    """The choices of experts of a block; none of a prediction module or a teacher, which the
-    published loss leaves out.
+def balanced_routers(block: Block) -> Iterator[Operator]:
+    """Yield the routers of a block; none for a prediction module or a teacher.
+
+    The published loss leaves these out.
     """
-    if not block.is_teachers and block.name.partition(".")[0] not in PREDICTORS:
+    if not block.is_of_teacher and block.name.partition(".")[0] not in PREDICTORS:
         yield from (
             o for o in block.operators if o.kind is OperatorKind.ROUTE and o.experts is not None
         )
 
 
 def router_shapes(model: Model) -> tuple[ExpertShape, ...]:
-    """The different shapes of a model's routers, in order of their first use."""
+    """The distinct expert shapes of a model's routers, in order of first use."""
     return tuple(
         dict.fromkeys(
-            o.experts for block in model.blocks for o in routers(block) if o.experts is not None
+            o.experts
+            for block in model.blocks
+            for o in balanced_routers(block)
+            if o.experts is not None
         )
     )
 
 
-def choice_bias(block: Block, operator: Operator) -> Parameter | None:
-    """The bias of each expert that counts in a router's choice alone (`e_score_correction_bias`);
-    None without, and of a teacher.
+def selection_bias(block: Block, operator: Operator) -> Parameter | None:
+    """The bias of each expert that counts only in a router's selection; None if there is none.
+
+    Published as `e_score_correction_bias`.
     """
-    if block.is_teachers or operator.kind is not OperatorKind.ROUTE:
+    if block.is_of_teacher or operator.kind is not OperatorKind.ROUTE:
         return None
     return next((p for p in operator.parameters if p.name.endswith(".correction")), None)
 
 
-def choice_biases(model: Model) -> Iterator[tuple[int, int, str, str]]:
-    """(run, layer, router, its bias of the choice) of every router that has one, by names, those of
-    prediction modules included.
+def selection_biases(model: Model) -> Iterator[tuple[int, int, str, str]]:
+    """Yield (run, layer, router, bias) of every router with a selection bias, by names.
+
+    Prediction modules are included.
     """
     for number, run in enumerate(model.runs):
         block = model.blocks[run.block]
-        found = [
+        named_biases = [
             (o.name, bias.name)
             for o in block.operators
-            if (bias := choice_bias(block, o)) is not None
+            if (bias := selection_bias(block, o)) is not None
         ]
         yield from (
-            (number, layer, router, bias) for layer in range(run.count) for router, bias in found
+            (number, layer, router, bias)
+            for layer in range(run.count)
+            for router, bias in named_biases
         )

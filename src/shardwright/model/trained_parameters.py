@@ -1,5 +1,4 @@
-"""Trained parameters of a model: all of them, low-rank adapters on frozen weights (LoRA), or all
-but those that are frozen or left out.
+"""Select the trained parameters of a model: all, LoRA adapters, or all but frozen parts.
 
 Hu et al. 2021, LoRA: Low-Rank Adaptation of Large Language Models (arXiv 2106.09685), section 4.1:
 y = x W + x A B with W frozen, A of (in, r), B of (r, out). A fused projection (q, k and v; gate and
@@ -19,10 +18,10 @@ from typing import Final
 
 from shardwright.errors import UsageError, nearest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import told_constants
+from shardwright.model.backward_reach import with_constant_inputs
 from shardwright.model.blocks.multi_token_prediction import (
     MODULE,
-    predictors_of,
+    num_predictors_of,
     without_predictors,
 )
 from shardwright.model.ir.block import Block
@@ -41,10 +40,9 @@ ADAPTED: Final = tuple(
         OperatorClass.SSM,
     )
 )
-"""Classes whose products have adapters where no target is named: not the router, the embedding and
-the head."""
+"""Default classes with adapters: all but the router, the embedding and the head."""
 LEFT_OUT: Final = f"without:{MODULE}"
-"""The word for a model without its prediction modules."""
+"""Word of --train for a model without its prediction modules."""
 MAX_RANK: Final = 65536
 _LORA: Final = re.compile(r"lora:r([0-9]{1,6})(?::(.+))?")
 _HINT: Final = (
@@ -54,14 +52,14 @@ _HINT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """The parameters that are trained.
+class TrainedParts:
+    """Selection of the trained parameters: adapters, frozen parts, prediction modules.
 
     Args:
-        rank: of the adapters; 0 = there are none, and all that is not frozen is trained.
+        rank: rank of the adapters; 0 = none, and every parameter that is not frozen is trained.
         adapted: classes or operators with adapters.
         frozen: classes or blocks without gradients.
-        whole: with the prediction modules that the model may have.
+        whole: keep the prediction modules, if the model has any.
     """
 
     rank: int = 0
@@ -70,57 +68,59 @@ class Training:
     whole: bool = True
 
 
-def parse_training(text: str) -> Training:
-    """``lora:r16``, ``lora:r16:attn``, ``frozen:embed,head``, ``without:mtp``, or several with
-    spaces between; ``all`` or nothing = all is.
+def parse_training(text: str) -> TrainedParts:
+    """Parse --train: ``lora:r16``, ``lora:r16:attn``, ``frozen:embed,head``, ``without:mtp``.
+
+    Several words have spaces between; ``all`` or an empty text trains everything.
 
     Raises:
-        UsageError: a word is none of these, or stands twice.
+        UsageError: a word is none of these, or is repeated.
     """
     rank, adapted = 0, ADAPTED
     frozen: tuple[str, ...] = ()
     seen: set[str] = set()
     for word in text.split() if text.strip() != "all" else ():
         kind, _, rest = word.partition(":")
-        found = _LORA.fullmatch(word)
-        names = tuple(name for name in (found[2] or "" if found else rest).split(",") if name)
+        lora = _LORA.fullmatch(word)
+        names = tuple(name for name in (lora[2] or "" if lora else rest).split(",") if name)
         known = (
-            bool(found) if kind == "lora" else bool(names) if kind == "frozen" else word == LEFT_OUT
+            bool(lora) if kind == "lora" else bool(names) if kind == "frozen" else word == LEFT_OUT
         )
         if kind in seen or not known:
             raise UsageError(
-                f"--train {word[:40]!r} {'stands twice' if kind in seen else 'says nothing known'}",
+                f"--train {word[:40]!r} {'is repeated' if kind in seen else 'is an unknown value'}",
                 hint=_HINT,
             )
         seen.add(kind)
-        if found:
-            rank, adapted = int(found[1]), names or ADAPTED
+        if lora:
+            rank, adapted = int(lora[1]), names or ADAPTED
             if not 1 <= rank <= MAX_RANK:
                 raise UsageError(
                     f"--train {word[:40]!r}: rank {rank} is out of range", hint=f"1 to {MAX_RANK}"
                 )
         elif kind == "frozen":
             frozen = names
-    return Training(rank=rank, adapted=adapted, frozen=frozen, whole="without" not in seen)
+    return TrainedParts(rank=rank, adapted=adapted, frozen=frozen, whole="without" not in seen)
 
 
 def trained(model: Model, text: str) -> Model:
-    """`model` with the adapters and the frozen parameters, or without the modules, that `text` (see
-    `parse_training`) says.
+    """Apply --train to a model: add adapters, freeze parameters, or remove prediction modules.
+
+    See `parse_training`.
 
     Raises:
-        UsageError: `text` cannot be read, or names nothing of this model, or leaves nothing to
+        UsageError: `text` cannot be parsed, names no part of this model, or leaves nothing to
         train.
     """
     training = parse_training(text)
     if not training.whole:
-        if not predictors_of(model):
+        if not num_predictors_of(model):
             raise UsageError(
                 f"--train {LEFT_OUT}: the model has no prediction modules",
                 hint="leave the word out",
             )
         model = without_predictors(model)
-    if replace(training, whole=True) == Training():
+    if replace(training, whole=True) == TrainedParts():
         return model
     operators = [(b, o) for b in model.blocks for o in b.operators]
     if training.rank:
@@ -137,10 +137,10 @@ def trained(model: Model, text: str) -> Model:
         if _is_named(b, o, training)
         for p in o.parameters
     )
-    result = told_constants(
+    result = with_constant_inputs(
         replace(
             model,
-            blocks=tuple(_block(block, training, owners) for block in model.blocks),
+            blocks=tuple(_trained_block(block, training, owners) for block in model.blocks),
             base=model,
         )
     )
@@ -150,7 +150,7 @@ def trained(model: Model, text: str) -> Model:
 
 
 def _require(names: Iterable[str], known: Iterable[str], *, default: bool = False) -> None:
-    """Each name is known; of the default ones the model may lack some."""
+    """Raise UsageError for a name that the model lacks, except default names."""
     for name in names:
         if name not in known and not default:
             raise UsageError(
@@ -158,21 +158,24 @@ def _require(names: Iterable[str], known: Iterable[str], *, default: bool = Fals
             )
 
 
-def _is_named(block: Block, operator: Operator, training: Training) -> bool:
+def _is_named(block: Block, operator: Operator, training: TrainedParts) -> bool:
+    """True if the operator's class or block is named as frozen."""
     return bool({operator.klass.value, block.name} & set(training.frozen))
 
 
-def _block(block: Block, training: Training, owners: frozenset[str]) -> Block:
-    """`block` as it is trained; `owners`: frozen parameters, as ``block.parameter``, with which
-    those that are tied to them are frozen.
+def _trained_block(block: Block, training: TrainedParts, owners: frozenset[str]) -> Block:
+    """The block with its frozen parameters and adapters.
+
+    `owners`: frozen parameters as ``block.parameter``; parameters tied to them are frozen too.
     """
 
     def changed(operator: Operator) -> Operator:
+        """The operator with its frozen parameters and its adapter."""
         named = _is_named(block, operator, training)
-        still = [p.tied_to in owners if p.tied_to else named for p in operator.parameters]
-        gone = all(still) if still else named
+        is_frozen = [p.tied_to in owners if p.tied_to else named for p in operator.parameters]
+        gone = all(is_frozen) if is_frozen else named
         if not training.rank:
-            return frozen(operator) if gone else _frozen_in_part(operator, still)
+            return frozen(operator) if gone else _frozen_in_part(operator, is_frozen)
         chosen = operator.kind in LINEAR and {operator.klass.value, operator.name} & set(
             training.adapted
         )
@@ -186,43 +189,48 @@ def _block(block: Block, training: Training, owners: frozenset[str]) -> Block:
 
 
 def frozen(operator: Operator) -> Operator:
-    """`operator` without gradients of its parameters; a product then needs its input no more."""
+    """The operator with all parameters frozen; a linear layer then saves no input."""
     keeps = () if operator.kind in LINEAR else operator.keeps
-    return replace(operator, parameters=tuple(map(_base, operator.parameters)), keeps=keeps)
+    return replace(
+        operator, parameters=tuple(map(_frozen_parameter, operator.parameters)), keeps=keeps
+    )
 
 
-def _frozen_in_part(operator: Operator, still: list[bool]) -> Operator:
-    """`operator` without gradients of those of its parameters that are frozen,
-    or are tied to such.
-    """
-    pairs = zip(operator.parameters, still, strict=True)
+def _frozen_in_part(operator: Operator, is_frozen: list[bool]) -> Operator:
+    """The operator with some parameters frozen, directly or because their owner is frozen."""
+    pairs = zip(operator.parameters, is_frozen, strict=True)
     return (
-        replace(operator, parameters=tuple(_base(p) if gone else p for p, gone in pairs))
-        if any(still)
+        replace(
+            operator, parameters=tuple(_frozen_parameter(p) if gone else p for p, gone in pairs)
+        )
+        if any(is_frozen)
         else operator
     )
 
 
-def _base(parameter: Parameter) -> Parameter:
+def _frozen_parameter(parameter: Parameter) -> Parameter:
+    """A frozen parameter, of class BASE if it was dense."""
     klass = ParameterClass.BASE if parameter.klass is ParameterClass.DENSE else parameter.klass
     return replace(parameter, klass=klass, trainable=False)
 
 
 def adapted(operator: Operator, *, rank: int, source: Operator) -> Operator:
-    """`operator` with a trained product of `rank` beside its weights, which needs the input that
-    `source` kept.
-    """
+    """The operator with a trained low-rank adapter of `rank`, which saves `source`'s input."""
     grouped = operator.kind is OperatorKind.GROUPED_LINEAR
-    each = tuple(e for e in operator.parameters[0].extents if grouped and e.dim is Dim.EXPERTS)
+    expert_extents = tuple(
+        e for e in operator.parameters[0].extents if grouped and e.dim is Dim.EXPERTS
+    )
     inner = Extent(dim=Dim.HIDDEN, size=rank)
     klass = ParameterClass.EXPERTS if grouped else ParameterClass.LORA
     down = Parameter(
-        name=f"{operator.name}.lora_a", extents=(*each, *operator.reads, inner), klass=klass
+        name=f"{operator.name}.lora_a",
+        extents=(*expert_extents, *operator.reads, inner),
+        klass=klass,
     )
     up = tuple(
         Parameter(
             name=f"{operator.name}.lora_b{f'.{i}' if i else ''}",
-            extents=(*each, inner, weight.extents[-1]),
+            extents=(*expert_extents, inner, weight.extents[-1]),
             klass=klass,
         )
         for i, weight in enumerate(operator.parameters[: len(operator.writes)])

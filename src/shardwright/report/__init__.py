@@ -1,1 +1,1 @@
-"""Results for people and for programs. Reads results, computes nothing."""
+"""Text screens, pictures and JSON documents of results that other packages computed."""

@@ -1,4 +1,4 @@
-"""Text on a screen of any width: lines break between words, and nothing is cut."""
+"""Wrapping of terminal text between words, so that no word is cut."""
 
 from __future__ import annotations
 
@@ -15,51 +15,53 @@ from shardwright.lazy_dataclass import dataclass
 INDENT: Final = 2
 
 
-def breaks(text: str, *, width: int, later: int | None = None) -> list[int]:
-    """Positions at which new lines begin. Each line has the words that fit into `width` cells
-    (`later` for all lines but the first), and at least one word.
+def line_break_positions(text: str, *, width: int, later: int | None = None) -> list[int]:
+    """Character positions at which `text` wraps into new lines of at most `width` terminal cells.
+
+    Lines but the first have `later` cells. Each line has at least one word.
     """
-    found: list[int] = []
+    positions: list[int] = []
     start = end = 0
     room = width
     for word in re.finditer(r"\S+", text):
         if end > start and cell_len(text[start : word.end()]) > room:
-            found.append(start := word.start())
+            positions.append(start := word.start())
             room = width if later is None else later
         end = word.end()
-    return found
+    return positions
 
 
-def broken(text: str, *, width: int) -> list[str]:
-    """`text` as lines of at most `width` cells; a longer word has a line of its own."""
-    places = breaks(text, width=width)
+def wrapped_lines(text: str, *, width: int) -> list[str]:
+    """Wrap `text` into lines of at most `width` cells; a longer word has a line of its own."""
+    places = line_break_positions(text, width=width)
     return [text[a:b].strip() for a, b in zip([0, *places], [*places, len(text)], strict=True)]
 
 
-def unbroken(text: Text) -> Text:
-    """`text` with its lines as they are, however wide the screen is."""
+def without_wrapping(text: Text) -> Text:
+    """Switch off wrapping of `text`, so that its lines stay as they are on any screen."""
     text.no_wrap, text.overflow = True, "ignore"
     return text
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """Text that breaks between words, never inside one: what is copied from the screen is whole.
-    Lines but the first begin `hanging` cells further in.
+class WrappedText:
+    """Terminal text that wraps between words only, with a hanging indent of `hanging` cells.
+
+    A name or path that is copied from the screen is never cut.
     """
 
     text: Text
     hanging: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Its lines."""
+        """Yield the wrapped lines."""
         for line in self.text.split("\n", allow_blank=True):
-            places = breaks(
+            places = line_break_positions(
                 line.plain, width=options.max_width, later=options.max_width - self.hanging
             )
             for number, part in enumerate(line.divide(places)):
                 part.rstrip()
-                yield unbroken(Text.assemble(" " * self.hanging, part) if number else part)
+                yield without_wrapping(Text.assemble(" " * self.hanging, part) if number else part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Indented:
     body: RenderableType
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Its lines, none cut."""
+        """Yield the lines of the body, indented by `INDENT` cells."""
         inner = options.update_width(max(options.max_width - INDENT, 1))
         for line in Segment.split_lines(console.render(self.body, inner)):
             yield Segment(" " * INDENT)

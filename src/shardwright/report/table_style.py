@@ -1,4 +1,4 @@
-"""The one look of all tables."""
+"""Plain tables without lines that fit the width of the screen; all screens use this style."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.line_breaking import Words, broken, unbroken
+from shardwright.report.line_breaking import WrappedText, without_wrapping, wrapped_lines
 
 GAP: Final = 2
-NARROW: Final = 14
-"""Cells below which a column of words is not made narrower to save another column."""
-COMFORT: Final = 18
-"""Cells that a column with shorter forms keeps as long as there is a column to leave out for it."""
+MIN_WORD_COLUMN: Final = 14
+"""Terminal cells down to which a column of words is narrowed to save another column."""
+MIN_SHORTENED_COLUMN: Final = 18
+"""Terminal cells that a column with shorter forms keeps while other columns can be left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainTable:
-    """A table without lines; see `plain_table`."""
+    """A terminal table without lines, made by `plain_table`."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -34,17 +34,21 @@ class PlainTable:
     shorter: Mapping[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Its lines: as wide as the screen where its columns can be so narrow."""
+        """Yield the lines, wrapped, shortened or with columns left out to fit the screen."""
         width = options.max_width
-        least = [self._least(column) for column in range(len(self.header))]
+        least = [self._min_width(column) for column in range(len(self.header))]
         wanted = [
-            max(size, min(self._most(c), COMFORT)) if c in self.shorter else size
+            max(size, min(self._max_width(c), MIN_SHORTENED_COLUMN)) if c in self.shorter else size
             for c, size in enumerate(least)
         ]
-        gone = _gone(wanted, spare=self.spare[: self.first_spare], width=width)
-        gone |= _gone(least, spare=[*gone, *(c for c in self.spare if c not in gone)], width=width)
+        gone = _columns_left_out(wanted, spare=self.spare[: self.first_spare], width=width)
+        gone |= _columns_left_out(
+            least, spare=[*gone, *(c for c in self.spare if c not in gone)], width=width
+        )
         columns = [column for column in range(len(self.header)) if column not in gone]
-        widths = _widths([least[c] for c in columns], [self._most(c) for c in columns], width=width)
+        widths = _widths(
+            [least[c] for c in columns], [self._max_width(c) for c in columns], width=width
+        )
         if any(self.header):
             yield from self._lines(self.header, columns, widths, style="dim", below=True)
         shortened: set[int] = set()
@@ -57,32 +61,38 @@ class PlainTable:
                     )
                     shortened.add(column)
             yield from self._lines(cells, columns, widths)
-        told = [
-            f"{what}: {', '.join(names)}"
-            for what, some in _TOLD
-            if (names := self._titles(gone if some else shortened))
+        omissions = [
+            f"{verb}: {', '.join(names)}"
+            for verb, is_gone in _OMISSIONS
+            if (names := self._titles(gone if is_gone else shortened))
         ]
-        if told:
-            full = [self._most(c) if c in self.shorter else size for c, size in enumerate(least)]
+        if omissions:
+            full = [
+                self._max_width(c) if c in self.shorter else size for c, size in enumerate(least)
+            ]
             needed = _total(full) + console.width - width
-            yield Words(
+            yield WrappedText(
                 Text(
-                    f"{'; '.join(told)}; a screen of {needed} columns shows all, and so does"
+                    f"{'; '.join(omissions)}; a screen of {needed} columns shows all, and so does"
                     " --json",
                     style="dim",
                 )
             )
 
     def _titles(self, columns: Collection[int]) -> list[str]:
+        """Titles of columns, without the empty ones."""
         return [self.header[c] for c in sorted(columns) if self.header[c]]
 
     def _cells(self, column: int) -> list[str]:
+        """Cells of a column."""
         return [row[column] for row in self.rows]
 
-    def _most(self, column: int) -> int:
+    def _max_width(self, column: int) -> int:
+        """Widest cell of a column, in terminal cells."""
         return max(map(cell_len, (self.header[column], *self._cells(column))))
 
-    def _least(self, column: int) -> int:
+    def _min_width(self, column: int) -> int:
+        """Narrowest width of a column to which its cells can be wrapped or shortened."""
         cells = self._cells(column)
         title = _longest_word(self.header[column])
         if column in self.shorter:
@@ -101,7 +111,10 @@ class PlainTable:
                 else max(title, *map(cell_len, cells), 0)
             )
         return (
-            max(title, min(max(NARROW, *map(_longest_word, cells)), max(map(cell_len, cells))))
+            max(
+                title,
+                min(max(MIN_WORD_COLUMN, *map(_longest_word, cells)), max(map(cell_len, cells))),
+            )
             if cells
             else title
         )
@@ -115,22 +128,23 @@ class PlainTable:
         style: str = "",
         below: bool = False,
     ) -> Iterator[Text]:
-        """A row; with `below`, cells of fewer lines stand at its foot."""
+        """Yield the lines of a row; with `below`, shorter cells are aligned at the bottom."""
         cells = [
-            broken(row[column], width=size) for column, size in zip(columns, widths, strict=True)
+            wrapped_lines(row[column], width=size)
+            for column, size in zip(columns, widths, strict=True)
         ]
         height = max(map(len, cells))
         if below:
             cells = [[""] * (height - len(cell)) + cell for cell in cells]
         for line in zip_longest(*cells, fillvalue=""):
             parts = (
-                _set(text, size, right=c in self.right)
+                _padded(text, size, right=c in self.right)
                 for text, c, size in zip(line, columns, widths, strict=True)
             )
-            yield unbroken(Text((" " * GAP).join(parts).rstrip(), style=style))
+            yield without_wrapping(Text((" " * GAP).join(parts).rstrip(), style=style))
 
 
-_TOLD: Final = (("not shown", True), ("shortened", False))
+_OMISSIONS: Final = (("not shown", True), ("shortened", False))
 
 
 def plain_table(
@@ -143,7 +157,7 @@ def plain_table(
     first_spare: int = 0,
     shorter: Mapping[int, Sequence[Sequence[str]]] | None = None,
 ) -> PlainTable:
-    """A table without lines, no wider than the screen as far as its words allow.
+    """Make a table without lines that is no wider than the screen as far as its words allow.
 
     Cells break between words, never inside one. Where that is not enough columns are left out, and
     a line below says which.
@@ -155,7 +169,8 @@ def plain_table(
             out.
         shorter: shorter forms of the cells of columns that are not broken either, by row, the
             longest first: a cell shows the longest that its column has room for.
-        first_spare: how many of `spare` are left out before cells are shortened below `COMFORT`.
+        first_spare: how many of `spare` are left out before cells are shortened
+            below `MIN_SHORTENED_COLUMN`.
     """
     return PlainTable(
         header=tuple(header),
@@ -169,20 +184,23 @@ def plain_table(
 
 
 def _longest_word(text: str) -> int:
+    """Terminal cells of the longest word."""
     return max(map(cell_len, text.split()), default=0)
 
 
-def _set(text: str, size: int, *, right: bool) -> str:
+def _padded(text: str, size: int, *, right: bool) -> str:
+    """Pad a text to `size` terminal cells, on the left for right alignment."""
     room = " " * (size - cell_len(text))
     return room + text if right else text + room
 
 
 def _total(widths: Sequence[int]) -> int:
+    """Width of columns with the gaps between."""
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _gone(least: Sequence[int], *, spare: Sequence[int], width: int) -> set[int]:
-    """The first of `spare` without which the rest fits into `width`."""
+def _columns_left_out(least: Sequence[int], *, spare: Sequence[int], width: int) -> set[int]:
+    """Columns to leave out: the first of `spare` without which the rest fits into `width`."""
     gone: set[int] = set()
     for column in spare:
         if _total([size for c, size in enumerate(least) if c not in gone]) <= width:
@@ -192,9 +210,7 @@ def _gone(least: Sequence[int], *, spare: Sequence[int], width: int) -> set[int]
 
 
 def _widths(least: Sequence[int], most: Sequence[int], *, width: int) -> list[int]:
-    """At least `least`, at most `most`; what is left of `width` goes in equal parts to those that
-    want more.
-    """
+    """Column widths from `least` to `most`; the rest of `width` is shared evenly."""
     widths = list(least)
     left = max(width - _total(least), 0)
     wanting = sorted(range(len(least)), key=lambda c: most[c] - least[c])

@@ -1,4 +1,4 @@
-"""The reader of a kind of table, and the validation of its rows in several kinds of fold."""
+"""Interface of a table reader (training or serving), and validation in several kinds of fold."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from shardwright.validation.errors.measured_run import (
 )
 from shardwright.validation.fits.predictions import predictor
 from shardwright.validation.tables.csv_rows import TableForm, read_table
-from shardwright.validation.tables.empty_table import Column
-from shardwright.validation.tables.skipped_rows import Skip
-from shardwright.validation.tables.table_facts import Facts, facts_of
+from shardwright.validation.tables.empty_table import TemplateColumn
+from shardwright.validation.tables.skipped_rows import SkippedRow
+from shardwright.validation.tables.table_facts import TableFacts, facts_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted(Generic[ConstantsT]):
-    """Constants fitted to the rows of tables.
+    """Constants fitted to rows of tables: for each kind of fold, and each fold left out.
 
     Args:
         constants: kind of fold -> key of a fold -> constants fitted without it.
@@ -47,13 +47,15 @@ class Study(Generic[RunT, PredictionT, ConstantsT]):
     validations: tuple[Validation[RunT, PredictionT], ...]
 
     def validation(self, fold: str) -> Validation[RunT, PredictionT]:
-        """The validation in one kind of fold."""
+        """The validation in the kind of fold with that name."""
         return next(found for found in self.validations if found.fold == fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reader(Generic[RunT, PredictionT, ConstantsT]):
-    """Everything in which the tables of training and those of serving differ.
+class TableReader(Generic[RunT, PredictionT, ConstantsT]):
+    """The parts in which tables of training and tables of serving differ.
+
+    Columns, conversion of rows, prediction, fit and page.
 
     Args:
         form: columns of the table.
@@ -73,11 +75,11 @@ class Reader(Generic[RunT, PredictionT, ConstantsT]):
     """
 
     form: TableForm[Any]
-    template: tuple[Column, ...]
+    template: tuple[TemplateColumn, ...]
     folds: Mapping[str, Fold[RunT]]
     of: str = ""
     shipped: ConstantsT
-    to_run: Callable[..., RunT | Skip]
+    to_run: Callable[..., RunT | SkippedRow]
     require_default: Callable[[str], Any] = str
     predict: Callable[[RunT, ConstantsT], PredictionT]
     identity: Callable[[RunT], Hashable] = id
@@ -88,18 +90,18 @@ class Reader(Generic[RunT, PredictionT, ConstantsT]):
     page: Callable[..., str]
 
     def fold_named(self, name: str) -> Fold[RunT]:
-        """The kind of fold of that name.
+        """The kind of fold with that name.
 
         Raises:
-            UsageError: there is none.
+            UsageError: no kind of fold has that name.
         """
         if name not in self.folds:
             hint = nearest(name[:40], self.folds)
             raise UsageError(f"unknown fold {name[:40]!r}{self.of}", hint=hint)
         return self.folds[name]
 
-    def facts(self, *paths: Path | str, folder: Path | str | None = None) -> Facts:
-        """Facts in `folder`, else in the folders ``facts`` beside the tables.
+    def facts(self, *paths: Path | str, folder: Path | str | None = None) -> TableFacts:
+        """Read the facts in `folder`, or else in the folders ``facts`` beside the tables.
 
         Raises:
             DataError: a file of facts cannot be read.
@@ -110,8 +112,10 @@ class Reader(Generic[RunT, PredictionT, ConstantsT]):
             folder=None if folder is None else Path(folder),
         )
 
-    def runs(self, *paths: Path | str, facts: Facts, default: str = "") -> tuple[RunT | Skip, ...]:
-        """The runs of all rows of all tables.
+    def runs(
+        self, *paths: Path | str, facts: TableFacts, default: str = ""
+    ) -> tuple[RunT | SkippedRow, ...]:
+        """Read all tables and convert each row to a run to predict, or to a skipped row.
 
         Raises:
             DataError: a table cannot be read. RuntimeModelError: unknown `default`.
@@ -126,15 +130,15 @@ class Reader(Generic[RunT, PredictionT, ConstantsT]):
 
     def study(
         self,
-        rows: Sequence[RunT | Skip],
+        rows: Sequence[RunT | SkippedRow],
         *,
-        facts: Facts,
+        facts: TableFacts,
         folds: Sequence[str] = (),
         stored: Any = None,
         workers: int = 1,
         progress: Progress | None = None,
     ) -> Study[RunT, PredictionT, ConstantsT]:
-        """Validations of runs in the named kinds of fold (all kinds for none).
+        """Fit constants and predict all runs in the named kinds of fold (all kinds by default).
 
         Args:
             stored: constants or slopes that were fitted before, from `read_stored`.
@@ -144,7 +148,7 @@ class Reader(Generic[RunT, PredictionT, ConstantsT]):
             UsageError: unknown kind of fold. DataError: `stored` lacks one.
         """
         kinds = [self.fold_named(name) for name in folds or self.folds]
-        runs = [row for row in rows if not isinstance(row, Skip)]
+        runs = [row for row in rows if not isinstance(row, SkippedRow)]
         fitted = self.fit(
             runs,
             folds=[fold.name for fold in kinds if fold.name != SHIPPED_FOLD],
@@ -156,11 +160,11 @@ class Reader(Generic[RunT, PredictionT, ConstantsT]):
 
         def task(run: RunT, *, fold: Fold[RunT]) -> tuple[RunT, ConstantsT]:
             """The run and the constants that predict a run in one kind of fold."""
-            asked = fold.predicted_as(run) if fold.predicted_as else run
+            predicted_run = fold.predicted_as(run) if fold.predicted_as else run
             if fold.name == SHIPPED_FOLD:
-                return asked, self.shipped
+                return predicted_run, self.shipped
             held_out = fitted.constants[fold.fitted_as or fold.name]
-            return asked, held_out.get(fold.key(run), self.shipped)
+            return predicted_run, held_out.get(fold.key(run), self.shipped)
 
         with predictor(self.predict, workers=workers, identity=self.identity) as predictions:
             # All constants of a run in a row: its plan is laid out once.
@@ -168,6 +172,7 @@ class Reader(Generic[RunT, PredictionT, ConstantsT]):
             predictions.outcomes([*tasks.values()], progress=progress)
 
             def predict(run: RunT, *, fold: str) -> PredictionT:
+                """The stored prediction of a run in one kind of fold."""
                 (prediction,) = predictions.results([tasks[id(run), fold]])
                 return prediction
 

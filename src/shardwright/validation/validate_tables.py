@@ -1,4 +1,4 @@
-"""The verb `validate`: predicted against measured, over tables of training or of serving.
+"""Compare predictions with tables of measured training runs or served configurations.
 
 It is apart from `api`, which every plan loads.
 """
@@ -13,10 +13,10 @@ from typing import Any, Final
 from shardwright.errors import UsageError
 from shardwright.validation.errors.judged_rows import Validation
 from shardwright.validation.errors.measured_run import Progress
-from shardwright.validation.reader import Reader, Study
+from shardwright.validation.reader import Study, TableReader
 from shardwright.validation.serving.measured_rows import is_serving_table
 from shardwright.validation.serving.serving_reader import SERVED
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.training_reader import TRAINING
 
 MAX_WORKERS: Final = 8
@@ -29,13 +29,13 @@ def validate(
     runtime: str = "",
     progress: Progress | None = None,
 ) -> Validation[Any, Any]:
-    """Prediction errors of every row with a full configuration, of all tables together.
+    """Predict every fully described row of all tables, and return the prediction errors.
 
     Args:
         fold: ``none`` predicts with the shipped constants. Other kinds of fold predict each row
             with constants fitted to the rows outside its fold: ``model``, ``source``,
             ``other base`` and ``accelerator`` for training, ``model`` and ``version`` for serving.
-        facts: folder of facts about the tables; the folders ``facts`` beside them if not given.
+        facts: folder of facts about the tables; default: the folders ``facts`` beside the tables.
         runtime: runtime, or serving engine, of rows for which neither table nor facts name one.
 
     Raises:
@@ -51,8 +51,8 @@ def validate(
     return study.validation(fold)
 
 
-def reader_of(paths: Iterable[Path | str]) -> Reader[Any, Any, Any]:
-    """The reader for tables of training, or for tables of serving, by their headers.
+def reader_of(paths: Iterable[Path | str]) -> TableReader[Any, Any, Any]:
+    """The reader for tables of training, or for tables of serving, chosen by their headers.
 
     Raises:
         UsageError: tables of both kinds. DataError: a table cannot be read.
@@ -66,15 +66,15 @@ def reader_of(paths: Iterable[Path | str]) -> Reader[Any, Any, Any]:
 
 
 def accuracy(
-    reader: Reader[Any, Any, Any],
+    reader: TableReader[Any, Any, Any],
     *paths: Path | str,
-    facts: Facts,
+    facts: TableFacts,
     folds: Iterable[str] = (),
     stored: Any = None,
     default: str = "",
     progress: Progress | None = None,
 ) -> Study[Any, Any, Any]:
-    """Validations in several kinds of fold (all for none), on several processes.
+    """Predict all rows in several kinds of fold (all kinds if none is named), on several processes.
 
     Args:
         stored: constants or slopes that were fitted before; nothing is fitted then.

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.api.searches.repeated_searches import (
-    batches,
+    plan_batches,
+    plan_device_counts,
     powers_between,
     progress_rate,
-    scaling,
 )
 from shardwright.cli.main import run
 from shardwright.cli.verbs.plan_scaling import read_batches, read_devices
@@ -43,7 +43,7 @@ PINNED = [word for axis, (value,) in PINS for word in ("--pin", f"{axis}={value}
 
 def test_a_row_is_the_plan_of_its_devices_and_the_knee_is_where_its_rule_says() -> None:
     asked = replace(ASKED, model="llama-2-13b", pins=SHARDED)
-    found = scaling(asked, devices=(2, 8, 16, 32))
+    found = plan_device_counts(asked, devices=(2, 8, 16, 32))
     assert [trial.devices for trial in found.trials] == [2, 8, 16, 32]
     assert found.trials[0].simulation is None
     assert found.trials[0].why.startswith("nothing fits: the smallest strategy (tp2 ")
@@ -73,7 +73,7 @@ def test_the_knee_is_inside_where_more_devices_hardly_help() -> None:
     few = replace(
         ASKED, global_batch=4, cluster="h100-sxm:64", pins=(("tp", ("1", "2", "4")), *PINS[1:])
     )
-    found = scaling(few, devices=(8, 16, 32, 64))
+    found = plan_device_counts(few, devices=(8, 16, 32, 64))
     assert found.knee == 8
     assert [trial.simulation is None for trial in found.trials] == [False, False, True, True]
     assert "global batch 4 does not divide" in found.trials[-1].why
@@ -81,13 +81,13 @@ def test_the_knee_is_inside_where_more_devices_hardly_help() -> None:
 
 def test_nothing_fits_or_the_cluster_is_smaller() -> None:
     with pytest.raises(InfeasibleError, match="on up to 2 devices: nothing fits"):
-        scaling(replace(ASKED, model="llama-2-13b", pins=SHARDED), devices=(2,))
+        plan_device_counts(replace(ASKED, model="llama-2-13b", pins=SHARDED), devices=(2,))
     with pytest.raises(UsageError, match="--devices up to 64 on a cluster of 32"):
-        scaling(ASKED, devices=(8, 64))
+        plan_device_counts(ASKED, devices=(8, 64))
 
 
 def test_the_chosen_batch_has_the_most_useful_tokens_a_second() -> None:
-    found = batches(ASKED, sizes=(16, 64, 256), critical=2**20)
+    found = plan_batches(ASKED, sizes=(16, 64, 256), critical=2**20)
     rates = {
         trial.global_batch: progress_rate(trial, seq_len=4096, critical=2**20)
         for trial in found.trials
@@ -100,20 +100,20 @@ def test_the_chosen_batch_has_the_most_useful_tokens_a_second() -> None:
             rel_tol=1e-12,
         )
     assert (
-        batches(ASKED, sizes=(16, 64, 256), critical=1e12).chosen
+        plan_batches(ASKED, sizes=(16, 64, 256), critical=1e12).chosen
         == max(found.trials, key=lambda one: one.tokens_per_s).global_batch
     )
-    assert batches(ASKED, sizes=(16, 64, 256), critical=4096).chosen == 16
+    assert plan_batches(ASKED, sizes=(16, 64, 256), critical=4096).chosen == 16
 
 
 def test_the_range_without_one_lies_around_the_critical_batch() -> None:
-    found = batches(ASKED, tokens=2e12)
+    found = plan_batches(ASKED, tokens=2e12)
     sizes = [trial.global_batch * found.seq_len for trial in found.trials]
     assert found.critical == critical_batch(parameters=6738415616, tokens=2e12)
     assert found.critical / 32 <= sizes[0] < found.critical / 16
     assert found.critical < sizes[-1] <= 2 * found.critical
     assert "2 T tokens" in found.source
-    assert "20 a parameter" in batches(ASKED, sizes=(16,)).source
+    assert "20 a parameter" in plan_batches(ASKED, sizes=(16,)).source
 
 
 def test_the_law_of_the_critical_batch_is_that_of_its_source() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright.cli.engine_flags import EngineFlags
 from shardwright.cli.parsing import light_typer, shared_options, typer_command
-from shardwright.cli.parsing.light_typer import read_words
+from shardwright.cli.parsing.light_typer import parse_words
 from shardwright.errors import UsageError
 from tests.tiers import examples
 
@@ -54,12 +54,12 @@ def by_typer(function: light_typer.Verb, words: list[str]) -> dict[str, Any] | N
 def by_reader(function: light_typer.Verb, values: dict[str, Any]) -> dict[str, Any]:
     """What the verb is called with where its words were read without typer."""
     note, seen = noting(function)
-    assert light_typer.call(note, values) == 0
+    assert light_typer.call_verb(note, values) == 0
     return seen[0]
 
 
 def names_of(function: light_typer.Verb) -> list[str]:
-    return [name for one in light_typer.parameters_of(function) for name in one.declared.names]
+    return [name for one in light_typer.verb_parameters(function) for name in one.declared.names]
 
 
 VALUES = [
@@ -107,7 +107,7 @@ def command_lines(draw: st.DrawFn) -> tuple[str, list[str]]:
 @examples(300, 3000)
 def test_what_is_read_here_is_what_typer_reads(line: tuple[str, list[str]]) -> None:
     verb, words = line
-    found = read_words(FUNCTIONS[verb], words)
+    found = parse_words(FUNCTIONS[verb], words)
     if found is not None:
         said = by_typer(FUNCTIONS[verb], words)
         assert said is not None
@@ -149,7 +149,7 @@ JOB = ["llama-2-7b", "h100-sxm:8", "--seq-len", "4096", "--global-batch", "32"]
 def test_ordinary_command_lines_need_no_typer(
     verb: str, words: list[str], some: dict[str, Any]
 ) -> None:
-    found = read_words(FUNCTIONS[verb], words)
+    found = parse_words(FUNCTIONS[verb], words)
     assert found is not None
     assert {name: found[name] for name in some} == some
     assert by_reader(FUNCTIONS[verb], found) == by_typer(FUNCTIONS[verb], words)
@@ -170,16 +170,16 @@ def test_ordinary_command_lines_need_no_typer(
     ],
 )
 def test_all_else_is_typers(words: list[str]) -> None:
-    assert read_words(FUNCTIONS["plan"], words) is None
+    assert parse_words(FUNCTIONS["plan"], words) is None
 
 
 def test_the_options_of_a_group_reach_the_verb_together() -> None:
-    found = read_words(FUNCTIONS["plan"], [*JOB, "--engine", "serial", "--pin", "tp=2"])
+    found = parse_words(FUNCTIONS["plan"], [*JOB, "--engine", "serial", "--pin", "tp=2"])
     assert found is not None
     arguments = by_reader(FUNCTIONS["plan"], found)
     assert arguments["processes"] == EngineFlags(engine="serial")
     assert arguments["pins"] == shared_options.PinFlags(pin=["tp=2"])
-    assert light_typer.by_flag(arguments["job"])["seq-len"] == "4096"
+    assert light_typer.values_by_flag(arguments["job"])["seq-len"] == "4096"
 
 
 def test_help_shows_each_option_under_the_title_of_its_group(

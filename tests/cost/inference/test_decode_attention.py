@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.hardware.catalog.serving_kernel_constants import DECODE_BANDWIDTH
 from shardwright.job.serving_job import NumberFormat
-from shardwright.model.absorbed_latent_attention import Latent
+from shardwright.model.absorbed_latent_attention import LatentSizes
 from shardwright.model.ir.operator import AttentionShape
 from tests.cost.inference.serving_machines import (
     DEVICES,
@@ -140,7 +140,7 @@ def test_limits(name: str) -> None:
 def test_absorbed_latents_are_bound_by_products_on_hopper() -> None:
     """128 heads on one key of 576: 242 FLOPs a byte, where the device has 206 at peak; 16 heads
     read faster than they multiply."""
-    shape = Latent(heads=128, width=512, rope=64).core()
+    shape = LatentSizes(heads=128, width=512, rope=64).core()
     assert (shape.head_dim, shape.value_dim, shape.kv_heads) == (576, 512, 1)
     one = machine("h200-sxm")
     slopes = []
@@ -167,7 +167,7 @@ def test_one_long_sequence_is_read_from_memory(name: str) -> None:
     """Rows of one sequence never leave the device's cache; an engine's keys do."""
     for shape, heads, elements in (
         (shape_of(), (64, 8), 2048),
-        (Latent(heads=16, width=512, rope=64).core(), (16, 1), 576),
+        (LatentSizes(heads=16, width=512, rope=64).core(), (16, 1), 576),
     ):
         reading = 65536 * elements * 2.0 / machine(name).accelerator.memory_bandwidth
         assert (
@@ -180,7 +180,7 @@ def test_one_long_sequence_is_read_from_memory(name: str) -> None:
 def test_guesses_beyond_the_measured_rows_multiply_on() -> None:
     """128 heads and 1 guess are 256 rows of a latent, where 128 were measured: bound by products,
     they take twice as long."""
-    shape = Latent(heads=128, width=512, rope=64).core()
+    shape = LatentSizes(heads=128, width=512, rope=64).core()
     slopes = [
         float(
             decode_columns(

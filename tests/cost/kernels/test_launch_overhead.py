@@ -30,7 +30,7 @@ from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 from shardwright.runtime.runtime_registry import load_runtime
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 from shardwright.validation.training.measured_run import TrainingRun
 from shardwright.validation.training.row_to_problem import with_facts
 from tests.cost.prices import rows_of
@@ -44,7 +44,7 @@ ROWS = {
 }
 
 
-def row(*words: str) -> Measurement:
+def row(*words: str) -> TrainingMeasurement:
     return next(r for name, r in ROWS.items() if all(w in name for w in words))
 
 
@@ -396,7 +396,7 @@ def test_each_step_hides_only_what_runs_beside_it() -> None:
     ) == pytest.approx(4 * DISPATCH_SHARE)
 
 
-def stage_layers(measured: Measurement) -> tuple[int, ...]:
+def stage_layers(measured: TrainingMeasurement) -> tuple[int, ...]:
     row, _ = with_facts(measured, facts=facts())
     return row.stage_layers
 

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.registry import TARGETS
@@ -59,7 +59,7 @@ def drawn(draw: Random, *, sparse: bool) -> Grid:
     )
 
 
-def with_idle(one: Stored) -> Stored:
+def with_idle(one: PlanOfProblem) -> PlanOfProblem:
     """The same plan on a cluster of which one more node works nothing."""
     assert one.grid is not None
     cluster = f"h100-sxm:{8 * -(-one.grid.devices // 8) + 8}"
@@ -68,7 +68,7 @@ def with_idle(one: Stored) -> Stored:
     )
 
 
-def answered(one: Stored, target: str) -> bool:
+def answered(one: PlanOfProblem, target: str) -> bool:
     """Whether a target takes a plan, losses and all, and all launchers take or refuse that."""
     try:
         found = export_plan(one, target=target, allow_lossy=True)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.api.export_plan import Export, export_plan
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.errors import DataError
 from shardwright.frameworks.export.hosts import Host, parse_hosts
 from shardwright.frameworks.export.placement import COLUMNS, HOSTS, RANKS, TABLE
@@ -79,7 +79,7 @@ def drawn(random: Random, model: str) -> Grid:
     )
 
 
-def exported(one: Stored) -> Export:
+def exported(one: PlanOfProblem) -> Export:
     """The rank map does not hang on the target: any that takes the plan's order."""
     from shardwright.frameworks.export.exporter import Given
     from shardwright.frameworks.export.placement import placement_files, placement_of

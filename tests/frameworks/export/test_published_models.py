@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from shardwright.api.export_plan import export_plan
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.frameworks.export.exporter import ExportFile
 from shardwright.frameworks.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -54,7 +54,7 @@ def meaning(file: ExportFile) -> object:
     return [line for line in file.text.splitlines() if not line.startswith("#")]
 
 
-def meant(one: Stored, target: str) -> dict[str, object]:
+def meant(one: PlanOfProblem, target: str) -> dict[str, object]:
     found = export_plan(one, target=target, allow_lossy=True)
     return {file.name: meaning(file) for file in (*found.files, *found.beside)}
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.export_plan import export_plan, write_export
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.errors import StrategyError
 from shardwright.frameworks.export.placement import TABLE
 from shardwright.frameworks.flagscale.write import CONFIG, TRAIN
@@ -41,7 +41,7 @@ KINDS = ("h100-sxm", "a100-sxm-80gb")
 
 
 def said(
-    one: Stored, folder: Path, *, allow_lossy: bool = True
+    one: PlanOfProblem, folder: Path, *, allow_lossy: bool = True
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Arguments as its runner makes them of the file, and the section of meshes."""
     paths = write_export(export_plan(one, target="flagscale", allow_lossy=allow_lossy), folder)
@@ -92,7 +92,7 @@ def staged(
     model: str = "llama-2-13b",
     lanes: int = 1,
     recomputed: Sequence[int] = (),
-) -> Stored:
+) -> PlanOfProblem:
     """A plan of like lanes whose stages are these grids, with so many layers each, one stage behind
     the other.
 
@@ -145,7 +145,7 @@ def staged(
         job=training_job(seq_len=2048, global_batch=BATCH),
         runtime=load_runtime("megatron-core"),
     )
-    return Stored(
+    return PlanOfProblem(
         name="mixed", problem=problem, plan=plan, grid=None, cluster=MIXED, step_time_s=1.0
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from shardwright.api.export_plan import export_plan, write_export
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError
 from shardwright.frameworks.export.placement import HOSTS, RANKS, TABLE
@@ -40,7 +40,7 @@ from tests.tiers import in_both, numbers
 MODELS = ("llama-3.1-8b", "qwen3-30b-a3b", "llama-3.1-70b")
 
 
-def configured(one: Stored, folder: Path, *, allow_lossy: bool = False) -> TrainerConfig:
+def configured(one: PlanOfProblem, folder: Path, *, allow_lossy: bool = False) -> TrainerConfig:
     """What the exported module returns."""
     write_export(export_plan(one, target="torchtitan", allow_lossy=allow_lossy), folder)
     with stood_in():
@@ -117,7 +117,7 @@ def said(found: TrainerConfig, folder: Path, *, layers: int) -> dict[str, Any]:
     }
 
 
-def planned(one: Stored) -> dict[str, Any]:
+def planned(one: PlanOfProblem) -> dict[str, Any]:
     grid = one.grid
     assert grid is not None
     named = grid.pp > 1 and grid.schedule in SCHEDULES

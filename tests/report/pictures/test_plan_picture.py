@@ -13,9 +13,9 @@ from hypothesis import given
 from shardwright.cli.terminal.screen import plain
 from shardwright.errors import StrategyError
 from shardwright.files.document_text import to_text
-from shardwright.report.pictures.device_classes import classes_of, device_text, ways
-from shardwright.report.pictures.fold_plan_picture import folded
-from shardwright.report.pictures.plan_picture import Picture, picture_of
+from shardwright.report.pictures.device_classes import device_classes, device_text, split_paths
+from shardwright.report.pictures.fold_plan_picture import folded_view
+from shardwright.report.pictures.plan_picture import PlanPicture, plan_picture
 from shardwright.report.pictures.plan_picture_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
@@ -35,9 +35,9 @@ from tests.tiers import examples
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(stem: str) -> tuple[Plan, Picture]:
+def drawn(stem: str) -> tuple[Plan, PlanPicture]:
     plan = parse_plan(next(path for path in FILES if path.stem == stem).read_text())
-    return plan, picture_of(plan, model=zoo_plan(stem).model, name=stem.partition("-")[2])
+    return plan, plan_picture(plan, model=zoo_plan(stem).model, name=stem.partition("-")[2])
 
 
 zoo = pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -113,7 +113,7 @@ def test_svg(path: Path) -> None:
     _, picture = drawn(path.stem)
     text = plan_svg(picture)
     root = ET.fromstring(text)
-    view = folded(picture, columns=40, rows=48)
+    view = folded_view(picture, columns=40, rows=48)
     rows = {band.members[0] for band in view.rows if not band.hidden}
     columns = {band.members[0] for band in view.columns if not band.hidden}
     cells = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "cell"]
@@ -149,7 +149,7 @@ def test_docs_hold_the_pictures() -> None:
 
 def test_columns_that_repeat_are_drawn_once() -> None:
     _, picture = drawn("09-llama405b")
-    view = folded(picture, columns=40, rows=48)
+    view = folded_view(picture, columns=40, rows=48)
     assert len(view.columns) == 32
     assert [band.repeat for band in view.columns] == [""] + ["x7 @16"] * 16 + [""] * 15
     for band in view.columns:
@@ -163,8 +163,8 @@ def test_what_is_left_out_is_counted() -> None:
         "plan p devices 300\nlane main samples 300 in 300\n  stages embed, 1*298, head on 0..299\n "
         "   all = .\norder 1f1b(main)\n"
     )
-    picture = picture_of(parse_plan(text), model=dense_model(layers=298))
-    view = folded(picture, columns=9, rows=7)
+    picture = plan_picture(parse_plan(text), model=dense_model(layers=298))
+    view = folded_view(picture, columns=9, rows=7)
     for bands, limit in ((view.columns, 9), (view.rows, 7)):
         assert len(bands) == limit
         assert sorted(m for band in bands for m in band.members) == list(range(300))
@@ -182,7 +182,7 @@ def test_unequal_shares_are_rows_of_their_own() -> None:
 def test_two_lanes_in_one_cell() -> None:
     text = "plan p devices 1\nlane a samples 1 in 1\n  stages embed+8+head on 0\n    all = .\n"
     text += "lane b samples 1 in 1\n  stages embed+8+head on 0\n    all = .\norder x(a, b)\n"
-    picture = picture_of(parse_plan(text), model=dense_model())
+    picture = plan_picture(parse_plan(text), model=dense_model())
     assert [(c.row, c.column, c.lane) for c in picture.cells] == [(0, 0, 0), (0, 0, 1)]
     assert "a/0 b/0" in plain(PlanText(picture=picture))
     cells = [
@@ -199,7 +199,7 @@ def test_hostile_names() -> None:
         lanes=(replace(plan.lanes[0], name=bad), plan.lanes[1]),
         orders=(replace(plan.orders[0], lanes=(bad, "up")),),
     )
-    picture = picture_of(plan, model=zoo_plan("11-dualpipe").model, name=bad)
+    picture = plan_picture(plan, model=zoo_plan("11-dualpipe").model, name=bad)
     svg = plan_svg(picture)
     svg.encode("utf-8")
     root = ET.fromstring(svg)
@@ -228,7 +228,7 @@ def test_colour_only_on_a_terminal() -> None:
 @examples(35, 500)
 @given(trees())
 def test_ways_are_the_devices_of_a_tree(tree: Split | None) -> None:
-    assert sorted(d for _, offsets in ways(tree) for d in offsets.tolist()) == sorted(
+    assert sorted(d for _, offsets in split_paths(tree) for d in offsets.tolist()) == sorted(
         devices_of(tree)
     )
 
@@ -277,9 +277,9 @@ def test_device_text(devices: list[int], text: str) -> None:
 
 def test_classes() -> None:
     sets = [np.array([2, 3, 4]), np.array([4, 5]), np.array([0, 1, 2, 3, 4, 5])]
-    assert classes_of(sets, devices=7).tolist() == [0, 0, 1, 1, 2, 3, 4]
+    assert device_classes(sets, devices=7).tolist() == [0, 0, 1, 1, 2, 3, 4]
     with pytest.raises(StrategyError, match=r"device 7 of 7 \[plan.devices\]"):
-        classes_of([np.array([7])], devices=7)
+        device_classes([np.array([7])], devices=7)
 
 
 @pytest.mark.parametrize(
@@ -295,5 +295,5 @@ def test_plans_that_do_not_fit_the_model(stages: str, rule: str) -> None:
         f"plan p devices 1\nlane a samples 1 in 1\n  stages {stages}\n    all = .\norder 1f1b(a)\n"
     )
     with pytest.raises(StrategyError) as raised:
-        picture_of(plan, model=dense_model())
+        plan_picture(plan, model=dense_model())
     assert raised.value.rule == rule

@@ -18,7 +18,7 @@ from shardwright.cli.main import run
 from shardwright.cli.terminal.screen import plain
 from shardwright.errors import StrategyError, UsageError
 from shardwright.program.step_trace import ACTIONS, Track
-from shardwright.report.pictures.plan_picture import Picture
+from shardwright.report.pictures.plan_picture import PlanPicture
 from shardwright.report.pictures.plan_picture_json import picture_document
 from shardwright.report.pictures.plan_svg import plan_svg
 from shardwright.report.pictures.plan_text import PlanText
@@ -50,12 +50,12 @@ def text(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def picture(text: str) -> Picture:
+def picture(text: str) -> PlanPicture:
     return draw(text, model=MODEL, cluster=CLUSTER, seq_len=LENGTH, global_batch=BATCH)
 
 
 @pytest.fixture(scope="module")
-def step(picture: Picture) -> StepPicture:
+def step(picture: PlanPicture) -> StepPicture:
     assert picture.step is not None
     return picture.step
 
@@ -67,7 +67,7 @@ def result(text: str) -> SimulatedPlan:
 
 
 @pytest.fixture(scope="module")
-def rects(picture: Picture) -> dict[str, list[ET.Element]]:
+def rects(picture: PlanPicture) -> dict[str, list[ET.Element]]:
     found: dict[str, list[ET.Element]] = {}
     for rect in ET.fromstring(plan_svg(picture)).iter(f"{SVG}rect"):
         found.setdefault(rect.get("class", ""), []).append(rect)
@@ -185,7 +185,7 @@ def test_every_device_is_in_its_node(step: StepPicture, result: SimulatedPlan) -
     ]
 
 
-def test_forms(picture: Picture, step: StepPicture) -> None:
+def test_forms(picture: PlanPicture, step: StepPicture) -> None:
     shown = plain(PlanText(picture=picture), width=100)
     assert max(map(len, shown.splitlines())) <= 100
     for row in step.rows:

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from rich.cells import cell_len
 
-from shardwright.api.simulate_strategy import simulation
+from shardwright.api.simulate_strategy import simulate_strategy_text
 from shardwright.cli.terminal.screen import plain
 from shardwright.errors import ShardwrightError
 from shardwright.model.catalog.models_by_name import ENTRIES, load_model
@@ -56,7 +56,7 @@ def simulated(model: str) -> Simulation:
     more |= {"image_tokens": 576} if "image" in needed else {}
     for text in GRIDS:
         try:
-            return simulation(
+            return simulate_strategy_text(
                 Request(model=model, cluster="h100-sxm:8", seq_len=1024, global_batch=64, **more),
                 strategy=text,
             )
@@ -95,7 +95,7 @@ def test_a_row_is_one_line(model: str, width: int) -> None:
 
 @cache
 def mixed(cluster: str) -> Simulation:
-    return simulation(
+    return simulate_strategy_text(
         Request(
             model="llama-2-7b",
             cluster=cluster,

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.validation.tables.cell_expressions import computed, require_computable
+from shardwright.validation.tables.cell_expressions import (
+    require_computable,
+    with_expressions_evaluated,
+)
 from tests.tiers import examples
 
 CELLS = {"isl": 8192, "osl": 1024, "concurrency": 100, "tp": 8, "dpa": None, "model_name": "m"}
@@ -31,7 +34,7 @@ CELLS = {"isl": 8192, "osl": 1024, "concurrency": 100, "tp": 8, "dpa": None, "mo
 )
 def test_numbers(text: str, value: str) -> None:
     require_computable(text, CELLS)
-    assert computed(text, CELLS) == value
+    assert with_expressions_evaluated(text, CELLS) == value
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_what_is_no_expression(text: str, message: str) -> None:
 )
 def test_what_has_no_value_for_a_row(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        computed(text, CELLS)
+        with_expressions_evaluated(text, CELLS)
 
 
 @examples(50, 500)
@@ -84,4 +87,4 @@ def test_what_has_no_value_for_a_row(text: str, message: str) -> None:
 def test_whatever_is_let_in_has_a_value_or_a_reason(text: str) -> None:
     with suppress(ValueError):
         require_computable(text, CELLS)
-        assert isinstance(computed(text, CELLS), str)
+        assert isinstance(with_expressions_evaluated(text, CELLS), str)

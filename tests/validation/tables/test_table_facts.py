@@ -16,12 +16,12 @@ from shardwright.errors import DataError, RuntimeModelError, ShardwrightError
 from shardwright.units import GIB
 from shardwright.validation.tables.csv_rows import read_table
 from shardwright.validation.tables.row_conditions import cells_of
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
-from shardwright.validation.tables.table_facts import Facts, parse_facts
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
+from shardwright.validation.tables.table_facts import TableFacts, parse_facts
 from shardwright.validation.training.measured_rows import (
     TRAINING_TABLE,
-    Measurement,
     MemoryKind,
+    TrainingMeasurement,
     TrainingMetric,
 )
 from shardwright.validation.training.measured_run import MeasuredKind, TrainingRun
@@ -35,7 +35,7 @@ HEADER = (
     "tp,pp,measured_iter_time_s"
 )
 LINE = "mine,run 7,llama-3.1-8b,H100,16,8192,128,1,bf16,2,1,11.5"
-ROW = Measurement(
+ROW = TrainingMeasurement(
     line=2,
     source_id="lab",
     table_or_row="Table 1",
@@ -47,11 +47,11 @@ ROW = Measurement(
 )
 
 
-def _facts(text: str) -> Facts:
+def _facts(text: str) -> TableFacts:
     return parse_facts(text.encode(), name="lab.toml", form=TRAINING_TABLE)
 
 
-def _completed(text: str, row: Measurement = ROW) -> Measurement:
+def _completed(text: str, row: TrainingMeasurement = ROW) -> TrainingMeasurement:
     return with_facts(row, facts=_facts(text))[0]
 
 
@@ -92,7 +92,7 @@ def test_a_list_of_stages_counts_modules_around_the_layers() -> None:
     )
     assert _completed(read, replace(ROW, notes="parts=7, 9,9, 9")).stage_layers == (6, 9, 9, 8)
     wrong = to_training_run(replace(ROW, notes="parts=7,x"), facts=_facts(read))
-    assert isinstance(wrong, Skip)
+    assert isinstance(wrong, SkippedRow)
     assert (wrong.reason, wrong.detail[:21]) == (
         SkipReason.INCONSISTENT_CONFIGURATION,
         "stage_layers in notes",
@@ -107,7 +107,9 @@ def test_a_rule_says_why_rows_are_not_judged() -> None:
             " misprint' }]"
         ),
     )
-    assert found == Skip(measurement=ROW, reason=SkipReason.NO_MEASUREMENT, detail="a misprint")
+    assert found == SkippedRow(
+        measurement=ROW, reason=SkipReason.NO_MEASUREMENT, detail="a misprint"
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_a_table_gives_its_own_decoder_and_memory(tmp_path: Path) -> None:
         + ",nemo-24.11,llama,4,1024,8,32000,4096,3.5,allocated-worst",
         header=header,
     )
-    (case,) = TRAINING.runs(path, facts=Facts())
+    (case,) = TRAINING.runs(path, facts=TableFacts())
     assert isinstance(case, TrainingRun)
     assert (case.model.architecture, case.model.hidden, case.model.vocab) == ("llama", 1024, 32000)
     assert (case.memory_kind, case.memory_bytes) == (MemoryKind.ALLOCATED_WORST, round(3.5 * GIB))
@@ -290,9 +292,9 @@ def test_the_wheel_holds_no_facts_of_a_table() -> None:
 
 def test_rows_of_a_source_without_facts_say_what_they_lack() -> None:
     skip = to_training_run(
-        next(r for r in rows("training.csv") if r.source_id == "internevo"), facts=Facts()
+        next(r for r in rows("training.csv") if r.source_id == "internevo"), facts=TableFacts()
     )
-    assert isinstance(skip, Skip)
+    assert isinstance(skip, SkippedRow)
     assert (skip.reason, skip.detail) == (
         SkipReason.UNSUPPORTED_MODEL,
         "no model is called 'InternLM-7B'",

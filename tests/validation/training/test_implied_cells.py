@@ -9,7 +9,7 @@ import pytest
 
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.training.measured_run import TrainingRun
 from shardwright.validation.training.predict_run import predict_run
 from shardwright.validation.training.row_to_problem import to_training_run
@@ -57,7 +57,7 @@ def test_models_however_they_are_spelled(said: str, meant: str) -> None:
 @pytest.mark.parametrize("name", ["llama-3.1-9.5b", "llama-3.1", "somebody's 8B"])
 def test_a_size_that_is_not_the_models_or_no_name_means_nothing(name: str) -> None:
     found = read(model_name=name)
-    assert isinstance(found, Skip)
+    assert isinstance(found, SkippedRow)
     assert found.reason in (SkipReason.UNSUPPORTED_MODEL, SkipReason.INCOMPLETE_CONFIGURATION)
 
 
@@ -82,7 +82,7 @@ def test_sizes_of_a_row_are_a_decoder_of_its_familys_form(
 
 
 def test_sizes_without_a_vocabulary_are_no_model() -> None:
-    assert isinstance(read(model_name="ours", **{**SIZES, "vocab": ""}), Skip)
+    assert isinstance(read(model_name="ours", **{**SIZES, "vocab": ""}), SkippedRow)
     padded = case(
         model_name="our-gpt",
         **{**SIZES, "vocab": ""},
@@ -123,7 +123,7 @@ def test_what_other_cells_leave_one_value_for(
 )
 def test_nothing_is_filled_where_two_values_would_do(cells: dict[str, str]) -> None:
     found = read(**cells)
-    assert isinstance(found, Skip)
+    assert isinstance(found, SkippedRow)
     assert found.reason is SkipReason.INCOMPLETE_CONFIGURATION
 
 
@@ -134,7 +134,7 @@ def test_recompute_as_megatron_core_lists_it() -> None:
     assert "recompute_moe_act=on" in listed.runtime
     only = case(**cells, recompute="selective[layernorm, moe_act]")
     assert "recompute=selective" not in print_grid(only.grid)
-    assert isinstance(read(**cells, recompute="selective[everything]"), Skip)
+    assert isinstance(read(**cells, recompute="selective[everything]"), SkippedRow)
 
 
 def test_fine_tuning_needs_what_it_trains() -> None:
@@ -142,7 +142,7 @@ def test_fine_tuning_needs_what_it_trains() -> None:
     assert whole.model.num_parameters == case().model.num_parameters
     assert any("SFT" in line for line in whole.assumptions)
     low = read(table_or_row="LoRA of ours")
-    assert isinstance(low, Skip)
+    assert isinstance(low, SkippedRow)
     assert low.reason is SkipReason.FINE_TUNING
     adapted = case(table_or_row="LoRA of ours", train="lora:r16:qkv")
     assert adapted.model.num_parameters > whole.model.num_parameters
@@ -171,7 +171,7 @@ def test_offload_that_is_not_understood_or_not_there_is_told() -> None:
         ({"offload": "param"}, "has no option param_offload"),
     ):
         skip = read(**cells)
-        assert isinstance(skip, Skip)
+        assert isinstance(skip, SkippedRow)
         assert skip.reason is SkipReason.UNSUPPORTED_STRATEGY
         assert said in skip.detail
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from shardwright.runtime.launch_arguments import options_from_arguments, parse_arguments
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
-from shardwright.validation.tables.table_facts import Facts
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
+from shardwright.validation.tables.table_facts import TableFacts
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 from shardwright.validation.training.measured_run import TrainingRun
 from shardwright.validation.training.row_to_problem import to_training_run
 from tests.tiers import examples
@@ -34,7 +34,7 @@ LATENT = """--num-layers 15 --hidden-size 1024 --ffn-hidden-size 4096 --num-atte
  --mtp-num-layers 1 --untie-embeddings-and-output-weights"""
 
 
-def row(launch: str, **cells: object) -> Measurement:
+def row(launch: str, **cells: object) -> TrainingMeasurement:
     given = {
         "gpu": "H100",
         "gpu_count": 16,
@@ -42,13 +42,13 @@ def row(launch: str, **cells: object) -> Measurement:
         "runtime": "megatron-core",
         **cells,
     }
-    return Measurement(
+    return TrainingMeasurement(
         line=2, source_id="mine", table_or_row="1", model_name="our own", launch=launch, **given
     )  # type: ignore[arg-type]
 
 
 def case(launch: str, **cells: object) -> TrainingRun:
-    found = to_training_run(row(launch, **cells), facts=Facts())
+    found = to_training_run(row(launch, **cells), facts=TableFacts())
     assert isinstance(found, TrainingRun), found
     return found
 
@@ -174,8 +174,8 @@ def test_latent_attention_dense_layers_and_further_tokens() -> None:
     ],
 )
 def test_what_cannot_be_read_is_told(launch: str, said: str) -> None:
-    skip = to_training_run(row(launch), facts=Facts())
-    assert isinstance(skip, Skip)
+    skip = to_training_run(row(launch), facts=TableFacts())
+    assert isinstance(skip, SkippedRow)
     assert (skip.reason, said in skip.detail) == (
         SkipReason.UNSUPPORTED_STRATEGY,
         True,
@@ -189,6 +189,8 @@ WORDS = st.sampled_from([*f"{DENSE} {SPLIT} {LATENT}".split(), "--x", "=", "|", 
 @given(st.text(max_size=200) | st.lists(WORDS).map(" ".join))
 def test_any_text_is_a_case_or_a_skip(text: str) -> None:
     assert isinstance(
-        to_training_run(row(text, seq_len=128, micro_batch=1, precision="bf16"), facts=Facts()),
-        TrainingRun | Skip,
+        to_training_run(
+            row(text, seq_len=128, micro_batch=1, precision="bf16"), facts=TableFacts()
+        ),
+        TrainingRun | SkippedRow,
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.validation.tables.csv_rows import parse_table, read_table
-from shardwright.validation.training.measured_rows import TRAINING_TABLE, Measurement
+from shardwright.validation.training.measured_rows import TRAINING_TABLE, TrainingMeasurement
 from tests.tiers import examples
 from tests.validation.published import FOLDER
 
@@ -105,7 +105,7 @@ def test_any_cells_under_a_good_header_are_rows_or_an_error_of_ours(
     _parse(text.encode("utf-8", errors="surrogatepass"))
 
 
-def _parse(content: bytes) -> tuple[Measurement, ...]:
+def _parse(content: bytes) -> tuple[TrainingMeasurement, ...]:
     try:
         return parse_table(content, form=TRAINING_TABLE, source="fuzz")
     except ShardwrightError as error:
@@ -119,4 +119,4 @@ def test_the_projects_own_rows_keep_their_source(path: Path) -> None:
     rows = read_table(path, form=TRAINING_TABLE)
     assert rows
     assert all(row.source and row.table_or_row for row in rows)
-    assert set(TRAINING_TABLE.required) <= set(Measurement.__dataclass_fields__)
+    assert set(TRAINING_TABLE.required) <= set(TrainingMeasurement.__dataclass_fields__)

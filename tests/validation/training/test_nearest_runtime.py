@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.runtime.runtime_registry import load_runtime, runtime_names
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.fit_constants import read_folds
 from shardwright.validation.training.measured_rows import TrainingMetric
 from shardwright.validation.training.nearest_runtime import nearest_runtime, with_nearest_runtime
@@ -55,7 +55,9 @@ def test_a_row_is_predicted_so_with_the_constants_of_others() -> None:
     constants = stored["source"][case.laboratory]
     other = with_nearest_runtime(case)
     assert load_runtime(other.runtime).framework == "Megatron-Core"
-    study = TRAINING.study([case], facts=Facts(), folds=("other base", "source"), stored=stored)
+    study = TRAINING.study(
+        [case], facts=TableFacts(), folds=("other base", "source"), stored=stored
+    )
     times = [
         study.validation(fold).rows[0].predicted(TrainingMetric.TIME)
         for fold in ("other base", "source")

@@ -17,8 +17,8 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.strategy.grid.grid import Recompute
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
-from shardwright.validation.training.measured_rows import Measurement, MemoryKind
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
+from shardwright.validation.training.measured_rows import MemoryKind, TrainingMeasurement
 from shardwright.validation.training.measured_run import MeasuredKind, TrainingRun
 from shardwright.validation.training.model_from_sizes import FORMS
 from shardwright.validation.training.row_to_problem import to_training_run
@@ -30,7 +30,7 @@ from tests.validation.published import rows as _rows
 PLAIN = "tp_overlap=dgrad"
 
 
-def _row(source: str, words: str) -> Measurement:
+def _row(source: str, words: str) -> TrainingMeasurement:
     return next(
         r
         for r in _rows("training.csv")
@@ -38,9 +38,9 @@ def _row(source: str, words: str) -> Measurement:
     )
 
 
-def _skip(row: Measurement) -> Skip:
+def _skip(row: TrainingMeasurement) -> SkippedRow:
     skip = to_training_run(row, facts=facts())
-    assert isinstance(skip, Skip)
+    assert isinstance(skip, SkippedRow)
     return skip
 
 
@@ -451,7 +451,7 @@ def test_any_row_is_a_case_or_a_skip(fields: dict[str, Any], changes: int, index
     row = _rows("training.csv")[index]
     assert isinstance(
         to_training_run(replace(row, **dict(list(fields.items())[:changes])), facts=facts()),
-        TrainingRun | Skip,
+        TrainingRun | SkippedRow,
     )
 
 
@@ -484,7 +484,7 @@ def test_what_no_device_can_do_is_inconsistent(field: str, value: Any, said: str
     assert (skip.reason, said in skip.detail) == (SkipReason.INCONSISTENT_CONFIGURATION, True)
 
 
-TAUGHT = Measurement(
+TAUGHT = TrainingMeasurement(
     line=2,
     source_id="lab",
     table_or_row="distilled",

@@ -10,7 +10,7 @@ from shardwright.errors import StrategyError
 from shardwright.strategy.grid.grid import Recompute
 from shardwright.strategy.grid.grid_schedules import GRID_SCHEDULES
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.tables.skipped_rows import Skip, SkipReason
+from shardwright.validation.tables.skipped_rows import SkippedRow, SkipReason
 from shardwright.validation.training import table_spellings
 from tests.tiers import examples
 from tests.validation.test_anyones_table import case, read
@@ -168,7 +168,7 @@ def test_a_row_says_its_schedule() -> None:
     pipeline = {"pp": "2", "tp": "1", "zero_stage_or_fsdp": "none"}
     assert "schedule=gpipe" in print_grid(case(**pipeline, schedule="GPipe").grid)
     interleaved = read(**pipeline, schedule="interleaved")
-    assert isinstance(interleaved, Skip)
+    assert isinstance(interleaved, SkippedRow)
     assert (interleaved.reason, interleaved.detail) == (SkipReason.INCOMPLETE_CONFIGURATION, "vpp")
     assert "schedule=interleaved-1f1b" in print_grid(
         case(**pipeline, schedule="interleaved", vpp="2").grid
@@ -195,7 +195,7 @@ def test_devices_with_how_many_or_short_of_how_much(said: str, meant: str) -> No
 
 def test_a_device_without_units_is_told() -> None:
     skip = read(gpu="V100-32GB")
-    assert isinstance(skip, Skip)
+    assert isinstance(skip, SkippedRow)
     assert (skip.reason, skip.detail) == (
         SkipReason.INCONSISTENT_CONFIGURATION,
         "v100-sxm-32gb has no units for bf16",

@@ -1,1 +1,1 @@
-"""Advice on launches that people already have. Searches are in api.searches."""
+"""Advice on existing launches. Searches are in api.searches."""

@@ -1,6 +1,4 @@
-"""Advice on a user's launch: its predicted step, the changes that make it faster, and the best
-strategy.
-"""
+"""Advice on a user's launch: its predicted step, faster changes, and the best strategy."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from shardwright.api.request_to_problem import (
     space_of,
     with_defaults,
 )
-from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.frameworks.export.exporter import Given, exported
 from shardwright.frameworks.export.option_flags import flag_pairs
@@ -45,7 +43,7 @@ from shardwright.strategy.grid.grid_rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
 NUM_CHANGES = 3
-"""Most changes that the advice lists."""
+"""Largest number of changes in the advice."""
 
 
 def read_request(
@@ -56,10 +54,10 @@ def read_request(
     framework: str = "",
     given: Mapping[str, str] | None = None,
 ) -> tuple[Launch, Request]:
-    """The launch in some files, completed by `request`, and the request with the launch's job.
+    """Read a launch from files; returns the launch and the completed request for its job.
 
     Args:
-        request: has the model and the cluster; its other values override those of the files.
+        request: has the model and the cluster; its other values override values in the files.
         cluster: the cluster that `request` names.
         framework, given: as `read_launch`.
 
@@ -67,9 +65,9 @@ def read_request(
         DataError: the files cannot be read.
         UsageError: neither the files nor the request have the length of a sample or the batch.
     """
-    from shardwright.model.requested_model import asked_model
+    from shardwright.model.requested_model import requested_model
 
-    model = asked_model(request.model, train=request.train, teacher=request.teacher)
+    model = requested_model(request.model, train=request.train, teacher=request.teacher)
     launch = read_launch(
         paths,
         model=model,
@@ -104,9 +102,7 @@ def read_request(
 
 
 def _on_devices(launch: Launch, request: Request) -> Launch:
-    """The launch without kernels that its devices do not have; the devices' kernels are priced
-    instead.
-    """
+    """The launch without kernel options that its devices lack; the devices' kernels are priced."""
     kernel_options = [
         (name, value) for name, value in launch.grid.options if BY_NAME[name].of_device
     ]
@@ -123,8 +119,9 @@ def _on_devices(launch: Launch, request: Request) -> Launch:
 
 
 def advise(launch: Launch, request: Request, *, progress: Progress | None = None) -> Advice:
-    """Simulate a launch, rank the changes of one decision by the time they save, and find the best
-    strategy, certified.
+    """Simulate a launch, rank single changes by the time they save, and search the best strategy.
+
+    The best strategy is certified.
 
     Every change of one decision is simulated, so none gains more than those listed; the best
     strategy is that of the standard space under the launch's numerics, with a proof that none there
@@ -137,7 +134,11 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     problem, grid = problem_of(request), launch.grid
     facts = facts_of(problem)
     broken = (*launch.refused, *grid_violations(problem, grid))
-    now = None if broken else simulated(request, problem, name=print_grid(grid), grid=grid)
+    now = (
+        None
+        if broken
+        else simulate_legal_strategy(request, problem, name=print_grid(grid), grid=grid)
+    )
     numeric_options = tuple((name, value) for name, value in grid.options if BY_NAME[name].numerics)
     searched = replace(
         request,
@@ -189,8 +190,7 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
 def _everything(
     problem: Problem, starts: Sequence[tuple[Grid, float]], *, capacity: int
 ) -> tuple[Grid, float]:
-    """The fastest (strategy, step seconds) of several, each with every option that helps it; the
-    first of equals.
+    """The fastest (strategy, step seconds) of several, each improved with every option that helps.
 
     Args:
         starts: strategies with the seconds of their steps.
@@ -205,7 +205,7 @@ def _everything(
 def _best(
     request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None
 ) -> Answer | None:
-    """The best strategy of the launch's space, certified; None where nothing fits."""
+    """The certified best strategy of the launch's space; None if nothing fits."""
     problem = problem_of(request)
     try:
         answer = find(
@@ -225,9 +225,7 @@ def _best(
 def _changes(
     problem: Problem, space: Space, facts: GridFacts, launch: Launch, *, now: float, capacity: int
 ) -> tuple[list[tuple[str, Grid, float]], int]:
-    """The changes that gain most, with the best value of each decision; and the number
-    simulated.
-    """
+    """(text, strategy, step seconds) of each decision's best value, and the number simulated."""
     best_of_decision: dict[str, tuple[float, str, Grid]] = {}
     considered = 0
     for text, changed_grid in one_change(problem, space, facts, launch.grid):
@@ -258,8 +256,9 @@ def _change(
     seconds: float,
     now: Simulation | None,
 ) -> Change:
-    """A strategy compared with the launch's; for a launch that cannot run no settings are
-    compared.
+    """A strategy as a change of the launch: gain, and settings to add and to remove.
+
+    No settings are compared for a launch that cannot run.
     """
     if now is None:
         return Change(text=text, grid=grid, step_time_s=seconds, gain=0.0)

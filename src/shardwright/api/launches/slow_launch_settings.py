@@ -1,5 +1,6 @@
-"""Find the number format or dropout of a launch that slows its step most and that no search option
-changes.
+"""Find the number format or dropout of a launch that slows its step most.
+
+No search option changes them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.api.request_to_problem import problem_of
-from shardwright.api.simulate_legal_strategy import simulated
+from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.dtype import Dtype
 from shardwright.errors import ShardwrightError
 from shardwright.frameworks.launch.launch import Launch
@@ -25,46 +26,49 @@ from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.model_counts import num_layers
 
 LEAST_GAIN: Final = 0.01
-"""Least share of a step that a cause is told for."""
+"""Least gain, as a share of the step, of a reported cause."""
 
 
 def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tuple[Change, ...]:
-    """The launch's own strategy under another job, each predicted anew, those that gain most first.
+    """Predict the launch's strategy with another number format or no dropout; largest gain first.
+
+    Only causes with a gain above `LEAST_GAIN` are returned.
 
     Args:
         now: the launch as it is; None = it cannot run, and nothing is compared.
     """
     if now is None:
         return ()
-    found = [
+    changes = [
         change
-        for one in _jobs(launch, request)
-        if (change := _changed(launch, now, *one)) is not None
+        for job_change in _jobs(launch, request)
+        if (change := _changed(launch, now, *job_change)) is not None
     ]
     return tuple(
         sorted(
-            (change for change in found if change.gain > LEAST_GAIN),
+            (change for change in changes if change.gain > LEAST_GAIN),
             key=lambda change: -change.gain,
         )
     )
 
 
 def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
-    """Return whether another strategy would let the framework start a launch that it refuses.
+    """True if another strategy would let the framework start a launch that it refuses.
 
     Pipeline stages with equal numbers of layers repair one of the framework's rules. No strategy
     repairs the others.
     """
     layers = num_layers(model)
     return all(
-        one.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0 for one in launch.refused
+        broken.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0
+        for broken in launch.refused
     )
 
 
 def _jobs(
     launch: Launch, request: Request
 ) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
-    """A change of the job, the request after it, and the settings that make it."""
+    """Yield (text, changed request, settings that make the change) of each change of the job."""
     if request.precision == Dtype.FP32.value:
         for half in (Dtype.BF16.value, Dtype.FP16.value):
             try:
@@ -89,17 +93,20 @@ def _changed(
     request: Request,
     settings: tuple[tuple[str, str], ...],
 ) -> Change | None:
+    """Predict the launch's strategy under a changed job; None if the job is not legal."""
     try:
         problem = problem_of(request)
         if next(iter(grid_violations(problem, launch.grid)), None) is not None:
             return None
-        after = simulated(request, problem, name=text, grid=launch.grid).prediction
+        after = simulate_legal_strategy(request, problem, name=text, grid=launch.grid).prediction
     except ShardwrightError:
         return None
-    said = {one.name: one.value for one in launch.settings}
-    added = tuple((name, value) for name, value in settings if said.get(name) != value)
+    current = {setting.name: setting.value for setting in launch.settings}
+    added = tuple((name, value) for name, value in settings if current.get(name) != value)
     removed = tuple(
-        (name, said[name]) for name, _ in added if name in said and said[name] != "not said"
+        (name, current[name])
+        for name, _ in added
+        if name in current and current[name] != "not said"
     )
     gain = 1 - after.step_time_s / now.prediction.step_time_s
     return Change(

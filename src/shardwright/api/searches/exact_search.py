@@ -31,12 +31,14 @@ def plan_exact(
     stops: Stops | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[None]:
-    """The best of all plans of up to `request.lanes` lanes on a few devices, uniform or mixed: the
-    devices and samples of every lane, its cut, split trees, microbatches and order together.
+    """Search the best of all plans of up to `request.lanes` lanes, on a few devices of any kind.
+
+    The search chooses the devices and samples of every lane, its cut, split trees, microbatches and
+    order together.
 
     Raises:
         UsageError: the problem is too large, or pins an axis.
-        StrategyError: the model is no chain, or shares weights between blocks.
+        StrategyError: the model's blocks are not a chain, or share weights.
         InfeasibleError: nothing fits.
     """
     require_unranked(request, "the exact search")

@@ -1,4 +1,4 @@
-"""The best grid of a space, and the check of a stored answer."""
+"""Search for the best grid of a space, and repeat the search to check a stored answer."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ def plan(
     progress: Progress | None = None,
     sensitive: bool = True,
 ) -> Answer:
-    """The best grid of the space, certified, with the next best ones, the effect of 10 % less
-    network (of a search without a time limit, where it is `sensitive`), and goodput at scale.
+    """Search the certified best grid of a request, with alternatives, sensitivity and goodput.
+
+    The sensitivity is the effect of 10 % less network bandwidth; it is computed for a search
+    without a time limit if `sensitive`.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -85,8 +87,9 @@ def _completed(
     searched: Searched | None,
     progress: Progress | None,
 ) -> Answer:
-    """`answer` with the results of further searches; without them where they were stopped by
-    hand, or where no finished search is known.
+    """The answer with sensitivity, nearby sizes, goodput and the plan of its grid.
+
+    Sensitivity and nearby sizes are left out after Ctrl-C or without a finished search.
     """
     sensitivity: Sensitivity | None = None
     nearby_problems: tuple[Nearby, ...] = ()
@@ -116,8 +119,10 @@ def _sensitivity(
     searched: Searched,
     progress: Progress | None,
 ) -> Sensitivity | None:
-    """The best plan with a slower network. No bound of a step falls by it, so meshes that were
-    bounded above the same plan's step are not searched again.
+    """The best plan with a slower network; None on one scale-up island.
+
+    No lower bound of a step falls with a slower network, so meshes that were bounded above the same
+    plan's step are not searched again.
     """
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
@@ -144,8 +149,7 @@ def _sensitivity(
 
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
-    """Goodput under failures with the checkpoint interval sqrt(2 c M), which loses least to
-    checkpoints of c seconds and failures every M seconds (Young 1974, equation 1).
+    """Goodput under failures with the checkpoint interval sqrt(2 c M) of Young (1974, equation 1).
 
     The interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds. A
     checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
@@ -187,15 +191,17 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
 def check(
     request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None
 ) -> Recheck:
-    """Repeat the search of `answer`, and compare everything; see `check_stored`."""
+    """Repeat the search of `answer` and compare every value; see `check_stored`."""
     return check_stored(
         stored_answer(replace(answer, request=request)), seed=seed, progress=progress
     )
 
 
 def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
-    """Make every value of a stored answer again by the same search, stopped where the stored one
-    was; then bound and simulate a random 1 % of the space, and all members that the bounds leave.
+    """Repeat a stored search and compare every value, then recheck its certificate.
+
+    The repeated search stops where the stored search stopped. The recheck bounds and simulates a
+    random 1 % of the space, and all members that the bounds leave.
 
     Raises:
         DataError: a field differs, or the certificate does not hold.
@@ -203,7 +209,7 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
     answer = stored.answer
     assert answer is not None
     sensitive = answer.sensitivity is not None or bool(answer.nearby)
-    repeat = repeated(
+    repeat = repeat_search(
         stored.request, answer.certificate.stopped_at, sensitive=sensitive, progress=progress
     )
     leaves = require_same(document_of(stored), document_of(stored_answer(repeat.answer)))
@@ -221,8 +227,8 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repeated:
-    """A repeated search with its inputs."""
+class RepeatedSearch:
+    """A repeated search with its inputs and its answer."""
 
     problem: Problem
     space: Space
@@ -231,11 +237,12 @@ class Repeated:
     answer: Answer
 
 
-def repeated(
+def repeat_search(
     request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None
-) -> Repeated:
-    """The search of `request` again, stopped at a look at the clock (`search.limit.Limit`), and
-    with its sensitivity where it is `sensitive`.
+) -> RepeatedSearch:
+    """Search a request again up to the stored stopping point, with sensitivity if `sensitive`.
+
+    The stopping point counts looks at the clock (`search.limit.Limit`).
     """
     problem = problem_of(request)
     facts = facts_of(problem)
@@ -262,4 +269,6 @@ def repeated(
         searched=searched if sensitive else None,
         progress=progress,
     )
-    return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)
+    return RepeatedSearch(
+        problem=problem, space=space, facts=facts, searched=searched, answer=answer
+    )

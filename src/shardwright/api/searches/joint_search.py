@@ -1,4 +1,4 @@
-"""The best plan of the joint space."""
+"""Search for the best plan of the joint space."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
-"""Names of joint spaces, and the orders that each has."""
+"""Joint space -> the pipeline schedules it has."""
 CHOSEN_AXES: Final = {
     "first": "the layers",
     "last": "the layers",
     "recompute": "the recompute",
     "recompute_layers": "the recompute",
 }
-"""Axes of grids that a joint search has another choice in the place of."""
+"""Axes of grids that a joint search chooses itself -> words for the choice."""
 
 
 def plan_joint(
@@ -49,18 +49,19 @@ def plan_joint(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[JointDetail]:
-    """The best plan of the joint space over the request's grids: cut, splits, recompute,
-    microbatches and order together.
+    """Search the best plan over cut, splits, recompute, microbatches and schedule together.
+
+    The joint space is over the request's grids.
 
     Args:
         request: a joint space is over the standard grids.
         orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
-        tolerance: gap that is good enough.
+        tolerance: gap at which the search stops.
         stops, engine: see `find_joint`.
 
     Raises:
         InfeasibleError: nothing fits.
-        UsageError: the model is beside a teacher.
+        UsageError: the model has a teacher.
     """
     require_unranked(request, "a joint search")
     request = with_defaults(request)
@@ -101,8 +102,9 @@ def plan_joint(
 
 
 def unsearched_of_joint(answer: GeneralAnswer[JointDetail]) -> Unsearched:
-    """The options that the search of `answer` kept at one value although they change no
-    numerics, and the largest gain of another value of one.
+    """Options that a joint search kept at one value, and the largest gain of another value.
+
+    Only options that change no numerics.
     """
     assert answer.simulation is not None
     return unsearched_beside(

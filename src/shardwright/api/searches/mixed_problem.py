@@ -18,21 +18,17 @@ NAME = "mixed"
 
 
 def choices_for(request: Request, problem: Problem) -> Choices:
-    """The choices that a request fixes in a mixed search.
-
-    They are the pins on pipelines, or on grids alone, and the options that the request sets
-    together with its runtime.
-    """
-    found = choices_of(
+    """The values that a request fixes in a mixed search: pins, exclusions and runtime options."""
+    choices = choices_of(
         request.pins,
         request.excludes,
         pipelines=not why_alone(problem),
         experts=has_experts(problem),
     )
-    return replace(found, said=tuple(sorted(options_in_text(request.runtime))))
+    return replace(choices, said=tuple(sorted(options_in_text(request.runtime))))
 
 
 def with_headroom(request: Request, problem: Problem) -> Problem:
-    """The problem with the memory that plans may fill."""
+    """The problem with each device's memory reduced by the request's headroom."""
     require_headroom(request)
     return replace(problem, cluster=reserve_memory_share(problem.cluster, share=request.headroom))

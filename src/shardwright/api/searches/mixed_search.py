@@ -1,4 +1,4 @@
-"""Plan on a mixed cluster; check the certificate of a stored plan of one."""
+"""Search for the best plan on a mixed cluster, and check the certificate of a stored plan."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import partial
 from math import inf
 
 from shardwright.api.request_to_problem import (
-    is_valued,
+    has_cost_goal,
     problem_of,
     require_any_stages,
     require_unranked,
@@ -49,16 +49,17 @@ def plan_mixed(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[MixedPlan | None]:
-    """The best plan found on a mixed cluster, with a bound of its whole space, and the `top` next
-    best that were found.
+    """Search the best plan on a mixed cluster, with a lower bound and the `top` next best plans.
+
+    The bound holds for the whole space.
 
     Args:
-        tolerance: gap that is good enough.
+        tolerance: gap at which the search stops.
         time_limit_s, stops, effort, engine: see `find_mixed`.
 
     Raises:
-        UsageError: a pinned axis is not one of pipelines, or nothing has what is pinned.
-        InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
+        UsageError: a pinned axis is not an axis of pipelines, or no plan has the pinned values.
+        InfeasibleError: nothing fits. OutOfTimeError: no plan was found long after the limit.
     """
     if request.use_all:
         raise UsageError(
@@ -66,7 +67,7 @@ def plan_mixed(
             " slow a plan",
             hint="drop it",
         )
-    if is_valued(request):
+    if has_cost_goal(request):
         require_unranked(request, "a search for cost, energy or within a budget")
     request = with_defaults(request)
     problem = problem_of(request)
@@ -74,7 +75,7 @@ def plan_mixed(
     choices = choices_for(request, problem)
     find = (
         partial(find_valued, goal=goal_of(request))
-        if is_valued(request)
+        if has_cost_goal(request)
         else partial(find_mixed, top=request.top)
     )
     answer = find(
@@ -92,8 +93,9 @@ def plan_mixed(
 
 
 def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
-    """The options that the search of `answer` kept at one value although they change no
-    numerics, and the largest gain of another value of one.
+    """Options that a mixed search kept at one value, and the largest gain of another value.
+
+    Only options that change no numerics.
     """
     assert answer.simulation is not None
     request = answer.simulation.request
@@ -106,9 +108,14 @@ def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
         stop=None,
         memory=request.search_memory,
     )
-    space, said = space_alone(problem, task)[1], options_in_text(request.runtime)
+    space, set_options = space_alone(problem, task)[1], options_in_text(request.runtime)
     return unsearched(
-        problem, space, answer.strategy, step_time_s=answer.step_time_s, capacity=None, decided=said
+        problem,
+        space,
+        answer.strategy,
+        step_time_s=answer.step_time_s,
+        capacity=None,
+        decided=set_options,
     )
 
 
@@ -120,8 +127,9 @@ def goal_of(request: Request) -> Goal:
 def check_prices(
     request: Request, certificate: Certificate, *, progress: Progress | None = None
 ) -> int:
-    """Price every shape of every closed frame of a certificate again; returns the number of frames
-    that hold.
+    """Verify every closed frame of a mixed certificate by its prices; returns the number of frames.
+
+    Every shape of every frame is priced again.
 
     Raises:
         DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is
@@ -154,8 +162,9 @@ def check_prices(
 def _check_cells(
     request: Request, problem: Problem, part: ValuedPart, progress: Progress | None
 ) -> int:
-    """Price every shape of every frame of every interval of times again; returns the number of
-    intervals that hold.
+    """Verify every time interval of a cost certificate by its prices; returns their number.
+
+    Every shape of every frame is priced again.
 
     Raises:
         DataError: prices do not show what a cell claims, or a frame is missing.

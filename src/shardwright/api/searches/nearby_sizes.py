@@ -1,4 +1,4 @@
-"""Batches and numbers of devices close to a request's that use the devices better."""
+"""Suggest batches and numbers of devices near a request's that use the devices better."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ MAX_SEARCHED = 2
 def suggest_nearby(
     request: Request, problem: Problem, answer: Answer, *, progress: Progress | None = None
 ) -> tuple[Nearby, ...]:
-    """The nearest batch, and the nearest larger number of devices, with more tokens a second and
-    device than `answer` and no idle device.
+    """The nearest batch and the nearest larger cluster with more tokens a second and device.
+
+    No device is idle.
 
     Each gains at least MIN_GAIN, and half of the largest gain that a bound allows. They are
     searched where `answer` leaves devices idle, or batch and devices share no large divisor; in the
@@ -66,9 +67,7 @@ def suggest_nearby(
 def _first_worthwhile(
     request: Request, problems: Iterator[Problem], rate: float, progress: Progress | None
 ) -> Nearby | None:
-    """The first problem that gains half of the largest gain that any bound allows; None if none
-    does.
-    """
+    """The first problem that gains half of the largest gain that any bound allows; None if none."""
     possible_gains = [
         (candidate, _rate_bound(request, candidate) / rate - 1)
         for candidate in islice(problems, MAX_BOUNDED)
@@ -107,49 +106,49 @@ def _first_worthwhile(
 
 
 def _rate_bound(request: Request, problem: Problem) -> float:
-    """Upper bound of the samples a second and device of any plan on all devices; 0 where none is
-    legal and fits.
-    """
+    """Upper bound on samples a second and device of any plan on all devices; 0 if none fits."""
     facts = facts_of(problem)
     space = space_of(replace(request, use_all=True), problem, facts)
     bounded = bound_space(problem, space, facts, capacity=capacity_of(request, problem))
     return facts.global_batch / float(bounded.seconds.min(initial=float("inf"))) / facts.devices
 
 
-def _nearest_batches(problem: Problem, near: float) -> Iterator[Problem]:
-    """Problems with the nearest batches that share a large divisor with the number of devices, the
-    nearest first.
+def _nearest_batches(problem: Problem, max_distance: float) -> Iterator[Problem]:
+    """Yield problems with near batches that share a large divisor with the device count.
+
+    The nearest is first.
     """
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [
-        d for d in range(2, min(batch, devices) + 1) if devices % d == 0 and d >= batch * near / 4
+        d
+        for d in range(2, min(batch, devices) + 1)
+        if devices % d == 0 and d >= batch * max_distance / 4
     ]
     multiples = {step * count for step in steps for count in (batch // step, batch // step + 1)} - {
         0,
         batch,
     }
     for number in sorted(
-        (n for n in multiples if abs(n - batch) <= near * batch), key=lambda n: (abs(n - batch), n)
+        (n for n in multiples if abs(n - batch) <= max_distance * batch),
+        key=lambda n: (abs(n - batch), n),
     ):
         yield replace(problem, job=replace(problem.job, global_batch=number))
 
 
-def _larger_clusters(problem: Problem, near: float) -> Iterator[Problem]:
-    """Problems on more nodes whose number shares a large divisor with the batch, the fewest nodes
-    first.
-    """
+def _larger_clusters(problem: Problem, max_distance: float) -> Iterator[Problem]:
+    """Yield problems on more nodes that share a large divisor with the batch, fewest first."""
     batch, cluster = problem.job.global_batch, problem.cluster
     if len(cluster.groups) > 1:
         return
     nodes, node_devices = cluster.groups[0].count, cluster.node.num_devices
     steps = [d for d in range(2, min(batch, nodes) + 1) if batch % d == 0]
-    larger_counts = {-(-nodes // step) * step for step in steps if step >= nodes * near / 4} - {
-        nodes
-    }
+    larger_counts = {
+        -(-nodes // step) * step for step in steps if step >= nodes * max_distance / 4
+    } - {nodes}
     for number in sorted(
         n
         for n in larger_counts
-        if n <= nodes * (1 + near) and n * node_devices > cluster.num_devices
+        if n <= nodes * (1 + max_distance) and n * node_devices > cluster.num_devices
     ):
         yield replace(
             problem, cluster=replace(cluster, groups=(replace(cluster.groups[0], count=number),))

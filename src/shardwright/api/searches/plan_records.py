@@ -1,6 +1,4 @@
-"""Records of general plans (joint, exact, mixed, several scenarios) in plan files, and the check of
-a record by the same search.
-"""
+"""Store general plans (joint, exact, mixed, scenarios) in plan files, and verify a stored plan."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwright.api.general_searches import SEARCHES
-from shardwright.api.request_to_problem import Method
+from shardwright.api.request_to_problem import SearchMethod
 from shardwright.api.simulate_strategy import verified_strategy
 from shardwright.files.compare_documents import require_same
 from shardwright.files.stored_documents import StoredPlan, document_of, stored_plan
@@ -19,17 +17,17 @@ from shardwright.search.search_answer import GeneralAnswer
 from shardwright.search.simulated_strategy import Verified
 
 
-def method_of(certificate: Certificate) -> Method:
-    """The search that a certificate of a general plan comes from."""
+def method_of_certificate(certificate: Certificate) -> SearchMethod:
+    """The kind of search that made a general plan's certificate."""
     if certificate.scenarios is not None:
-        return Method.ROBUST
+        return SearchMethod.ROBUST
     if certificate.mixed is not None:
-        return Method.MIXED
-    return Method.EXACT if certificate.joint is None else Method.JOINT
+        return SearchMethod.MIXED
+    return SearchMethod.EXACT if certificate.joint is None else SearchMethod.JOINT
 
 
 def stored_general(answer: GeneralAnswer[Any]) -> StoredPlan:
-    """The record of an answer in a plan file."""
+    """The content of a plan file for a general search's answer."""
     assert answer.simulation is not None
     return stored_plan(answer.simulation, answer.certificate)
 
@@ -37,17 +35,18 @@ def stored_general(answer: GeneralAnswer[Any]) -> StoredPlan:
 def check_general(
     stored: StoredPlan, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> Verified:
-    """Verify a stored answer: its plan as `simulations.verify` does, and every leaf of its file by
-    the same search, stopped where the stored one was.
+    """Verify a stored general plan: its rules, its certificate, and every field by a new search.
+
+    The search stops where the stored search stopped.
 
     Args:
-        engine: where it searches; the answer is the same.
+        engine: engine that runs the search; the answer is the same.
 
     Raises:
         StrategyError, InfeasibleError: as `verified_strategy`. DataError: a leaf differs.
     """
     certificate = stored.certificate
-    method, part = method_of(certificate), certificate.joint or certificate.mixed
+    method, part = method_of_certificate(certificate), certificate.joint or certificate.mixed
     _, verified = verified_strategy(stored.simulation)
     search = SEARCHES[method]
     search.check_bound(stored.request, certificate, progress=progress)

@@ -1,4 +1,4 @@
-"""Searches of one request for several numbers of devices, or for several batches."""
+"""Search one request for several numbers of devices, or for several batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shardwright.api.general_searches import SEARCHES
 from shardwright.api.request_to_problem import (
-    Method,
+    SearchMethod,
     capacity_of,
     facts_of,
     method_of,
@@ -31,11 +31,11 @@ from shardwright.units import format_count, format_parameters
 
 MAX_TRIALS = 64
 SMALLEST, LARGEST = 1 / 32, 2.0
-"""Batches that are tried where no range is said, as shares of the critical one."""
+"""Range of tried batches by default, as shares of the critical batch."""
 
 
 def powers_between(low: int, high: int) -> tuple[int, ...]:
-    """`low` and its doubles below `high`, then `high`.
+    """`low`, its doublings below `high`, and `high`.
 
     Raises:
         UsageError: `high` is less than `low`.
@@ -50,11 +50,10 @@ def powers_between(low: int, high: int) -> tuple[int, ...]:
     return (*numbers, high) if high > low else (low,)
 
 
-def scaling(
+def plan_device_counts(
     request: Request, *, devices: Sequence[int], progress: Progress | None = None
 ) -> ScalingTable:
-    """The best plans with the same batch on the first `devices` devices of the request's cluster,
-    for each of these numbers, and the knee of efficiency.
+    """Plan one batch on several numbers of devices, and find the knee of efficiency.
 
     The knee is where efficiency over step time is highest (Eager, Zahorjan and Lazowska 1989,
     Speedup versus efficiency in parallel systems, section 2): beyond it, the devices that are added
@@ -88,7 +87,7 @@ def scaling(
     )
 
 
-def batches(
+def plan_batches(
     request: Request,
     *,
     sizes: Sequence[int] = (),
@@ -96,8 +95,7 @@ def batches(
     tokens: float = 0.0,
     progress: Progress | None = None,
 ) -> Batches:
-    """The best plans of several batches, and the batch with the highest rate of progress
-    (`job.critical_batch`).
+    """Plan several global batches, and choose the batch with the most useful tokens a second.
 
     Args:
         request: its batch is ignored.
@@ -108,7 +106,7 @@ def batches(
             uses.
 
     Raises:
-        ShardwrightError: as `plan`; InfeasibleError where nothing fits with any of them.
+        ShardwrightError: as `plan`; InfeasibleError if nothing fits with any batch.
     """
     source = "as given (--critical-batch)"
     if not critical:
@@ -140,9 +138,7 @@ def batches(
 
 
 def progress_rate(trial: Trial, *, seq_len: int, critical: float) -> float:
-    """Useful tokens a second: throughput R times the share a small-batch run would need too, R / (1
-    + B / B_crit).
-    """
+    """Useful tokens a second: throughput / (1 + batch / critical batch)."""
     return trial.tokens_per_s * useful_share(batch=trial.global_batch * seq_len, critical=critical)
 
 
@@ -155,7 +151,7 @@ def _around(critical: float) -> tuple[int, ...]:
 
 
 def _trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[Trial]:
-    """The trial of each request, in order; UsageError for too many."""
+    """Yield the trial of each request, in order; raises UsageError for too many requests."""
     all_requests = list(requests)
     if len(all_requests) > MAX_TRIALS:
         raise UsageError(
@@ -169,11 +165,11 @@ def _trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[
 
 
 def _trial(request: Request) -> Trial:
-    """The best plan of a request, or the reason that nothing fits."""
+    """Plan a request; returns its best plan, or the reason why nothing fits."""
     request = with_defaults(request)
     devices = problem_of(request).cluster.num_devices
     try:
-        best = best_of(request)
+        best = simulate_best_plan(request)
     except InfeasibleError as error:
         return Trial(
             devices=devices, global_batch=request.global_batch, simulation=None, why=error.message
@@ -181,22 +177,22 @@ def _trial(request: Request) -> Trial:
     return Trial(devices=devices, global_batch=request.global_batch, simulation=best)
 
 
-def best_of(request: Request, *, progress: Progress | None = None) -> Simulation:
-    """Simulation of the best plan of a request, without the results of further searches.
+def simulate_best_plan(request: Request, *, progress: Progress | None = None) -> Simulation:
+    """Search the best plan of a request, without sensitivity and goodput; returns its simulation.
 
     Raises:
         InfeasibleError: nothing fits.
-        UsageError: its space is one of general plans.
+        UsageError: the request's space has general plans.
         ShardwrightError: as `problem_of`.
     """
     request = with_defaults(request)
     method = method_of(request)
-    if method is Method.MIXED:
+    if method is SearchMethod.MIXED:
         answer = SEARCHES[method].answer(replace(request, top=0), progress=progress)
         simulation = answer.simulation
         assert simulation is not None
         return simulation
-    if method is not Method.GRID:
+    if method is not SearchMethod.GRID:
         raise UsageError(
             f"several {method.value} searches in one call",
             hint="drop --space and --scenarios, or plan one by one",

@@ -1,4 +1,4 @@
-"""One plan for several states of a cluster."""
+"""Search for one plan for several scenarios of a cluster."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ from shardwright.strategy.grid.grid import Grid
 def plan_robust(
     request: Request, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> GeneralAnswer[tuple[float, ...]]:
-    """The plan with the least mean step in the slow tail of the states that the request's scenario
-    file has (`search.robust.find`).
+    """Search the plan with the least mean step time over the slowest scenarios of a file.
+
+    See `search.robust.find`; `request.tail` sets the share of slow scenarios.
 
     Args:
-        engine: where states are searched and plans simulated; the answer is the same.
+        engine: engine that runs searches and simulations; the answer is the same.
 
     Raises:
-        ClusterError: the file cannot be read, or is of another cluster. UsageError: the level of
-        the tail is none. InfeasibleError: nothing fits in some state.
+        ClusterError: the file cannot be read, or is for another cluster. UsageError: the level
+        of the tail is not valid. InfeasibleError: nothing fits in some state.
     """
     if not 0.0 <= request.tail <= 1.0:
         raise UsageError(
@@ -59,6 +60,7 @@ def plan_robust(
 
 
 def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
+    """The search task of each scenario in the request's file."""
     from shardwright.hardware.files.scenario_file import (
         load_states,
     )  # pydantic and yaml only where a file is read
@@ -71,6 +73,7 @@ def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
 
 
 def _question(request: Request, problem: Problem, state: State, *, share: float) -> StateQuestion:
+    """The search task of one scenario, with its probability."""
     there = replace(problem, cluster=cluster_in_state(problem.cluster, state))
     alike = replace(problem, cluster=cluster_in_state(problem.cluster, state.alike))
     return StateQuestion(
@@ -83,6 +86,7 @@ def _question(request: Request, problem: Problem, state: State, *, share: float)
 
 
 def _grids(request: Request, problem: Problem) -> GridQuestion:
+    """The search task over grids on a uniform cluster."""
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     return GridQuestion(
@@ -91,6 +95,7 @@ def _grids(request: Request, problem: Problem) -> GridQuestion:
 
 
 def _mixed(request: Request, problem: Problem) -> MixedQuestion:
+    """The search task over mixed plans."""
     return MixedQuestion(
         problem=with_headroom(request, problem),
         choices=choices_for(request, problem),
@@ -99,9 +104,7 @@ def _mixed(request: Request, problem: Problem) -> MixedQuestion:
 
 
 def _further(request: Request, problem: Problem) -> MixedQuestion | None:
-    """Plans that give slow nodes less work, or none;
-    None where what is pinned leaves grids alone.
-    """
+    """The task over plans that give slow nodes less work; None if pins leave only grids."""
     try:
         return _mixed(request, problem)
     except UsageError:

@@ -1,5 +1,6 @@
-"""Runtime options that a search kept at one value although they change no numerics, and the
-largest gain of another value.
+"""Find runtime options that a search kept at one value, and the gain of another value.
+
+Only options that change no numerics.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def unsearched_of(answer: Answer) -> Unsearched:
-    """Options that the search of `answer` left at one value although they change no numerics, and
-    the best gain of another value.
+    """Options that a grid search kept at one value, and the best gain of another value.
+
+    Only options that change no numerics.
     """
     assert answer.request is not None
     return unsearched_beside(answer.request, answer.grid, step_time_s=answer.prediction.step_time_s)
 
 
 def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: float) -> Unsearched:
-    """Options left at one value beside the best strategy of a request's space of grids, and the
-    best gain of another value.
+    """Options kept at one value in a request's space of grids, and the best gain of another value.
+
+    The gain is relative to the step time of `strategy`.
     """
     problem = problem_of(request)
     return unsearched(

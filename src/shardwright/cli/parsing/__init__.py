@@ -1,1 +1,1 @@
-"""Words of the command line to arguments: options that verbs share, counts, help."""
+"""Parsing of the command line: options that verbs share, token counts, help."""

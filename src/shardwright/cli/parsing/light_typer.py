@@ -1,5 +1,4 @@
-"""Declarations of arguments and options with the names and settings of typer's, and a reader of
-ordinary command lines.
+"""Declarations of arguments and options as in typer, and a fast parser of plain command lines.
 
 Importing typer, and what it brings, takes as long as all modules of a plan. A verb that declares
 its parameters with this module is read here where every word is plainly one of its arguments,
@@ -29,17 +28,15 @@ from typing import (
 from shardwright.lazy_dataclass import dataclass
 
 Verb = Callable[..., int | None]
-"""A function that runs one verb and returns its exit code; None is 0."""
+"""A function that runs one verb and returns its exit code; None means 0."""
 T = TypeVar("T")
 _PANELS: dict[Any, str] = {}
-"""Each group of options, and the title above them in the help."""
+"""Title in the help of each class of options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """An option with its names, or an argument with none; `settings` are those of typer's function
-    of that name.
-    """
+class Declaration:
+    """Declaration of an option (with names) or an argument (without), with typer's settings."""
 
     names: tuple[str, ...]
     settings: dict[str, Any]
@@ -47,22 +44,25 @@ class Declared:
 
 
 def Option(*names: str, **settings: Any) -> Any:  # typer's name
-    """Declare an option, as `typer.Option` does."""
-    return Declared(names=names, settings=settings, is_option=True)
+    """Declare an option, with the parameters of `typer.Option`."""
+    return Declaration(names=names, settings=settings, is_option=True)
 
 
 def Argument(**settings: Any) -> Any:  # typer's name
-    """Declare an argument, as `typer.Argument` does."""
-    return Declared(names=(), settings=settings, is_option=False)
+    """Declare an argument, with the parameters of `typer.Argument`."""
+    return Declaration(names=(), settings=settings, is_option=False)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def group(panel: str) -> Callable[[type[T]], type[T]]:
-    """Decorate a class of options that verbs share, which becomes a frozen dataclass. A verb takes
-    them together as one parameter of that class; its help shows them under the title `panel`.
+    """Decorator: a class of options that verbs share becomes a frozen dataclass with a help title.
+
+    A verb takes all options of the group as one parameter of that class; its help shows them under
+    the title `panel`.
     """
 
     def decorate(cls: type[T]) -> type[T]:
+        """Make the class a frozen dataclass and register its help title."""
         made: type[T] = dataclass(frozen=True, slots=True, kw_only=True)(cls)
         _PANELS[made] = panel
         return made
@@ -71,11 +71,12 @@ def group(panel: str) -> Callable[[type[T]], type[T]]:
 
 
 def _is_group(hint: Any) -> bool:
+    """Whether a type is a class of options made by `group`."""
     return isinstance(hint, type) and hint in _PANELS
 
 
-def signature_of(function: Verb) -> Iterator[inspect.Parameter]:
-    """The parameters of a verb with their types and declarations, each group as its options."""
+def declared_parameters(function: Verb) -> Iterator[inspect.Parameter]:
+    """Yield the parameters of a verb with types and declarations, each group as its options."""
     hints = get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
@@ -86,6 +87,7 @@ def signature_of(function: Verb) -> Iterator[inspect.Parameter]:
 
 
 def _options_of(group_class: Any) -> Iterator[inspect.Parameter]:
+    """Yield the options of a group as keyword parameters under the group's help title."""
     hints = get_type_hints(group_class, include_extras=True)
     for field in fields(group_class):
         kind, declared = get_args(hints[field.name])
@@ -98,84 +100,89 @@ def _options_of(group_class: Any) -> Iterator[inspect.Parameter]:
         )
 
 
-def by_flag(options: Any) -> dict[str, Any]:
+def values_by_flag(options: Any) -> dict[str, Any]:
     """The value of each option of a group, by its name on the command line without dashes."""
-    names = {one.name: get_args(one.annotation)[1].names[0] for one in _options_of(type(options))}
+    names = {
+        parameter.name: get_args(parameter.annotation)[1].names[0]
+        for parameter in _options_of(type(options))
+    }
     return {flag.removeprefix("--"): getattr(options, name) for name, flag in names.items()}
 
 
-def call(function: Verb, values: Mapping[str, Any]) -> int:
+def call_verb(function: Verb, values: Mapping[str, Any]) -> int:
     """Run a verb with the value of each option and argument; returns its exit code."""
     hints, arguments = get_type_hints(function), dict(values)
     for name in inspect.signature(function).parameters:
         if _is_group(hints[name]):
-            options = {one.name: arguments.pop(one.name) for one in fields(hints[name])}
+            options = {field.name: arguments.pop(field.name) for field in fields(hints[name])}
             arguments[name] = hints[name](**options)
     return function(**arguments) or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """A parameter of a verb's function. `read`: its value from a word, None where typer is to judge
-    the word.
+class VerbParameter:
+    """A parameter of a verb's function and the parser of its value.
+
+    `read` parses a word and raises `_Unusual` where typer must judge the word.
     """
 
     name: str
-    declared: Declared
+    declared: Declaration
     is_flag: bool
     is_list: bool
     default: Any
     read: Callable[[str], Any]
 
 
-_WHOLE, _DECIMAL = (
+_INTEGER, _DECIMAL = (
     re.compile(r"-?[0-9]{1,15}"),
     re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?(e-?[0-9]{1,2})?"),
 )
-_PATTERNS = {int: _WHOLE, float: _DECIMAL}
+_PATTERNS = {int: _INTEGER, float: _DECIMAL}
 
 
 class _Unusual(Exception):  # noqa: N818  # no error: typer reads the command line
-    pass
+    """Raised where a command line or a declaration needs typer."""
 
 
-def read_words(function: Verb, words: Sequence[str]) -> dict[str, Any] | None:
-    """The value of each option and argument of the verb; None where `words` need typer."""
+def parse_words(function: Verb, words: Sequence[str]) -> dict[str, Any] | None:
+    """Parse the words of a verb into the value of each parameter; None if they need typer."""
     try:
-        return _read(list(parameters_of(function)), words)
+        return _parse(list(verb_parameters(function)), words)
     except _Unusual:
         return None
 
 
-def parameters_of(function: Verb) -> Iterator[Parameter]:
-    """The parameters of a verb's function, in order. Raises _Unusual where one is not declared with
-    this module.
+def verb_parameters(function: Verb) -> Iterator[VerbParameter]:
+    """Yield the parameters of a verb's function in order.
+
+    Raises _Unusual where a parameter is not declared with this module.
     """
-    for parameter in signature_of(function):
+    for parameter in declared_parameters(function):
         hint = parameter.annotation
         declared = get_args(hint)[1] if get_origin(hint) is Annotated else None
-        if not isinstance(declared, Declared):
+        if not isinstance(declared, Declaration):
             raise _Unusual
         kind, is_list = _kind(get_args(hint)[0])
         if any("/" in one for one in declared.names) or (kind is bool and is_list):
             raise _Unusual
-        yield Parameter(
+        yield VerbParameter(
             name=parameter.name,
             declared=declared,
             is_flag=kind is bool,
             is_list=is_list,
             default=parameter.default,
-            read=_reader(kind, declared.settings),
+            read=_value_parser(kind, declared.settings),
         )
 
 
 def _kind(hint: Any) -> tuple[Any, bool]:
-    """The type of one value, and whether there are several."""
+    """The type of one value of a parameter, and whether the parameter is a list."""
     if get_origin(hint) in (Union, UnionType):
-        left = [one for one in get_args(hint) if one is not NoneType]
-        if len(left) != 1:
+        types = [one for one in get_args(hint) if one is not NoneType]
+        if len(types) != 1:
             raise _Unusual
-        return _kind(left[0])
+        return _kind(types[0])
     if get_origin(hint) is list:
         return _kind(get_args(hint)[0])[0], True
     if hint not in (str, int, float, bool, Path):
@@ -183,12 +190,14 @@ def _kind(hint: Any) -> tuple[Any, bool]:
     return hint, False
 
 
-def _reader(kind: Any, settings: dict[str, Any]) -> Callable[[str], Any]:
+def _value_parser(kind: Any, settings: dict[str, Any]) -> Callable[[str], Any]:
+    """A function that parses one word to a type within the limits `min` and `max`."""
     if settings.keys() - {"help", "metavar", "show_default", "min", "max", "rich_help_panel"}:
         raise _Unusual
     least, most = settings.get("min"), settings.get("max")
 
     def read(word: str) -> Any:
+        """Parse one word; raises `_Unusual` if it is not of the type or out of range."""
         if kind in _PATTERNS and not _PATTERNS[kind].fullmatch(word):
             raise _Unusual
         value = kind(word)
@@ -199,39 +208,41 @@ def _reader(kind: Any, settings: dict[str, Any]) -> Callable[[str], Any]:
     return read
 
 
-def _read(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[str, Any]:
-    options = {name: one for one in parameters for name in one.declared.names}
-    arguments = [one for one in parameters if not one.declared.is_option]
-    values, places = dict[str, Any](), list[str]()
-    left = iter(words)
-    for word in left:
+def _parse(parameters: Sequence[VerbParameter], words: Sequence[str]) -> dict[str, Any]:
+    """Parse words into the value of each parameter; raises `_Unusual` if they need typer."""
+    options = {name: parameter for parameter in parameters for name in parameter.declared.names}
+    arguments = [parameter for parameter in parameters if not parameter.declared.is_option]
+    values, positionals = dict[str, Any](), list[str]()
+    remaining = iter(words)
+    for word in remaining:
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if not word.startswith("-") or word == "-":
-            places.append(word)
+            positionals.append(word)
         elif (option := options.get(name)) is None or (option.is_flag and equals):
             raise _Unusual
         elif option.is_flag:
             values[option.name] = True
         else:
-            _set(values, option, value if equals else next(left, None))
+            _store_value(values, option, value if equals else next(remaining, None))
     for argument in arguments:
         several = argument.is_list and argument is arguments[-1]
         if argument.is_list and not several:
             raise _Unusual
-        taken, places = (places, []) if several else (places[:1], places[1:])
+        taken, positionals = (positionals, []) if several else (positionals[:1], positionals[1:])
         for word in taken:
-            _set(values, argument, word)
-    if places:
+            _store_value(values, argument, word)
+    if positionals:
         raise _Unusual
-    for one in parameters:
-        if one.name not in values:
-            if one.default is inspect.Parameter.empty:
+    for parameter in parameters:
+        if parameter.name not in values:
+            if parameter.default is inspect.Parameter.empty:
                 raise _Unusual
-            values[one.name] = one.default
+            values[parameter.name] = parameter.default
     return values
 
 
-def _set(values: dict[str, Any], parameter: Parameter, word: str | None) -> None:
+def _store_value(values: dict[str, Any], parameter: VerbParameter, word: str | None) -> None:
+    """Parse a word and store the value of a parameter, appended if the parameter is a list."""
     if word is None:
         raise _Unusual
     value = parameter.read(word)

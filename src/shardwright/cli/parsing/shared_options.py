@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share, and readers of their text.
+"""Arguments and options that several verbs share, and the parsers of their text.
 
 Options are declared in groups. A verb takes a group as one parameter, and its help shows the group
 under a title. Options carry their unit, which is converted here, once.
@@ -21,7 +21,7 @@ from shardwright.strategy.text.grid_notation import name_and_value
 from shardwright.units import GIB, parse_count
 
 OUTPUT: Final = "Output"
-"""Title of the options that say what is printed and written."""
+"""Help title of the options for printed and written output."""
 SEARCH: Final = "Search"
 LIMITS: Final = "Limits"
 
@@ -75,7 +75,7 @@ Output = Annotated[
 
 @group("What to train")
 class JobFlags:
-    """The training job."""
+    """Options for the training job: sequence length, batch, precision, dropout."""
 
     seq_len: Annotated[
         str, Option("--seq-len", metavar="N", help="Sequence length in tokens: 8192 or 8k.")
@@ -154,7 +154,7 @@ class JobFlags:
 
 @group("Framework and devices")
 class PlatformFlags:
-    """The training framework, and the rates and memory of the devices."""
+    """Options for the framework, a measured device profile and reserved memory."""
 
     runtime: Annotated[
         str,
@@ -184,7 +184,7 @@ class PlatformFlags:
 
 @group(SEARCH)
 class PinFlags:
-    """Values of the axes of a searched space."""
+    """Options that fix or exclude values of the axes of the search space."""
 
     pin: Annotated[
         list[str] | None,
@@ -202,7 +202,7 @@ class PinFlags:
 
 @group("Days and cost of training")
 class CostFlags:
-    """Training length and prices."""
+    """Options for the number of training tokens and the prices of devices."""
 
     tokens: Annotated[
         str,
@@ -228,7 +228,7 @@ class CostFlags:
 
 @group(OUTPUT)
 class AnswerForm:
-    """Form of the printed answer: a screen, JSON or one line."""
+    """Options for the form of the printed answer: a screen, JSON or one line."""
 
     as_json: Annotated[bool, Option("--json", help="Print JSON instead of text.")] = False
     quiet: Annotated[
@@ -254,10 +254,10 @@ def read_request(
     platform: PlatformFlags,
     pins: PinFlags | None = None,
 ) -> Request:
-    """Read the request that MODEL, CLUSTER and the options of a training job make.
+    """Parse MODEL, CLUSTER and the options of a training job into a request.
 
     Raises:
-        UsageError: the text of an option has no such meaning.
+        UsageError: the text of an option cannot be parsed.
     """
     seq_len = read_count(job.seq_len, flag="--seq-len")
     batch = read_batch(job.global_batch, job.global_batch_tokens, seq_len=seq_len)
@@ -286,7 +286,7 @@ def read_request(
 
 
 def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:
-    """``["tp=4,8", "zero1"]`` as ``(("tp", ("4", "8")), ("zero", ("1",)))``.
+    """Parse --pin or --exclude: ``["tp=4,8", "zero1"]`` is (("tp", ("4", "8")), ("zero", ("1",))).
 
     Raises:
         UsageError: a word is neither axis=value nor a degree such as tp8, or names an axis again.
@@ -310,10 +310,10 @@ def read_choices(words: Sequence[str] | None, *, flag: str) -> Choices:
 
 
 def read_reserve(text: str) -> tuple[int, float]:
-    """``"4"`` or ``"4GiB"`` as (bytes, 0.0); ``"5%"`` as (0, 0.05).
+    """Parse --memory-reserve: ``"4"`` or ``"4GiB"`` is (bytes, 0.0); ``"5%"`` is (0, 0.05).
 
     Raises:
-        UsageError: neither, or negative, or all of the memory.
+        UsageError: the text is not a size, is negative, or is all of the memory.
     """
     hint = "4 for GiB, or 5% of every device's memory"
     word = text.strip().lower()
@@ -328,10 +328,10 @@ def read_reserve(text: str) -> tuple[int, float]:
 
 
 def read_search_memory(text: str) -> int:
-    """``"2"`` or ``"2GiB"`` as bytes.
+    """Parse --search-memory: ``"2"`` or ``"2GiB"`` as bytes.
 
     Raises:
-        UsageError: no size.
+        UsageError: the text is not a size.
     """
     word = text.strip().lower().removesuffix("gib").strip()
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", word):
@@ -343,10 +343,10 @@ def read_search_memory(text: str) -> int:
 
 
 def read_tokens(text: str) -> float:
-    """``"15T"`` as 15e12; nothing as 0.
+    """Parse --tokens: ``"15T"`` is 15e12; empty text is 0.
 
     Raises:
-        UsageError: it is no count.
+        UsageError: the text is not a count.
     """
     try:
         return parse_count(text) if text else 0.0
@@ -357,10 +357,12 @@ def read_tokens(text: str) -> float:
 
 
 def read_prices(words: Sequence[str] | None) -> dict[str, float]:
-    """``["2.5"]`` as {"": 2.5}, ``["h100-sxm=2.5"]`` as {"h100-sxm": 2.5}: dollars a device-hour.
+    """Parse --price in dollars a device-hour: ``["h100-sxm=2.5"]`` is {"h100-sxm": 2.5}.
+
+    A price without a name (``"2.5"``) has the key "" and holds for all devices.
 
     Raises:
-        UsageError: no price, or for no accelerator or instance that there is.
+        UsageError: a word is not a price, or names no known accelerator or instance.
     """
     prices: dict[str, float] = {}
     for word in words or ():
@@ -379,10 +381,10 @@ def read_prices(words: Sequence[str] | None) -> dict[str, float]:
 
 
 def read_headroom(text: str) -> float:
-    """``"5%"`` as 0.05.
+    """Parse --headroom: ``"5%"`` is 0.05.
 
     Raises:
-        UsageError: it is no percentage below 100.
+        UsageError: the text is not a percentage below 100.
     """
     number = text.strip().removesuffix("%").strip()
     if not (re.fullmatch(r"[0-9]{1,2}(\.[0-9]{1,9})?", number)):
@@ -394,10 +396,10 @@ def read_headroom(text: str) -> float:
 
 
 def read_budget(text: str) -> float:
-    """``"40"`` as 40.0; nothing as 0.
+    """Parse --budget in dollars an hour: ``"40"`` is 40.0; empty text is 0.
 
     Raises:
-        UsageError: no positive number of dollars.
+        UsageError: the text is not a positive number.
     """
     word = text.strip().lower().removesuffix("usd").strip()
     if not word:

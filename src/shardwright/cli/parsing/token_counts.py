@@ -1,7 +1,8 @@
-"""Counts of tokens and sequences as people write them: ``8k``, ``4M tokens``.
+"""Parse counts of tokens and sequences: ``8k``, ``4M tokens``.
 
-k, M and G are 1024, 1024^2 and 1024^3: an 8k context has 8,192 tokens, and a batch of 4M tokens is
-512 of them.
+k, M and G are 1024, 1024^2 and 1024^3: an 8k context has 8,192 tokens.
+
+A batch of 4M tokens is 512 sequences of an 8k context.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ from typing import Final
 
 from shardwright.errors import UsageError
 
-MANY: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+MULTIPLIERS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _COUNT: Final = re.compile(r"([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([kmg]?)\s*(tok|tokens?)?")
 MAX_LETTERS: Final = 40
 AUTO: Final = "auto"
-"""Text with which a ``--global-batch`` begins that `plan` chooses."""
+"""Text at the start of a ``--global-batch`` that `plan` chooses."""
 IN_TOKENS: Final = ("--seq-len", "--critical-batch")
 
 
 def read_count(text: str, *, flag: str) -> int:
-    """``"8192"``, ``"8,192"`` and ``"8k"`` as 8192.
+    """Parse a count of tokens or sequences: ``"8192"``, ``"8,192"`` and ``"8k"`` are 8192.
 
     Raises:
-        UsageError: no whole number from 1 on.
+        UsageError: the text is not a whole number from 1 on.
     """
-    count, in_tokens = _read(text, flag=flag)
+    count, in_tokens = _parse_count(text, flag=flag)
     if in_tokens and flag not in IN_TOKENS:
         raise UsageError(
             f"{flag} {text[:MAX_LETTERS]!r} counts tokens", hint="give a number of sequences"
@@ -35,20 +36,20 @@ def read_count(text: str, *, flag: str) -> int:
 
 
 def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
-    """Sequences a step.
+    """Parse the global batch in sequences a step from --global-batch or --global-batch-tokens.
 
     Args:
-        text: ``--global-batch``: sequences, or tokens where it says so (``"4M tokens"``).
-        tokens: ``--global-batch-tokens``; one of both is empty.
+        text: ``--global-batch``: sequences, or tokens with a unit (``"4M tokens"``).
+        tokens: ``--global-batch-tokens``; exactly one of `text` and `tokens` is empty.
 
     Raises:
         UsageError: neither, or both; no whole number; or tokens that are no whole number of
         sequences.
     """
     if bool(text) == bool(tokens):
-        said = "are one thing said twice" if text else "are both missing"
+        problem = "give the same value twice" if text else "are both missing"
         raise UsageError(
-            f"--global-batch and --global-batch-tokens {said}",
+            f"--global-batch and --global-batch-tokens {problem}",
             hint="give one of them: --global-batch 512, or --global-batch-tokens 4M",
         )
     if text.strip().startswith(AUTO):
@@ -57,30 +58,32 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
             hint="give a number of sequences, or plan first",
         )
     flag = "--global-batch" if text else "--global-batch-tokens"
-    count, in_tokens = _read(text or tokens, flag=flag)
+    count, in_tokens = _parse_count(text or tokens, flag=flag)
     if text and not in_tokens:
         return count
     if count % seq_len:
         below = count // seq_len
-        near = [f"{n:,} sequences are {n * seq_len:,} tokens" for n in (below, below + 1) if n]
+        suggestions = [
+            f"{n:,} sequences are {n * seq_len:,} tokens" for n in (below, below + 1) if n
+        ]
         raise UsageError(
             f"{flag}: {count:,} tokens are no whole number of sequences of {seq_len:,}",
-            hint="; ".join(near),
+            hint="; ".join(suggestions),
         )
     return count // seq_len
 
 
-def _read(text: str, *, flag: str) -> tuple[int, bool]:
-    """The number that a text says, and whether it says that it counts tokens."""
+def _parse_count(text: str, *, flag: str) -> tuple[int, bool]:
+    """Parse a count: (number, whether the text has the unit tokens)."""
     match = _COUNT.fullmatch(text.strip().lower()) if len(text) <= MAX_LETTERS else None
     number = (
-        Fraction(match[1].replace(",", "").replace("_", "")) * MANY[match[2]]
+        Fraction(match[1].replace(",", "").replace("_", "")) * MULTIPLIERS[match[2]]
         if match
         else Fraction(0)
     )
     if match is None or number < 1 or number.denominator != 1:
         raise UsageError(
-            f"{flag} {text[:MAX_LETTERS]!r} is no whole number from 1 on",
+            f"{flag} {text[:MAX_LETTERS]!r} is not a whole number from 1 on",
             hint="such as 4096, 8k (8,192) or 4M (4,194,304)",
         )
     return int(number), bool(match[3])

@@ -1,4 +1,4 @@
-"""Command lines that typer reads: help, errors, and all that `light_typer` leaves to it."""
+"""Run a verb through typer: help texts, error messages and unusual command lines."""
 
 from __future__ import annotations
 
@@ -8,63 +8,66 @@ from typing import Annotated, Any, Final, get_args, get_origin
 
 import typer
 
-from shardwright.cli.parsing.light_typer import Declared, Verb, call, signature_of
+from shardwright.cli.parsing.light_typer import Declaration, Verb, call_verb, declared_parameters
 from shardwright.cli.parsing.shared_options import OUTPUT
 from shardwright.errors import UsageError
 
 
 def run(function: Verb, name: str, words: Sequence[str]) -> int:
-    """Run the verb `name`; returns its exit code."""
+    """Parse the words of the verb `name` with typer and run it; returns its exit code."""
     app = typer.Typer(**_SETTINGS)
-    app.command()(typed(function))
+    app.command()(with_typer_declarations(function))
     return _run(app, name, words)
 
 
 def run_one_of(functions: Mapping[str, Verb], name: str, about: str, words: Sequence[str]) -> int:
-    """Run the function that the word after the verb `name` chooses; returns its exit code.
+    """Run the function that the word after the verb `name` selects; returns its exit code.
 
     Args:
         about: the help text of the verb.
     """
     app = typer.Typer(**_SETTINGS, help=about, no_args_is_help=False)
     for word, function in functions.items():
-        app.command(word)(typed(function))
+        app.command(word)(with_typer_declarations(function))
     return _run(app, name, words)
 
 
 _SETTINGS: Final[dict[str, Any]] = {"add_completion": False, "pretty_exceptions_enable": False}
 
 
-def typed(function: Verb) -> Verb:
+def with_typer_declarations(function: Verb) -> Verb:
     """The verb as a function of single options, declared with typer's own classes."""
 
-    def same(**values: Any) -> int:
-        return call(function, values)
+    def call_with_values(**values: Any) -> int:
+        """Call the verb with the values that typer parsed."""
+        return call_verb(function, values)
 
     parameters = [
-        parameter.replace(annotation=_declared(parameter.annotation))
-        for parameter in signature_of(function)
+        parameter.replace(annotation=_typer_hint(parameter.annotation))
+        for parameter in declared_parameters(function)
     ]
-    written: Any = same
-    written.__doc__ = function.__doc__
-    written.__annotations__ = {one.name: one.annotation for one in parameters}
-    written.__signature__ = Signature(parameters)
-    return same
+    annotated: Any = call_with_values
+    annotated.__doc__ = function.__doc__
+    annotated.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    annotated.__signature__ = Signature(parameters)
+    return call_with_values
 
 
-def _declared(hint: Any) -> Any:
-    if get_origin(hint) is not Annotated or not isinstance(get_args(hint)[1], Declared):
+def _typer_hint(hint: Any) -> Any:
+    """Convert a declared type hint to typer's option or argument."""
+    if get_origin(hint) is not Annotated or not isinstance(get_args(hint)[1], Declaration):
         return hint
-    kind, light = get_args(hint)
-    made = (
-        typer.Option(*light.names, **light.settings)
-        if light.is_option
-        else typer.Argument(**light.settings)
+    kind, declaration = get_args(hint)
+    typer_declaration = (
+        typer.Option(*declaration.names, **declaration.settings)
+        if declaration.is_option
+        else typer.Argument(**declaration.settings)
     )
-    return Annotated[kind, made]
+    return Annotated[kind, typer_declaration]
 
 
 def _run(app: typer.Typer, name: str, words: Sequence[str]) -> int:
+    """Run a typer application on words; returns its exit code, or raises UsageError."""
     command = typer.main.get_command(app)
     for each in (command, *getattr(command, "commands", {}).values()):
         # Beside --json and --quiet, not in a panel of its own.

@@ -1,1 +1,1 @@
-"""Output of the command line: screen, progress, exit codes. Screens themselves are in report."""
+"""Terminal output of the command line: screens, progress, exit codes."""

@@ -1,4 +1,4 @@
-"""Sections of the screen and fields of the JSON that a verb shows beside its answer."""
+"""Additional sections of a screen, and fields of its JSON, that a verb prints with its answer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """Sections of the screen, and fields of ``--json`` that are no part of a plan file."""
+class ExtraAnswers:
+    """Additional screen sections and ``--json`` fields that are not part of a plan file."""
 
     sections: tuple[RenderableType, ...] = ()
     document: dict[str, Any] = field(default_factory=dict)
 
-    def __add__(self, other: Beside) -> Beside:
-        """Both, one below the other."""
-        return Beside(
+    def __add__(self, other: ExtraAnswers) -> ExtraAnswers:
+        """Concatenate the screen sections and merge the JSON fields of both."""
+        return ExtraAnswers(
             sections=self.sections + other.sections, document=self.document | other.document
         )

@@ -1,4 +1,4 @@
-"""Ctrl-C in a search: the first ends it with the best so far, the second at once."""
+"""Ctrl-C in a search: the first ends it with the best plan so far, the second at once."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Final
 from shardwright.search.search_limit import STOP
 
 INTERRUPTED: Final = 130
-"""Exit code of a program that Ctrl-C ended, or the answer of whose search it cut short."""
+"""Exit code after Ctrl-C, also where the search still had an answer."""
 
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """A search in which the first Ctrl-C is a time limit that has just passed; a second one is
-    raised.
+    """Context in which the first Ctrl-C ends a search as a time limit does; the second is raised.
 
     Searches look at the clock between pieces of compiled work of about a second.
     """
     STOP.clear()
 
     def stop(number: int, frame: FrameType | None) -> None:
+        """Signal handler: stop the search at the first Ctrl-C, raise at the second."""
         if STOP.is_set():
             raise KeyboardInterrupt
         STOP.set()
@@ -38,9 +38,7 @@ def stopping() -> Iterator[None]:
 
 
 def note(*, waited: bool) -> None:
-    """Say of a search that had nothing yet when it was to stop that it `waited` for
-    the first plan.
-    """
+    """Write a note on standard error if a stopped search had to wait for its first plan."""
     if waited:
         sys.stderr.write(
             "note: no plan was found before the search was to stop; it went on until the first\n"
@@ -48,13 +46,13 @@ def note(*, waited: bool) -> None:
 
 
 def code() -> int:
-    """The exit code of an answer: 130 if its search was stopped by hand."""
+    """Exit code of an answer: 130 if its search was stopped by Ctrl-C, else 0."""
     stopped = STOP.is_set()
     STOP.clear()
     return INTERRUPTED if stopped else 0
 
 
 def say() -> int:
-    """Say in one line that the program was interrupted; its exit code."""
+    """Report on standard error that the program was interrupted; returns exit code 130."""
     sys.stderr.write("interrupted\n")
     return INTERRUPTED

@@ -1,5 +1,6 @@
-"""The answer of ``shardwright plan`` on the screen and in a file: what a run with --quiet alone
-does not import.
+"""Print and save the answer of ``shardwright plan``.
+
+A run with --quiet alone does not import this module.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from rich.console import Group
 from shardwright.api.searches import unsearched_options
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import screen
-from shardwright.cli.terminal.extra_answers import Beside
+from shardwright.cli.terminal.extra_answers import ExtraAnswers
 from shardwright.files.dataclass_schemas import to_json_value
 from shardwright.files.document_text import to_text
 from shardwright.files.stored_documents import file_text, plan_document, stored_answer
@@ -25,14 +26,14 @@ from shardwright.search.simulated_strategy import Simulation
 def show(
     answer: Answer,
     *,
-    cost: Callable[[Simulation], Beside] | None,
+    cost: Callable[[Simulation], ExtraAnswers] | None,
     output: Path | None,
     form: AnswerForm,
 ) -> None:
     """Save the answer to `output`, if there is one, and print it as JSON or as a screen.
 
     Args:
-        cost: what is shown beside the answer; None = nothing.
+        cost: makes additional sections of the answer; None = none.
     """
     stored = stored_answer(answer)
     left_axes = (
@@ -42,7 +43,7 @@ def show(
     )
     if output is not None:
         screen.save(output, file_text(stored, output))
-    beside = Beside() if cost is None else cost(stored.simulation)
+    beside = ExtraAnswers() if cost is None else cost(stored.simulation)
     if form.as_json:
         searched = {
             "search_time_s": answer.search_time_s,

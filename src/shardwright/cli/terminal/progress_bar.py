@@ -1,4 +1,4 @@
-"""The bar of progress that rich draws on standard error."""
+"""The progress bar on standard error, drawn by rich."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def started(
+def start_bar(
     console: Console | None, *, elapsed_s: float
 ) -> tuple[Callable[[str, int, int], None], Callable[[], None]]:
-    """Show a bar: a function that tells it a phase, how much of it is done and how much there is (0
-    = not known), and one that ends it.
+    """Show a progress bar: returns a function to update it and a function to end it.
+
+    The update takes a phase, the amount done and the total (0 = unknown).
 
     Args:
         elapsed_s: seconds since the work began.
@@ -40,8 +41,9 @@ def started(
     task = bar.add_task("", total=None)
     bar.tasks[task].start_time = bar.get_time() - elapsed_s
 
-    def tell(phase: str, done: int, total: int) -> None:
+    def update(phase: str, done: int, total: int) -> None:
+        """Show a phase, the amount done and the total (0 = unknown)."""
         bar.update(task, description=phase, completed=done, total=total or None)
 
     bar.start()
-    return tell, bar.stop
+    return update, bar.stop

@@ -1,4 +1,4 @@
-"""Text and tables that rich draws on standard output."""
+"""Print text and tables on standard output with rich."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 
 def show_on_terminal(renderable: RenderableType) -> bool:
-    """Print in colour on standard output where that is a terminal; whether it is."""
+    """Print in colour if standard output is a terminal; returns whether it is."""
     console = Console(file=sys.stdout, highlight=False)
     if console.is_terminal:
         console.print(renderable, crop=False)
@@ -17,7 +17,7 @@ def show_on_terminal(renderable: RenderableType) -> bool:
 
 
 def plain(renderable: RenderableType, *, width: int) -> str:
-    """The text of a renderable without colour, with no spaces at the ends of lines."""
+    """Render to text without colour and without trailing spaces."""
     text = StringIO()
     Console(
         file=text,

@@ -1,5 +1,6 @@
-"""Output of a verb: results to standard output or a file, progress to standard error. rich is
-imported only where it draws.
+"""Output of a verb: results to standard output or a file, progress to standard error.
+
+rich is imported only where it draws.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from shardwright.cli.parsing.shared_options import AnswerForm
 
 Report = Callable[[str, int, int], None]
-"""Called with the phase, how much of it is done, and how much there is (0 = not known)."""
+"""Progress function of (phase, amount done, total); total 0 = unknown."""
 
 WIDTH: Final = 118
 SILENT_SECONDS: Final = 1.0
@@ -39,8 +40,9 @@ def print_answer(
     line: Callable[[], str],
     picture: Callable[[], RenderableType | None],
 ) -> None:
-    """Print an answer as JSON, as the text of ``--quiet`` or on the screen; only what is printed is
-    made. A `picture` of None is not shown.
+    """Print an answer as JSON, as the line of ``--quiet`` or as a screen.
+
+    Only the printed form is computed. A `picture` of None is not shown.
     """
     if form.as_json:
         write(to_text(document()))
@@ -51,14 +53,12 @@ def print_answer(
 
 
 def print_lines(form: AnswerForm, *, document: Mapping[str, Any], text: str) -> None:
-    """Print an answer of a few words: as JSON, or as `text` in every other form."""
+    """Print a short answer: as JSON, or as `text` in every other form."""
     write(to_text(document) if form.as_json else text)
 
 
 def show(renderable: RenderableType) -> None:
-    """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as
-    COLUMNS says, else `WIDTH`.
-    """
+    """Print on standard output: in colour on a terminal, else plain and COLUMNS or `WIDTH` wide."""
     if not import_module("shardwright.cli.terminal.rich_screen").show_on_terminal(renderable):
         columns = os.environ.get("COLUMNS", "")
         standard_output.write(
@@ -67,24 +67,24 @@ def show(renderable: RenderableType) -> None:
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
-    """The text of a renderable without colour, with no spaces at the ends of lines."""
+    """Render to text without colour and without trailing spaces."""
     text: str = import_module("shardwright.cli.terminal.rich_screen").plain(renderable, width=width)
     return text
 
 
 def write(text: str) -> None:
-    """Text as it is on standard output. Raises as `output.write`."""
+    """Write text on standard output. Raises as `standard_output.write`."""
     standard_output.write(text)
 
 
 def note(line: str) -> None:
-    """A line of progress that stays, on standard error."""
+    """Write a line on standard error that stays there."""
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
 
-def given(text: str) -> str:
-    """`text`, or what stands on standard input where it is ``-``.
+def text_or_stdin(text: str) -> str:
+    """`text` itself, or the text of standard input if `text` is ``-``.
 
     Raises:
         UsageError: standard input is no text.
@@ -98,7 +98,9 @@ def given(text: str) -> str:
 
 
 def check_writable(path: Path | None) -> None:
-    """Say at once, and not after the work, that `path` cannot be written.
+    """Raise before the work starts if `path` cannot be written.
+
+    None is never an error.
 
     Raises:
         UsageError: its folder does not exist, or it is a folder itself.
@@ -113,16 +115,15 @@ def check_writable(path: Path | None) -> None:
         )
 
 
-def form_of(path: Path | None, *, forms: Sequence[str], what: str) -> str:
-    """The form in which something is written to `path`: the one of `forms` that its name ends in,
-    whichever case; empty of no path.
+def output_ending(path: Path | None, *, forms: Sequence[str], what: str) -> str:
+    """File format of an output path: the ending among `forms` in lower case; empty without a path.
 
     Args:
-        forms: such as ``.svg``; the first is also that of a pipe or a device, whose name says none.
-        what: is written, for messages.
+        forms: endings such as ``.svg``; a pipe or a device without an ending has the first.
+        what: noun for the output in messages.
 
     Raises:
-        UsageError: the name ends otherwise.
+        UsageError: the name has another ending.
     """
     if path is None:
         return ""
@@ -142,8 +143,7 @@ def form_of(path: Path | None, *, forms: Sequence[str], what: str) -> str:
 
 
 def save(path: Path, text: str) -> None:
-    """Write `text` to `path`: all of it or nothing, whatever stood there before, where the system
-    lets a file take another's place.
+    """Write `text` to `path` atomically, where the system lets a file replace another.
 
     Raises:
         UsageError: the operating system refuses.
@@ -166,22 +166,23 @@ _NOT_REPLACED: Final = frozenset(
 
 
 def _replaced(target: Path, text: str) -> bool:
-    """A file with `text` was written beside `target` and took its place; False where that is not
-    allowed and nothing has changed.
+    """Write `text` to a temporary file that replaces `target`; False if that is not allowed.
+
+    On False, nothing has changed.
     """
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
+        temporary.write_text(text, encoding="utf-8", newline="\n")
         if target.exists():
-            beside.chmod(target.stat().st_mode)
-        beside.replace(target)
+            temporary.chmod(target.stat().st_mode)
+        temporary.replace(target)
     except OSError as error:
         if error.errno not in _NOT_REPLACED:
             raise
         return False
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return True
 
 
@@ -193,8 +194,9 @@ def progress(
     console: Console | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report | None]:
-    """Give the work a function that reports its progress: a bar appears once the work has taken
-    longer than a second. The function is None with --json and --quiet.
+    """Context with a progress function; a bar appears after one second.
+
+    The function is None with --json and --quiet.
 
     Args:
         doing: the phase that the bar begins with.
@@ -204,33 +206,35 @@ def progress(
         return
     start, lock = clock(), Lock()
     last: tuple[str, int, int] = (doing, 0, 0)
-    tell: Report | None = None
-    end: Callable[[], None] = lambda: None  # noqa: E731  # there is no bar yet
+    update: Report | None = None
+    end_bar: Callable[[], None] = lambda: None  # noqa: E731  # there is no bar yet
 
     def show_bar(elapsed_s: float) -> None:
-        nonlocal tell, end
+        """Start the progress bar if it is not shown yet."""
+        nonlocal update, end_bar
         with lock:
-            if tell is None:
-                tell, end = import_module("shardwright.cli.terminal.progress_bar").started(
+            if update is None:
+                update, end_bar = import_module("shardwright.cli.terminal.progress_bar").start_bar(
                     console, elapsed_s=elapsed_s
                 )
-                tell(*last)
+                update(*last)
 
     def report(phase: str, done: int, total: int) -> None:
+        """Record progress, and show it if the bar is shown or due."""
         nonlocal last
         last = phase, done, total
-        if tell is not None:
-            tell(phase, done, total)
+        if update is not None:
+            update(phase, done, total)
         elif (elapsed_s := clock() - start) >= SILENT_SECONDS:
             show_bar(elapsed_s)
 
     # What is reported once and then takes long, as compiling does, must be seen too.
-    late = Timer(SILENT_SECONDS, show_bar, (SILENT_SECONDS,))
-    late.daemon = True
-    late.start()
+    timer = Timer(SILENT_SECONDS, show_bar, (SILENT_SECONDS,))
+    timer.daemon = True
+    timer.start()
     try:
         yield report
     finally:
-        late.cancel()
-        late.join()
-        end()
+        timer.cancel()
+        timer.join()
+        end_bar()

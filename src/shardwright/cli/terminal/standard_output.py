@@ -1,6 +1,4 @@
-"""Standard output, whatever it is: closed, full, left by its reader, or without the letters of a
-screen.
-"""
+"""Write to standard output that may be closed, full, left by its reader or without Unicode."""
 
 from __future__ import annotations
 
@@ -12,9 +10,8 @@ from typing import Final
 from shardwright.errors import OutputError
 
 NOBODY_READS: Final = 141
-"""Exit code where the reader of a pipe has gone, as `head` does: what a shell says of a program
-that SIGPIPE ended."""
-_PLAIN: Final = {
+"""Exit code where the reader of a pipe (such as `head`) has gone: a shell's code after SIGPIPE."""
+_ASCII: Final = {
     "█": "#",
     "±": "+-",
     "×": "x",
@@ -28,11 +25,11 @@ _PLAIN: Final = {
 
 
 class ReaderGone(Exception):  # noqa: N818 - not an error: nobody waits for more
-    """The other end of the pipe was closed."""
+    """Raised when the other end of the pipe was closed."""
 
 
 def prepare() -> None:
-    """Write letters that standard output has not by ones that it has.
+    """Set standard output to replace characters that its encoding lacks.
 
     Raises:
         OutputError: there is no standard output.
@@ -42,23 +39,24 @@ def prepare() -> None:
             "standard output is closed",
             hint="write to a file with -o and to /dev/null with > /dev/null",
         )
-    codecs.register_error("plain", _plain)
+    codecs.register_error("plain", _ascii_replacement)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="plain")
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
+def _ascii_replacement(error: UnicodeError) -> tuple[str, int]:
+    """Codec error handler: replace box-drawing characters by ASCII, others by ``?``."""
     assert isinstance(error, UnicodeEncodeError)
     return "".join(
-        _PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]
+        _ASCII.get(letter, "?") for letter in error.object[error.start : error.end]
     ), error.end
 
 
 def write(text: str) -> None:
-    """Text on standard output.
+    """Write text on standard output.
 
     Raises:
-        OutputError: the operating system refuses. ReaderGone: nobody reads it.
+        OutputError: the operating system refuses. ReaderGone: the reader of the pipe has gone.
     """
     try:
         sys.stdout.write(text)
@@ -67,7 +65,7 @@ def write(text: str) -> None:
 
 
 def finish() -> None:
-    """Write what standard output still buffers. Raises as `write`."""
+    """Flush standard output. Raises as `write`."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -75,19 +73,18 @@ def finish() -> None:
 
 
 def try_to_write(text: str) -> None:
-    """Text on standard output, if that can be written at all: what is said there stands on standard
-    error too.
-    """
+    """Write text on standard output, ignoring every failure to write."""
     try:
         if sys.stdout is not None:
             sys.stdout.write(text)
             sys.stdout.flush()
     except OSError:
-        forget()
+        redirect_to_null()
 
 
 def _give_up(error: OSError) -> None:
-    forget()
+    """Redirect standard output to nowhere, and raise ReaderGone or OutputError."""
+    redirect_to_null()
     if isinstance(error, BrokenPipeError):
         raise ReaderGone from None
     raise OutputError(
@@ -95,10 +92,8 @@ def _give_up(error: OSError) -> None:
     ) from None
 
 
-def forget() -> None:
-    """Standard output leads nowhere from here on: Python writes what is left when it ends, and
-    would say that it cannot.
-    """
+def redirect_to_null() -> None:
+    """Redirect standard output to /dev/null, so that Python's exit reports no failure."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError, AttributeError):

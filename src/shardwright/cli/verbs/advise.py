@@ -1,4 +1,4 @@
-"""``shardwright advise``: what people's own launch takes, and what would make it faster."""
+"""``shardwright advise``: time and memory of an existing launch, and changes to make it faster."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ def advise(
     platform: shared_options.PlatformFlags,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Say what a launch of MODEL on CLUSTER takes in time and memory, what limits it, and which of
-    its settings would gain most.
+    """Predict the time and memory of a launch, and list the changes that would gain most.
+
+    The launch trains MODEL on CLUSTER. The answer also names the limits of the step.
     """
     if len(files) < 3:
         raise UsageError(
@@ -73,9 +74,9 @@ def advise(
         reserve_bytes=reserve_bytes,
         reserve_fraction=reserve_fraction,
     )
-    given = dict(_value(pair) for pair in values or [])
+    variables = dict(_value(pair) for pair in values or [])
     launch, request = launch_advice.read_request(
-        paths, request, cluster=load_cluster(cluster), framework=framework, given=given
+        paths, request, cluster=load_cluster(cluster), framework=framework, given=variables
     )
     with screen.progress(form) as report:
         advice = launch_advice.advise(launch, request, progress=report)
@@ -88,6 +89,7 @@ def advise(
 
 
 def _value(pair: str) -> tuple[str, str]:
+    """Parse ``NAME=VALUE`` of --set."""
     name, equals, value = pair.partition("=")
     if not (name and equals):
         raise UsageError(f"--set {pair[:40]}", hint="--set NAME=VALUE")

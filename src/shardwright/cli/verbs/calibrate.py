@@ -112,9 +112,7 @@ def calibrate(
     output: shared_options.Output = None,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Measure this machine with torch, or import measurements,
-    into a device profile to plan with.
-    """
+    """Measure this machine with torch, or import measurements, into a profile to plan with."""
     screen.check_writable(output)
     request = Calibration(
         date=_day(day),
@@ -157,6 +155,7 @@ def calibrate(
 
 
 def _day(text: str) -> str:
+    """ISO date of --date, or today."""
     if not text:
         return datetime.now(tz=UTC).date().isoformat()
     try:
@@ -166,6 +165,7 @@ def _day(text: str) -> str:
 
 
 def _dtype(word: str) -> Dtype:
+    """The number format of --dtype."""
     names = {d.value: d for d in Dtype}
     if word not in names:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""``shardwright catalog``: what is known by name."""
+"""``shardwright catalog``: list hardware, clusters, models, runtimes, options and schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import PRECISIONS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.models_by_name import ENTRIES
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.table_style import plain_table
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.engine_options import OPTIONS as ENGINE_OPTIONS
@@ -37,14 +37,15 @@ from shardwright.simulator.cluster_description import fabric_text
 from shardwright.units import BITS_PER_BYTE, GIB, GIGA, TERA, format_count
 
 MOST_VALUES: Final = 4
-"""Values of an option that a line of `catalog runtimes` has room for."""
+"""Most values of an option that `catalog runtimes` lists."""
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column: key in JSON, its value of an entry (its attribute of that name if not given), title
-    (empty = only in JSON), how a value is shown, whether it is a number, and whether a narrow
-    screen may leave it out.
+class CatalogColumn:
+    """A column of a catalog: key in JSON, value of an entry, title, format.
+
+    An empty title means JSON only. `value` defaults to the attribute `key`. A narrow screen may
+    leave out columns with `is_spare`.
     """
 
     key: str
@@ -55,38 +56,41 @@ class Column:
     is_spare: bool = False
 
     def of(self, entry: Any) -> Any:
-        """The value that an entry has here."""
+        """The value of an entry in this column."""
         value = getattr(entry, self.key) if self.value is None else self.value(entry)
         return list(value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A catalog: what it has, its columns, its entries, and a line below them."""
+class Catalog:
+    """A catalog: its description, its columns, a function that lists its entries, and a note."""
 
     about: str
-    columns: tuple[Column, ...]
+    columns: tuple[CatalogColumn, ...]
     entries: Callable[[], Iterable[Any]]
     note: str = ""
 
 
 def _names(values: Sequence[str]) -> str:
+    """Names with commas."""
     return ", ".join(values)
 
 
 def _whole(value: float) -> str:
+    """A whole number with separators, or a dash for 0."""
     return f"{value:,.0f}" if value else "-"
 
 
 def _precisions(device: Accelerator) -> list[str]:
+    """Names of the precisions that a device has a peak rate for."""
     return [name for name, recipe in PRECISIONS.items() if device.peak(recipe.compute)]
 
 
-def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[Column, ...]:
+def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[CatalogColumn, ...]:
     """Columns of a node, the same in each catalog whose entries have one."""
     return (
-        Column("accelerator", lambda e: node(e).accelerator.name, "accelerator"),
-        Column(
+        CatalogColumn("accelerator", lambda e: node(e).accelerator.name, "accelerator"),
+        CatalogColumn(
             "memory_gib",
             lambda e: node(e).accelerator.memory_bytes / GIB,
             "GiB",
@@ -94,10 +98,10 @@ def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[Column, ...]:
             is_number=True,
             is_spare=True,
         ),
-        Column(
+        CatalogColumn(
             "devices_per_node", lambda e: node(e).num_devices, "per node", _whole, is_number=True
         ),
-        Column(
+        CatalogColumn(
             "scale_up_domain",
             lambda e: node(e).island,
             "scale-up domain",
@@ -105,45 +109,53 @@ def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[Column, ...]:
             is_number=True,
             is_spare=True,
         ),
-        Column("nics", lambda e: node(e).nics, "NICs", _whole, is_number=True, is_spare=True),
-        Column(
+        CatalogColumn(
+            "nics", lambda e: node(e).nics, "NICs", _whole, is_number=True, is_spare=True
+        ),
+        CatalogColumn(
             "nic_gbit_per_s",
             lambda e: node(e).nic.bandwidth * BITS_PER_BYTE / GIGA,
             "Gb/s each",
             _whole,
             is_number=True,
         ),
-        Column("precisions", lambda e: _precisions(node(e).accelerator), "precisions", _names),
+        CatalogColumn(
+            "precisions", lambda e: _precisions(node(e).accelerator), "precisions", _names
+        ),
     )
 
 
 def _instances() -> list[NodeKind]:
+    """All cloud instances as nodes."""
     return [node for name in instance_names() if (node := find_instance(name)) is not None]
 
 
 def _clusters() -> list[Cluster]:
+    """All published clusters."""
     return [parse_cluster(name) for name in published_names()]
 
 
 def _runtimes() -> list[Runtime]:
+    """All training runtimes."""
     return [load_runtime(name) for name in runtime_names()]
 
 
 def _runs(schedule: str) -> list[str]:
+    """Names of the runtimes that have a schedule."""
     return [runtime.name for runtime in _runtimes() if schedule in runtime.schedules]
 
 
 def _options(runtime: Runtime) -> list[str]:
-    """Each option with its values, the framework's own first."""
-    own = dict(runtime.own)
+    """Each option of a runtime as ``name=value|value``, the runtime's default first."""
+    defaults = dict(runtime.own)
     return [
-        f"{name}={'|'.join(sorted(values, key=lambda v: v != own[name]))}"
+        f"{name}={'|'.join(sorted(values, key=lambda v: v != defaults[name]))}"
         for name, values in offered_values(runtime).items()
     ]
 
 
 def _some_values(options: Sequence[str]) -> str:
-    """Options with their values, of many only the first: `catalog options` has them all."""
+    """Options with their values; of an option with many values only the first."""
     return (
         _names([o if o.count("|") < MOST_VALUES else f"{o.split('|')[0]}|.." for o in options])
         or "-"
@@ -151,86 +163,91 @@ def _some_values(options: Sequence[str]) -> str:
 
 
 def _engine_values(option: str) -> list[str]:
-    """Words that an option of any engine may be; empty where it is a number, a share or a list."""
+    """Words that an option of any engine takes; empty for a number, a share or a list."""
     return list(
         dict.fromkeys(
-            one.word
+            word.word
             for e in all_engines()
             for setting in e.settings
             if setting.option == option
-            for one in setting.words
+            for word in setting.words
         )
     )
 
 
 def _engine_options(engine: Engine) -> list[str]:
+    """Names of an engine's options."""
     return [setting.option for setting in engine.settings]
 
 
-NAME: Final = Column("name", title="name")
-ALIASES: Final = Column("aliases", title="also", shown=_names, is_spare=True)
+NAME: Final = CatalogColumn("name", title="name")
+ALIASES: Final = CatalogColumn("aliases", title="also", shown=_names, is_spare=True)
 ACCELERATOR: Final = (
     NAME,
-    Column("vendor", title="vendor"),
-    Column("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _whole, is_number=True),
-    Column(
+    CatalogColumn("vendor", title="vendor"),
+    CatalogColumn("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _whole, is_number=True),
+    CatalogColumn(
         "memory_bandwidth_tb_per_s",
         lambda a: a.memory_bandwidth / TERA,
         "TB/s",
         lambda v: f"{v:.2f}",
         is_number=True,
     ),
-    Column(
+    CatalogColumn(
         "bf16_tflops", lambda a: a.peak(Dtype.BF16) / TERA, "bf16 TFLOP/s", _whole, is_number=True
     ),
-    Column("fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _whole, is_number=True),
-    Column("precisions", _precisions, "precisions", _names),
-    Column("evidence", lambda a: a.origin.evidence.value, "known by", is_spare=True),
-    Column("reference", lambda a: a.origin.reference),
+    CatalogColumn(
+        "fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _whole, is_number=True
+    ),
+    CatalogColumn("precisions", _precisions, "precisions", _names),
+    CatalogColumn("evidence", lambda a: a.origin.evidence.value, "known by", is_spare=True),
+    CatalogColumn("reference", lambda a: a.origin.reference),
     ALIASES,
 )
 INSTANCE: Final = (
     NAME,
     *_node_columns(lambda node: node),
-    Column("reference", lambda node: node.nic.origin.reference),
+    CatalogColumn("reference", lambda node: node.nic.origin.reference),
 )
 CLUSTER: Final = (
-    Column("name", lambda c: c.expression, "name"),
-    Column("devices", lambda c: c.num_devices, "devices", _whole, is_number=True),
+    CatalogColumn("name", lambda c: c.expression, "name"),
+    CatalogColumn("devices", lambda c: c.num_devices, "devices", _whole, is_number=True),
     *(replace(column, is_spare=column.is_number) for column in _node_columns(lambda c: c.node)),
-    Column("switches", fabric_text, "switches"),
-    Column("reference", lambda c: c.fabric_origin.reference),
+    CatalogColumn("switches", fabric_text, "switches"),
+    CatalogColumn("reference", lambda c: c.fabric_origin.reference),
 )
 MODEL: Final = (
-    Column("name", lambda e: e.names[0], "name"),
-    Column("parameters", title="parameters", shown=format_count, is_number=True),
-    Column("architecture", lambda e: ", ".join(e.config.get("architectures", [])), "architecture"),
-    Column("reference", lambda e: e.source),
-    Column("aliases", lambda e: e.names[1:], "also", _names, is_spare=True),
+    CatalogColumn("name", lambda e: e.names[0], "name"),
+    CatalogColumn("parameters", title="parameters", shown=format_count, is_number=True),
+    CatalogColumn(
+        "architecture", lambda e: ", ".join(e.config.get("architectures", [])), "architecture"
+    ),
+    CatalogColumn("reference", lambda e: e.source),
+    CatalogColumn("aliases", lambda e: e.names[1:], "also", _names, is_spare=True),
 )
 RUNTIME: Final = (
     NAME,
-    *(Column(key, title=key, is_spare=True) for key in ("framework", "version")),
-    Column("released", title="released", is_spare=True),
-    Column("vendors", title="runs on", shown=_names, is_spare=True),
-    Column("schedules"),
-    Column(
+    *(CatalogColumn(key, title=key, is_spare=True) for key in ("framework", "version")),
+    CatalogColumn("released", title="released", is_spare=True),
+    CatalogColumn("vendors", title="runs on", shown=_names, is_spare=True),
+    CatalogColumn("schedules"),
+    CatalogColumn(
         "zero_stages", title="ZeRO", shown=lambda stages: ", ".join(map(str, stages)), is_spare=True
     ),
-    Column("options", _options, "options, its own value first", _some_values),
+    CatalogColumn("options", _options, "options, its own value first", _some_values),
     ALIASES,
 )
 OPTION: Final = (
     NAME,
-    Column("about", title="what it decides"),
-    Column("values", lambda o: list(o.values), "values", _names),
-    Column(
+    CatalogColumn("about", title="what it decides"),
+    CatalogColumn("values", lambda o: list(o.values), "values", _names),
+    CatalogColumn(
         "numerics",
         lambda o: o.numerics,
         "changes numbers",
         lambda changes: "yes" if changes else "-",
     ),
-    Column(
+    CatalogColumn(
         "runtimes",
         lambda o: [r.name for r in _runtimes() if o.name in dict(r.own)],
         "runtimes that have it",
@@ -240,14 +257,14 @@ OPTION: Final = (
 )
 ENGINE: Final = (
     NAME,
-    *(Column(key, title=key, is_spare=True) for key in ("engine", "version", "released")),
-    Column("batching", lambda e: e.batching.value, "an iteration is"),
-    Column("admission", lambda e: e.admission.value, "lets in by"),
-    Column("eviction", lambda e: e.eviction.value, "when full"),
-    Column("memory_rule", lambda e: e.memory_rule.value, "memory share of"),
-    Column("options", _engine_options),
-    Column("facts", lambda e: len(e.facts), "facts", _whole, is_number=True, is_spare=True),
-    Column(
+    *(CatalogColumn(key, title=key, is_spare=True) for key in ("engine", "version", "released")),
+    CatalogColumn("batching", lambda e: e.batching.value, "an iteration is"),
+    CatalogColumn("admission", lambda e: e.admission.value, "lets in by"),
+    CatalogColumn("eviction", lambda e: e.eviction.value, "when full"),
+    CatalogColumn("memory_rule", lambda e: e.memory_rule.value, "memory share of"),
+    CatalogColumn("options", _engine_options),
+    CatalogColumn("facts", lambda e: len(e.facts), "facts", _whole, is_number=True, is_spare=True),
+    CatalogColumn(
         "checked",
         lambda e: sum(fact.checked for fact in e.facts),
         "read",
@@ -258,13 +275,13 @@ ENGINE: Final = (
 )
 ENGINE_OPTION: Final = (
     NAME,
-    Column("about", title="what it decides"),
-    Column("values", lambda o: _engine_values(o.name) or [o.form.value], "values", _names),
-    Column(
+    CatalogColumn("about", title="what it decides"),
+    CatalogColumn("values", lambda o: _engine_values(o.name) or [o.form.value], "values", _names),
+    CatalogColumn(
         "flags",
         lambda o: {e.name: s.flag for e in all_engines() for s in e.settings if s.option == o.name},
     ),
-    Column(
+    CatalogColumn(
         "engines",
         lambda o: sorted({e.engine for e in all_engines() if o.name in _engine_options(e)}),
         "engines that have it",
@@ -272,30 +289,30 @@ ENGINE_OPTION: Final = (
     ),
 )
 SCHEDULE: Final = (
-    Column("name", str, "name"),
-    Column("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"),
+    CatalogColumn("name", str, "name"),
+    CatalogColumn("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"),
 )
-KINDS: Final[Mapping[str, Kind]] = {
-    "accelerators": Kind(
+KINDS: Final[Mapping[str, Catalog]] = {
+    "accelerators": Catalog(
         "devices: a CLUSTER is NAME:DEVICES, in their usual nodes",
         ACCELERATOR,
         lambda: ACCELERATORS,
     ),
-    "instances": Kind(
+    "instances": Catalog(
         "cloud instances: a CLUSTER is NAME:INSTANCES",
         INSTANCE,
         _instances,
         note="The cloud's prefix may be left out.",
     ),
-    "clusters": Kind(
+    "clusters": Catalog(
         "published clusters with their switches: a CLUSTER is NAME or NAME:DEVICES",
         CLUSTER,
         _clusters,
     ),
-    "models": Kind(
+    "models": Catalog(
         "models: a MODEL is one of them, or a Hugging Face config.json", MODEL, lambda: ENTRIES
     ),
-    "runtimes": Kind(
+    "runtimes": Catalog(
         "training frameworks and their options, for --runtime",
         RUNTIME,
         _runtimes,
@@ -304,7 +321,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             " says which schedules it runs, `shardwright catalog options` what an option decides."
         ),
     ),
-    "options": Kind(
+    "options": Catalog(
         "options of runtimes, for --pin and in a strategy",
         OPTION,
         lambda: OPTIONS,
@@ -313,7 +330,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             " NAME=VALUE,VALUE."
         ),
     ),
-    "engines": Kind(
+    "engines": Catalog(
         "serving engines by version",
         ENGINE,
         all_engines,
@@ -322,7 +339,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             " engine-options` says what can be set."
         ),
     ),
-    "engine-options": Kind(
+    "engine-options": Catalog(
         "options of serving engines",
         ENGINE_OPTION,
         lambda: ENGINE_OPTIONS,
@@ -331,14 +348,16 @@ KINDS: Final[Mapping[str, Kind]] = {
             " each engine's own flag."
         ),
     ),
-    "schedules": Kind("pipeline schedules", SCHEDULE, lambda: SCHEDULES),
+    "schedules": Catalog("pipeline schedules", SCHEDULE, lambda: SCHEDULES),
 }
 KIND: Final = (
-    Column("name", lambda item: item[0], "kind"),
-    Column("entries", lambda item: len(list(item[1].entries())), "entries", _whole, is_number=True),
-    Column("about", lambda item: item[1].about, "what"),
+    CatalogColumn("name", lambda item: item[0], "kind"),
+    CatalogColumn(
+        "entries", lambda item: len(list(item[1].entries())), "entries", _whole, is_number=True
+    ),
+    CatalogColumn("about", lambda item: item[1].about, "what"),
 )
-ALL: Final = Kind("the kinds", KIND, KINDS.items, note="`shardwright catalog KIND` lists one.")
+ALL: Final = Catalog("the kinds", KIND, KINDS.items, note="`shardwright catalog KIND` lists one.")
 
 
 def catalog(
@@ -348,7 +367,10 @@ def catalog(
     *,
     form: shared_options.AnswerForm,
 ) -> None:
-    """List what is known by name; --quiet prints the names alone."""
+    """List the entries of a catalog of hardware, clusters, models, runtimes or schedules.
+
+    --quiet prints the names alone.
+    """
     if kind and kind not in KINDS:
         raise UsageError(f"there is no catalog of {kind[:40]!r}", hint=nearest(kind[:40], KINDS))
     chosen = KINDS[kind] if kind else ALL
@@ -363,7 +385,8 @@ def catalog(
     )
 
 
-def _table(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _table(kind: Catalog, rows: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Table of a catalog's rows, with the note below."""
     columns = [column for column in kind.columns if column.title]
     cells = [tuple(column.shown(row[column.key]) for column in columns) for row in rows]
     numbers = [i for i, column in enumerate(columns) if column.is_number]
@@ -371,7 +394,7 @@ def _table(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     table = plain_table(
         [column.title for column in columns], cells, right=numbers, whole=(0,), spare=spare[::-1]
     )
-    return Group(table, Words(Text(kind.note))) if kind.note else table
+    return Group(table, WrappedText(Text(kind.note))) if kind.note else table
 
 
 main = verb(catalog, name="catalog")

@@ -1,4 +1,4 @@
-"""``shardwright check``: a plan file and its certificate, verified again."""
+"""``shardwright check``: recompute a plan file and its certificate, and compare."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(
         screen.progress(form) as report,
     ):
         recheck = verify_stored_answers.check_file(saved, engine=engine, progress=report)
-        proof = run_plan.execution(saved, progress=report) if execute else None
+        proof = run_plan.prove_execution(saved, progress=report) if execute else None
     screen.print_answer(
         form,
         document=lambda: (

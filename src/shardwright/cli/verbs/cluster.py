@@ -1,6 +1,4 @@
-"""``shardwright cluster read`` and ``cluster show``: a cluster from what people have of theirs, and
-what one looks like.
-"""
+"""``shardwright cluster read`` and ``cluster show``: read a cluster from files, and draw one."""
 
 from __future__ import annotations
 
@@ -16,9 +14,12 @@ from shardwright.errors import UsageError
 from shardwright.report.pictures.cluster_picture import cluster_document
 from shardwright.report.pictures.cluster_svg import cluster_page, cluster_svg
 from shardwright.report.pictures.cluster_text import ClusterText
-from shardwright.report.screens.cluster_facts_screen import read_document, render_read
+from shardwright.report.screens.cluster_facts_screen import (
+    cluster_facts_document,
+    render_cluster_facts,
+)
 
-_DRAWN = {".svg": cluster_svg, ".html": cluster_page}
+_DRAWINGS = {".svg": cluster_svg, ".html": cluster_page}
 
 
 def read(
@@ -74,9 +75,10 @@ def read(
     ] = None,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Read a cluster from what other programs say of it, as a cluster file to plan with: what was
-    found, where it stands, and what had to be assumed. Several files complement each other; where
-    they contradict each other, nothing is read.
+    """Read a cluster from topology, Slurm or Kubernetes files, as a cluster file to plan with.
+
+    The answer lists the facts found with their places, and the assumptions. Several files
+    complement each other; if they contradict each other, nothing is read.
     """
     screen.check_writable(output)
     with screen.progress(form, doing="read"):
@@ -91,9 +93,9 @@ def read(
         screen.save(output, reading.text)
     screen.print_answer(
         form,
-        document=lambda: read_document(reading),
+        document=lambda: cluster_facts_document(reading),
         line=lambda: f"{reading.cluster.described()}\n",
-        picture=lambda: render_read(reading),
+        picture=lambda: render_cluster_facts(reading),
     )
     if output is None and not (form.as_json or form.quiet):
         screen.note("-o cluster.yaml writes the cluster file that this comes to")
@@ -108,18 +110,16 @@ def show(
     ] = None,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Draw CLUSTER as the planner sees it: tiers of switches, nodes, scale-up islands, links and
-    what they carry.
-    """
+    """Draw CLUSTER as the planner sees it: network tiers, nodes, scale-up islands and links."""
     screen.check_writable(output)
-    drawn = _DRAWN.get(output.suffix.lower()) if output is not None else None
-    if output is not None and drawn is None:
+    draw = _DRAWINGS.get(output.suffix.lower()) if output is not None else None
+    if output is not None and draw is None:
         raise UsageError(
             f"cannot draw {output.name[:60]!r}", hint="-o picture.svg, or picture.html"
         )
     picture = show_cluster(cluster)
-    if output is not None and drawn is not None:
-        screen.save(output, drawn(picture))
+    if output is not None and draw is not None:
+        screen.save(output, draw(picture))
     screen.print_answer(
         form,
         document=lambda: cluster_document(picture),

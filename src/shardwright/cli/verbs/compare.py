@@ -1,4 +1,4 @@
-"""``shardwright compare``: strategies or clusters side by side, one or several."""
+"""``shardwright compare``: predict strategies or clusters side by side."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from shardwright.cli.parsing.light_typer import Argument, Option
 from shardwright.cli.parsing.parse_command import verb
 from shardwright.cli.terminal import screen
 from shardwright.report.screens.comparison_screen import (
+    by_step_time,
     comparison_document,
-    ranked,
     render_comparison,
 )
 
@@ -40,10 +40,11 @@ def compare(
     training_cost: shared_options.CostFlags,
     form: shared_options.AnswerForm,
 ) -> int:
-    """Predict strategies of MODEL, or the best plan of each CLUSTER, side by side, with what
-    training costs; exit code 6 if none fits.
+    """Predict strategies of MODEL, or the best plan of each CLUSTER, side by side with costs.
+
+    The exit code is 6 if none fits.
     """
-    texts = [screen.given(text) for text in strategy or ()]
+    texts = [screen.text_or_stdin(text) for text in strategy or ()]
     request = shared_options.read_request(model, clusters[0], job=job, platform=platform, pins=pins)
     with screen.progress(form, doing=screen.SIMULATING) as report:
         rows = compare_strategies.compare(
@@ -57,7 +58,7 @@ def compare(
     screen.print_answer(
         form,
         document=lambda: comparison_document(rows),
-        line=lambda: verdict.simulation_line(ranked(rows)[0].simulation),
+        line=lambda: verdict.simulation_line(by_step_time(rows)[0].simulation),
         picture=lambda: render_comparison(rows),
     )
     return verdict.exit_code(*(row.simulation.prediction for row in rows))

@@ -1,4 +1,4 @@
-"""``shardwright draw``: a picture of a plan."""
+"""``shardwright draw``: draw a plan as text or SVG."""
 
 from __future__ import annotations
 
@@ -82,12 +82,14 @@ def draw(
     ] = None,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Draw PLAN: devices x layers, the split tree of each stage and small orders; and, of a plan
-    file or on a cluster, the simulated step: its timeline, memory against capacity, nodes, and what
-    is sent over each tier. With -o FILE as SVG, else on the screen.
+    """Draw PLAN: devices x layers, the split tree of each stage, schedules and the simulated step.
+
+    The simulated step is drawn for a plan file or with --cluster: its timeline, memory against
+    capacity, nodes, and bytes sent over each tier. With -o FILE the picture is SVG, else it is on
+    the screen.
     """
     screen.check_writable(output)
-    screen.form_of(output, forms=(".svg",), what="a picture")
+    screen.output_ending(output, forms=(".svg",), what="a picture")
     with screen.progress(form, doing=screen.SIMULATING):
         picture = draw_plan.draw(
             source,

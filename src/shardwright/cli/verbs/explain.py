@@ -22,9 +22,7 @@ def explain(
     *,
     form: shared_options.AnswerForm,
 ) -> int:
-    """Print the answer of a plan file in full, with every input of the prediction and where it
-    comes from.
-    """
+    """Print the answer of a plan file in full, with the source of every input number."""
     saved = read_saved(path)
     require_breakdown_sum(saved, name=str(path))
     screen.print_answer(

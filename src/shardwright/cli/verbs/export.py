@@ -1,4 +1,4 @@
-"""``shardwright export``: a plan in the form that a framework reads."""
+"""``shardwright export``: write a plan as a framework's configuration."""
 
 from __future__ import annotations
 
@@ -70,10 +70,11 @@ def export(
     ] = False,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Write PLAN as a framework's own configuration, with a map of its ranks. What the framework
-    cannot say is refused by name.
+    """Write PLAN as a framework's own configuration, with a map of its ranks.
+
+    Options that the framework lacks are rejected by name.
     """
-    named = (
+    host_names = (
         parse_hosts(read_text(hosts, what="hosts", hint="a name a line"), name=str(hosts))
         if hosts is not None
         else ()
@@ -84,7 +85,7 @@ def export(
         target=to,
         allow_lossy=allow_lossy,
         launchers=launcher or (),
-        hosts=named,
+        hosts=host_names,
         image=image,
     )
     written = write_export(exported, output)
@@ -95,10 +96,10 @@ def export(
         document={
             "target": exported.target.name,
             "version": exported.target.version,
-            "files": [str(one) for one in written],
-            "losses": [{"what": one.what, "instead": one.instead} for one in exported.losses],
+            "files": [str(path) for path in written],
+            "losses": [{"what": path.what, "instead": path.instead} for path in exported.losses],
         },
-        text=f"{output}\n" if form.quiet else "".join(f"{one}\n" for one in written),
+        text=f"{output}\n" if form.quiet else "".join(f"{path}\n" for path in written),
     )
     if not (form.as_json or form.quiet):
         for loss in exported.losses:

@@ -1,4 +1,4 @@
-"""``shardwright plan``: the best training plan of a search space, and its proof."""
+"""``shardwright plan``: find the best training plan of a search space, and prove it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import GIB
 
 if TYPE_CHECKING:
-    from shardwright.cli.terminal.extra_answers import Beside
+    from shardwright.cli.terminal.extra_answers import ExtraAnswers
     from shardwright.search.simulated_strategy import Simulation
 
-Cost = Callable[["Simulation"], "Beside"]
-"""Sections that are shown beside an answer."""
+Cost = Callable[["Simulation"], "ExtraAnswers"]
+"""Function that makes additional sections of an answer."""
 
 
 @group(shared_options.LIMITS)
 class LimitFlags:
-    """Limits of the plan, and of the search in time and memory."""
+    """Options that limit the plan, and the search in time and memory."""
 
     max_devices: Annotated[
         int,
@@ -85,7 +85,7 @@ class LimitFlags:
 
 @group(shared_options.SEARCH)
 class SearchFlags:
-    """The search space, and what the best plan is best in."""
+    """Options for the search space and the objective."""
 
     space: Annotated[
         str,
@@ -194,8 +194,9 @@ def plan(
     output: shared_options.Output = None,
     form: shared_options.AnswerForm,
 ) -> int:
-    """Find the fastest training plan for MODEL on CLUSTER, and prove that no other plan in the
-    search space is faster.
+    """Find the fastest training plan for MODEL on CLUSTER, and prove that it is the fastest.
+
+    No other plan in the search space is faster.
     """
     screen.check_writable(output)
     require_engine(processes.engine)
@@ -236,7 +237,7 @@ def plan(
             form=form,
         )
     method = request_to_problem.method_of(request)
-    if method is request_to_problem.Method.GRID:
+    if method is request_to_problem.SearchMethod.GRID:
         return _plan_grids(
             request, time_limit=limits.time_limit, cost=cost, output=output, form=form
         )
@@ -254,7 +255,7 @@ def plan(
 
 
 def _refuse_unused_options(search: SearchFlags, *, automatic: bool, output: Path | None) -> None:
-    """Refuse options that the chosen search does not read. Raises UsageError."""
+    """Raise UsageError for options that the chosen search does not read."""
     if search.lanes > 1 and search.space != "exact":
         raise UsageError(
             f"--lanes {search.lanes} is for --space exact",
@@ -274,7 +275,7 @@ def _refuse_unused_options(search: SearchFlags, *, automatic: bool, output: Path
 
 
 def _with_limits(request: Request, limits: LimitFlags, search: SearchFlags) -> Request:
-    """The request with the limits and the space of its search."""
+    """The request with the limits, the space and the objective of its search."""
     return replace(
         request,
         max_devices=limits.max_devices,
@@ -300,21 +301,21 @@ def _plan_grids(
     form: shared_options.AnswerForm,
 ) -> int:
     """Search a space of grids and print the answer; returns the exit code."""
-    is_line = form.quiet and not form.as_json
+    prints_line = form.quiet and not form.as_json
     with keyboard_interrupt.stopping(), screen.progress(form) as report:
         answer = grid_search.plan(
             request,
             time_limit_s=time_limit,
             progress=report,
-            sensitive=output is not None or not is_line,
+            sensitive=output is not None or not prints_line,
         )
     keyboard_interrupt.note(waited=answer.waited)
-    if output is not None or not is_line:
+    if output is not None or not prints_line:
         import_module("shardwright.cli.terminal.plan_answer").show(
             answer, cost=cost, output=output, form=form
         )
     prediction = answer.prediction
-    if is_line:
+    if prints_line:
         # Not `verdict.simulation_line`: its simulation is not made for a line.
         strategy, misfit = print_grid(answer.grid), misfit_text(prediction)
         screen.write(answer_line(strategy, step_time_s=prediction.step_time_s, misfit=misfit))

@@ -1,6 +1,4 @@
-"""``shardwright plan --space joint`` and ``--space exact``, on mixed clusters and for several
-scenarios: search for the best general plan.
-"""
+"""``shardwright plan`` for general plans: joint, exact, mixed clusters and scenarios."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardwright.api.general_searches import SEARCHES
-from shardwright.api.request_to_problem import Method
+from shardwright.api.request_to_problem import SearchMethod
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.terminal import keyboard_interrupt, screen
 from shardwright.errors import UsageError
@@ -20,28 +18,26 @@ from shardwright.search.parallel.engine_protocol import Engine
 from shardwright.search.search_request import Request
 
 if TYPE_CHECKING:
-    from shardwright.cli.terminal.extra_answers import Beside
+    from shardwright.cli.terminal.extra_answers import ExtraAnswers
     from shardwright.search.simulated_strategy import Simulation
 
 
 def plan(
     request: Request,
-    method: Method,
+    method: SearchMethod,
     *,
     time_limit: float,
     engine: Engine,
-    cost: Callable[[Simulation], Beside] | None,
+    cost: Callable[[Simulation], ExtraAnswers] | None,
     output: Path | None,
     form: AnswerForm,
 ) -> int:
-    """Search the space of general plans that the request names and print the answer; returns the
-    exit code.
-    """
+    """Search the requested space of general plans and print the answer; returns the exit code."""
     search = SEARCHES[method]
-    if method is Method.ROBUST and isfinite(time_limit):
+    if method is SearchMethod.ROBUST and isfinite(time_limit):
         raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
     # The searches of several scenarios cannot be repeated up to where they were stopped.
-    stopping = nullcontext() if method is Method.ROBUST else keyboard_interrupt.stopping()
+    stopping = nullcontext() if method is SearchMethod.ROBUST else keyboard_interrupt.stopping()
     with stopping, screen.progress(form) as report:
         answer = search.answer(request, progress=report, engine=engine, time_limit_s=time_limit)
     keyboard_interrupt.note(waited=answer.waited)

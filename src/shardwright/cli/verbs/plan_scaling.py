@@ -1,5 +1,6 @@
-"""``shardwright plan --devices A..B``, ``--global-batch auto`` and ``--tokens``: several searches
-in one call, and what training costs.
+"""``shardwright plan --devices A..B`` and ``--global-batch auto``: several searches in one call.
+
+With the cost of training (``--tokens``).
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.api.searches.repeated_searches import (
-    batches,
+    plan_batches,
+    plan_device_counts,
     powers_between,
     progress_rate,
-    scaling,
 )
 from shardwright.api.training_run_cost import with_training_cost
 from shardwright.cli.parsing.shared_options import AnswerForm
 from shardwright.cli.parsing.token_counts import AUTO, read_batch, read_count
 from shardwright.cli.terminal import screen
-from shardwright.cli.terminal.extra_answers import Beside
+from shardwright.cli.terminal.extra_answers import ExtraAnswers
 from shardwright.cli.verdict import simulation_line
 from shardwright.errors import UsageError
 from shardwright.report.screens.comparison_screen import render_training, training_document
@@ -37,10 +38,10 @@ _RANGE: Final = re.compile(r"\s*(.+?)\s*(?:\.\.|:)\s*(.+?)\s*")
 
 
 def read_devices(text: str) -> tuple[int, ...]:
-    """``"8..512"`` as 8, 16, .., 512; ``"8,24,64"`` as these.
+    """Parse --devices: ``"8..512"`` is 8, 16, .., 512; ``"8,24,64"`` is a list.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     words = text.split(",")
     ends = _RANGE.fullmatch(text)
@@ -51,11 +52,12 @@ def read_devices(text: str) -> tuple[int, ...]:
 
 
 def read_batches(text: str, *, seq_len: int) -> tuple[int, ...]:
-    """Sequences a step of ``auto`` (none), ``auto:256..4096`` or ``auto:1M..16M tokens``, doubled
-    from the least.
+    """Parse a range of global batches into sequences a step, doubled from the least.
+
+    ``auto`` is empty; ``auto:256..4096`` counts sequences, ``auto:1M..16M tokens`` tokens.
 
     Raises:
-        UsageError: it is none of these, or tokens that are no whole number of sequences.
+        UsageError: the text is none of these, or its tokens are no whole number of sequences.
     """
     head, _, rest = text.strip().partition(":")
     ends = _RANGE.fullmatch(rest)
@@ -83,15 +85,16 @@ def show_scaling(
     prices: Mapping[str, float],
     form: AnswerForm,
 ) -> None:
-    """Plan on growing numbers of devices and print the scaling table; with `tokens`, days and
-    dollars too.
+    """Plan on growing numbers of devices and print the scaling table.
+
+    With `tokens`, the table has days and dollars.
     """
     numbers = read_devices(devices)
     with screen.progress(form, doing=screen.SIMULATING) as report:
-        table = scaling(request, devices=numbers, progress=report)
+        table = plan_device_counts(request, devices=numbers, progress=report)
     simulations = [trial.simulation for trial in table.trials if trial.simulation is not None]
     costs = (
-        [with_training_cost(one, tokens=tokens, prices=prices) for one in simulations]
+        [with_training_cost(simulation, tokens=tokens, prices=prices) for simulation in simulations]
         if tokens
         else []
     )
@@ -118,35 +121,40 @@ def batch_and_cost(
     tokens: float,
     prices: Mapping[str, float],
     form: AnswerForm,
-) -> tuple[Request, Callable[[Simulation], Beside]]:
-    """The request with the batch size that ``--global-batch auto`` chooses, and a function that
-    shows how it was chosen and what training on `tokens` costs.
+) -> tuple[Request, Callable[[Simulation], ExtraAnswers]]:
+    """The request with its automatic batch size, and a function for the sections on batch and cost.
 
     Args:
         batch: text of ``--global-batch``.
         critical: text of ``--critical-batch``.
     """
-    notes = Beside()
+    notes = ExtraAnswers()
     if batch.startswith(AUTO):
         sizes = read_batches(batch, seq_len=request.seq_len)
-        stated = float(read_count(critical, flag="--critical-batch")) if critical else 0.0
+        critical_tokens = float(read_count(critical, flag="--critical-batch")) if critical else 0.0
         with screen.progress(form, doing=screen.SIMULATING) as report:
-            trials = batches(request, sizes=sizes, critical=stated, tokens=tokens, progress=report)
+            trials = plan_batches(
+                request, sizes=sizes, critical=critical_tokens, tokens=tokens, progress=report
+            )
         rates = [
             progress_rate(trial, seq_len=trials.seq_len, critical=trials.critical)
             for trial in trials.trials
         ]
         request = replace(request, global_batch=trials.chosen)
-        notes = Beside(
+        notes = ExtraAnswers(
             sections=(render_batches(trials, rates),),
             document={"batches": batches_document(trials, rates)},
         )
     return request, lambda one: notes + training_cost(one, tokens=tokens, prices=prices)
 
 
-def training_cost(simulation: Simulation, *, tokens: float, prices: Mapping[str, float]) -> Beside:
-    """Days and dollars of training on `tokens`; nothing where they are 0."""
+def training_cost(
+    simulation: Simulation, *, tokens: float, prices: Mapping[str, float]
+) -> ExtraAnswers:
+    """Screen sections of days and dollars of training on `tokens`; empty for 0 tokens."""
     if not tokens:
-        return Beside()
+        return ExtraAnswers()
     row = with_training_cost(simulation, tokens=tokens, prices=prices)
-    return Beside(sections=(render_training(row),), document={"training": training_document(row)})
+    return ExtraAnswers(
+        sections=(render_training(row),), document={"training": training_document(row)}
+    )

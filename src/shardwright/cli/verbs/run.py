@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from shardwright.api import run_plan
-from shardwright.api.stored_answers import Stored, stored_plan
+from shardwright.api.stored_answers import PlanOfProblem, stored_plan
 from shardwright.cli.parsing import shared_options
-from shardwright.cli.parsing.light_typer import Option, by_flag, group
+from shardwright.cli.parsing.light_typer import Option, group, values_by_flag
 from shardwright.cli.parsing.parse_command import verb
 from shardwright.cli.terminal import screen
 from shardwright.dtype import Dtype
@@ -69,14 +69,14 @@ _CHECKPOINTS: Final = "Parameters and checkpoints"
 
 
 def _choices(sentence: str, meanings: Mapping[str, str]) -> str:
-    """The help of an option: a sentence, and its values with the meaning of each."""
+    """Help of an option: a sentence, and its values with the meaning of each."""
     values = "; ".join(f"{value}: {meaning}" for value, meaning in meanings.items())
     return f"{sentence} {values}"
 
 
 @group(_DATA)
 class EvaluationFlags:
-    """Evaluation data, and the order of samples."""
+    """Options for the evaluation data and the order of samples."""
 
     eval_data: Annotated[
         list[str] | None,
@@ -107,7 +107,7 @@ class EvaluationFlags:
 
 @group("Optimizer")
 class OptimizerFlags:
-    """AdamW and the learning rate."""
+    """Options for AdamW and the learning rate."""
 
     steps: Annotated[
         int,
@@ -155,7 +155,7 @@ class OptimizerFlags:
 
 @group(_CHECKPOINTS)
 class CheckpointFlags:
-    """Initial parameters, and the checkpoints to save and resume from."""
+    """Options for the initial parameters, and the checkpoints to save and resume from."""
 
     weights: Annotated[
         Path | None,
@@ -182,7 +182,7 @@ class CheckpointFlags:
 
 @group("Experts")
 class RouterFlags:
-    """Load balance of experts."""
+    """Options for load balancing of experts."""
 
     load_balancing: Annotated[
         float | None,
@@ -215,7 +215,7 @@ class RouterFlags:
 
 @group("Execution")
 class ExecutionFlags:
-    """Devices, number formats and communication."""
+    """Options for devices, number formats and communication."""
 
     on: Annotated[
         str,
@@ -244,7 +244,7 @@ class ExecutionFlags:
 
 @group(shared_options.OUTPUT)
 class RecordFlags:
-    """Files that record the steps."""
+    """Options for files that record the steps."""
 
     metrics: Annotated[
         Path | None,
@@ -298,14 +298,15 @@ def run(
     records: RecordFlags,
     form: shared_options.AnswerForm,
 ) -> int:
-    """Train under PLAN, one rank per device, launched here unless torchrun did. Ctrl-C stops after
-    the current step, with a checkpoint.
+    """Train under PLAN, one rank per device, launched here unless torchrun did.
+
+    Ctrl-C stops after the current step, with a checkpoint.
     """
     screen.check_writable(records.trace)
     saved = read_saved(path)
     stored, checkpoints = stored_plan(saved), checkpointing.checkpoints
     groups = (evaluation, optimizer, checkpointing, routers, execution_flags, records)
-    given = {name: value for one in groups for name, value in by_flag(one).items()} | {
+    given = {name: value for one in groups for name, value in values_by_flag(one).items()} | {
         "curve-steps": optimizer.curve_steps or optimizer.steps,
         "weights": _absolute(checkpointing.weights),
         "profile": _absolute(execution_flags.profile),
@@ -314,10 +315,10 @@ def run(
     is_resumed = checkpoints is not None and latest(checkpoints) is not None
     before = remembered(checkpoints) if is_resumed else {}
     options = recalled(given, before, given=_on_the_command_line(context, given))
-    asked = _asked(options, data=data)
-    facts = _going_on(
+    run_options = _run_options(options, data=data)
+    facts = _resumed_facts(
         stored,
-        asked,
+        run_options,
         before=before,
         accepted=read_kinds(accept),
         lines=changed(options, before),
@@ -325,7 +326,7 @@ def run(
     )
     ranks = run_plan.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
-        require_runnable(stored.problem, asked)
+        require_runnable(stored.problem, run_options)
         words = [
             *("run", str(path)),
             *(word for file in data for word in ("--data", file)),
@@ -339,7 +340,7 @@ def run(
     if FOLDER in os.environ:
         end_with_launcher(os.environ)
     try:
-        return _train(saved, asked, options=options, facts=facts, form=form)
+        return _train(saved, run_options, options=options, facts=facts, form=form)
     except ShardwrightError as error:
         if write_error(error, os.environ):
             return error.exit_code
@@ -354,32 +355,32 @@ def run(
 
 def _train(
     saved: StoredSimulation,
-    asked: RunOptions,
+    run_options: RunOptions,
     *,
     options: Mapping[str, Any],
     facts: Mapping[str, Any],
     form: shared_options.AnswerForm,
 ) -> int:
-    """Train as one rank; the first rank prints the answer. Returns the exit code."""
+    """Train as one rank and print the answer on the first rank; returns the exit code."""
     stored, is_first = stored_plan(saved), os.environ.get("RANK", "0") == "0"
     profile = options["profile"] if is_first else None
     predicted = (
-        run_plan.predict_on_profile(saved, Path(profile), formats=asked.formats)
+        run_plan.predict_on_profile(saved, Path(profile), formats=run_options.formats)
         if profile is not None
         else None
     )
     report = run_plan.run(
         stored,
-        asked,
+        run_options,
         predicted=predicted,
-        watch=_watcher(asked, tokens=stored.problem.job.tokens_per_step, form=form),
-        begun=lambda: _remember(asked.checkpoints, options, facts),
+        watch=_watcher(run_options, tokens=stored.problem.job.tokens_per_step, form=form),
+        begun=lambda: _store_options(run_options.checkpoints, options, facts),
     )
     if is_first:
         if options["trace"] is not None and report.trace is not None:
             screen.save(options["trace"], trace_text(report.trace))
         compute = stored.problem.job.compute
-        dtype = compute.value if asked.formats == "job" and compute is not Dtype.FP32 else ""
+        dtype = compute.value if run_options.formats == "job" and compute is not Dtype.FP32 else ""
         screen.print_answer(
             form,
             document=lambda: run_document(report),
@@ -399,34 +400,37 @@ def _train(
 
 
 def _watcher(
-    asked: RunOptions, *, tokens: int, form: shared_options.AnswerForm
+    run_options: RunOptions, *, tokens: int, form: shared_options.AnswerForm
 ) -> Callable[[RunStep | RunEvaluation], None]:
     """A function that records and prints each step and evaluation.
 
     Args:
-        tokens: of a step.
+        tokens: tokens of a step.
     """
     events: list[Write] = []
 
-    def watch(one: RunStep | RunEvaluation) -> None:
-        line = line_of(one, tokens=tokens, rate=asked.rate * asked.rates.share(one.step))
-        if asked.metrics is not None:
-            add_line(asked.metrics, line)
-        if asked.tensorboard is not None:
-            events[:] = events or [writer(asked.tensorboard)]
+    def watch(record: RunStep | RunEvaluation) -> None:
+        """Write a step or an evaluation to the metrics files and the screen."""
+        line = line_of(
+            record, tokens=tokens, rate=run_options.rate * run_options.rates.share(record.step)
+        )
+        if run_options.metrics is not None:
+            add_line(run_options.metrics, line)
+        if run_options.tensorboard is not None:
+            events[:] = events or [writer(run_options.tensorboard)]
             events[0](line)
         if not form.quiet and not form.as_json:
             screen.note(
-                evaluation_text(one, steps=asked.steps)
-                if isinstance(one, RunEvaluation)
-                else step_text(one, steps=asked.steps, tokens=tokens)
+                evaluation_text(record, steps=run_options.steps)
+                if isinstance(record, RunEvaluation)
+                else step_text(record, steps=run_options.steps, tokens=tokens)
             )
 
     return watch
 
 
-def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
-    """The options of a run from their names on the command line."""
+def _run_options(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
+    """The options of a run from their values by name on the command line."""
     same = (
         "steps",
         "checkpoints",
@@ -464,20 +468,20 @@ def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give these options."""
+    """The command-line words that set the given options."""
     words: list[str] = []
     for name, value in options.items():
         if isinstance(value, bool):
             words += [f"--{name}"] * value
         elif isinstance(value, list):
-            words += [word for one in value for word in (f"--{name}", one)]
+            words += [word for item in value for word in (f"--{name}", item)]
         elif value not in (None, ""):
             words += [f"--{name}", str(value)]
     return words
 
 
 def _on_the_command_line(context: typer.Context, options: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the options that the command line gives, without those at their defaults."""
+    """Names of the options that the command line sets, without those at their defaults."""
     sources = {name: context.get_parameter_source(name.replace("-", "_")) for name in options}
     return frozenset(
         name for name, source in sources.items() if source is not None and source.name != "DEFAULT"
@@ -485,6 +489,7 @@ def _on_the_command_line(context: typer.Context, options: Mapping[str, Any]) -> 
 
 
 def _absolute(path: Path | None) -> str | None:
+    """The absolute path as text, or None."""
     return None if path is None else str(path.absolute())
 
 
@@ -494,85 +499,91 @@ def _absolute_file(word: str) -> str:
     return f"{sequence}={path.absolute()}"
 
 
-def _remember(
+def _store_options(
     checkpoints: Path | None, options: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> None:
-    """Store the options and facts of a run, unless the process that started this rank has stored
-    them.
+    """Store the options and facts of a run beside its checkpoints.
+
+    Nothing is stored if the process that started this rank has stored them.
     """
     if checkpoints is not None and FOLDER not in os.environ and os.environ.get("RANK", "0") == "0":
         remember(checkpoints, options, facts=facts)
 
 
-def _going_on(
-    stored: Stored,
-    asked: RunOptions,
+def _resumed_facts(
+    stored: PlanOfProblem,
+    run_options: RunOptions,
     *,
     before: Mapping[str, Any],
     accepted: Sequence[str],
     lines: Sequence[str],
     quiet: bool,
 ) -> dict[str, Any]:
-    """Compare a resumed run with the run of its checkpoints, and print the differences; returns the
-    facts that its loss depends on.
+    """Compare a resumed run with its checkpoint's run and print differences; returns the facts.
+
+    The facts are the settings that the loss depends on.
 
     Args:
-        before: options of the run that it goes on from.
-        accepted: words of what may differ.
+        before: options of the run that wrote the checkpoint.
+        accepted: words for the differences that are accepted.
         lines: options that differ.
 
     Raises:
-        DataError: something differs that was not accepted. UsageError: an unknown word.
+        DataError: a difference was not accepted. UsageError: an unknown word.
     """
     require_words(accepted)
-    if asked.checkpoints is None or FOLDER in os.environ:
+    if run_options.checkpoints is None or FOLDER in os.environ:
         return {}
-    facts, newest = facts_of(stored.problem, stored.plan, asked), latest(asked.checkpoints)
+    facts, newest = (
+        facts_of(stored.problem, stored.plan, run_options),
+        latest(run_options.checkpoints),
+    )
     if newest is None:
         return facts
     differences = compared(
-        known_facts(asked.checkpoints), facts, accepted=accepted, folder=asked.checkpoints
+        known_facts(run_options.checkpoints),
+        facts,
+        accepted=accepted,
+        folder=run_options.checkpoints,
     )
     if os.environ.get("RANK", "0") == "0":
-        said = [*lines, *differences, *_curve_lines(asked, before)]
-        if said or not quiet:
-            screen.note("; ".join([f"going on from {newest}", *said]))
+        messages = [*lines, *differences, *_curve_lines(run_options, before)]
+        if messages or not quiet:
+            screen.note("; ".join([f"going on from {newest}", *messages]))
     return facts
 
 
-def _curve_lines(asked: RunOptions, before: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lines that say where the learning-rate curve does not end with the run, or may differ from
-    the curve before.
-    """
-    if asked.curve == "constant":
+def _curve_lines(run_options: RunOptions, before: Mapping[str, Any]) -> tuple[str, ...]:
+    """Lines on a learning-rate curve that does not end with the run, or may differ from before."""
+    if run_options.curve == "constant":
         return ()
     if before and "curve-steps" not in before:
         return (
             (
-                f"not known for how many steps the {asked.curve} curve was made: it is of"
-                f" {asked.curve_steps}"
+                f"not known for how many steps the {run_options.curve} curve was made: it is of"
+                f" {run_options.curve_steps}"
             ),
         )
-    if asked.curve_steps == asked.steps:
+    if run_options.curve_steps == run_options.steps:
         return ()
     return (
         (
-            f"the {asked.curve} curve is of {asked.curve_steps} steps, not of {asked.steps}:"
-            f" --curve-steps {asked.steps} changes it"
+            f"the {run_options.curve} curve is of {run_options.curve_steps} steps, not of"
+            f" {run_options.steps}: --curve-steps {run_options.steps} changes it"
         ),
     )
 
 
 def read_kinds(text: str) -> tuple[str, ...]:
-    """``vectors,embeddings`` as two words."""
+    """Split comma-separated words: ``vectors,embeddings`` is two words."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def read_betas(text: str) -> tuple[float, float]:
-    """``0.9,0.95`` as the betas of AdamW.
+    """Parse --betas: ``0.9,0.95``.
 
     Raises:
-        UsageError: they are not two numbers from 0 to below 1.
+        UsageError: the text is not two numbers from 0 to below 1.
     """
     words = text.split(",")
     try:
@@ -587,7 +598,7 @@ def read_betas(text: str) -> tuple[float, float]:
 
 
 def read_data(words: Sequence[str], *, flag: str = "--data") -> tuple[tuple[str, Path], ...]:
-    """``["tokens.npy", "encoder=source.npy"]`` as sequences and files.
+    """Parse --data: ``["tokens.npy", "encoder=source.npy"]`` as (sequence, file) pairs.
 
     Raises:
         UsageError: a sequence is named twice.

@@ -1,4 +1,4 @@
-"""``shardwright schema``: the JSON schema of a file."""
+"""``shardwright schema``: print the JSON Schema of a kind of file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def schema(
     output: shared_options.Output = None,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Print the JSON Schema that files of a KIND are checked against."""
+    """Print the JSON Schema for files of a KIND."""
     screen.check_writable(output)
     text = to_text(schema_of(kind))
     if output is not None:

@@ -1,4 +1,4 @@
-"""``shardwright serve-simulate``: what a deployment of a serving engine does under traffic."""
+"""``shardwright serve-simulate``: predict a serving deployment's latencies under traffic."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.console import Group
 
 from shardwright.api import simulate_deployment
-from shardwright.api.execute_deployment import served_execution
+from shardwright.api.execute_deployment import prove_deployment
 from shardwright.cli.parsing import shared_options
 from shardwright.cli.parsing.light_typer import Option, group
 from shardwright.cli.parsing.parse_command import verb
@@ -28,7 +28,7 @@ from shardwright.units import format_seconds
 
 @group("Deployment")
 class DeploymentFlags:
-    """Workers, engine and number formats."""
+    """Options for workers, engine and number formats."""
 
     deployment: Annotated[
         str,
@@ -87,7 +87,7 @@ class DeploymentFlags:
 
 @group("Traffic")
 class TrafficFlags:
-    """Requests and their latency objectives."""
+    """Options for requests and their latency objectives."""
 
     isl: Annotated[
         str,
@@ -175,7 +175,7 @@ class TrafficFlags:
 
 @group("Method")
 class MethodFlags:
-    """Kind of the prediction, and what is shown beside it."""
+    """Options for the kind of prediction and additional output."""
 
     estimate: Annotated[
         bool,
@@ -215,13 +215,14 @@ def serve_simulate(
     method: MethodFlags,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Predict time to first token, time per token, throughput and memory of serving MODEL on
-    CLUSTER.
+    """Predict latencies, throughput and memory of serving MODEL on CLUSTER.
+
+    Latencies are the time to first token and the time per token.
     """
     request = ServingRequest(
         model=model,
         cluster=cluster,
-        deployment=screen.given(workers.deployment),
+        deployment=screen.text_or_stdin(workers.deployment),
         engine=workers.engine,
         isl=traffic.isl,
         osl=traffic.osl,
@@ -245,7 +246,7 @@ def serve_simulate(
         return
     with screen.progress(form, doing=screen.SIMULATING) as report:
         answer = simulate_deployment.serve_simulate(request)
-        proof = served_execution(request, progress=report) if method.execute else None
+        proof = prove_deployment(request, progress=report) if method.execute else None
     screen.print_answer(
         form,
         document=lambda: {

@@ -1,4 +1,4 @@
-"""``shardwright simulate``: time and memory of one strategy."""
+"""``shardwright simulate``: predict the step time and memory of one strategy."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ def simulate(
     output: shared_options.Output = None,
     form: shared_options.AnswerForm,
 ) -> int:
-    """Predict the step time and memory of MODEL on CLUSTER under one strategy; exit code 6 if it
-    does not fit.
+    """Predict the step time and memory of MODEL on CLUSTER under one strategy.
+
+    The exit code is 6 if the strategy does not fit.
     """
     screen.check_writable(output)
     request = shared_options.read_request(model, cluster, job=job, platform=platform)
-    text = screen.given(strategy)
+    text = screen.text_or_stdin(strategy)
     with screen.progress(form, doing=screen.SIMULATING):
-        simulation = simulate_strategy.simulation(request, strategy=text)
+        simulation = simulate_strategy.simulate_strategy_text(request, strategy=text)
     if output is not None:
         screen.save(output, file_text(stored_simulation(simulation), output))
     screen.print_answer(
@@ -57,7 +58,7 @@ def simulate(
 
 
 def _picture(simulation: Simulation) -> RenderableType:
-    """The screen of a simulation; of a general plan with the frameworks that run it."""
+    """The screen of a simulation; for a general plan with the frameworks that can run it."""
     shown = render_simulation(simulation, picture=simulate_strategy.small_picture(simulation))
     if simulation.grid is not None:
         return shown

@@ -1,4 +1,4 @@
-"""``shardwright tokenise``: text as a token file, one token per byte."""
+"""``shardwright tokenise``: write text as a token file, one token per byte."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def tokenise(
     output: Annotated[Path, Option("--output", "-o", help="Token file to write.")],
     form: shared_options.AnswerForm,
 ) -> None:
-    """Turn text into a token file for `shardwright run`, one token per byte. With another
-    tokenizer, save its token ids by numpy.save.
+    """Turn text into a token file for `shardwright run`, one token per byte.
+
+    With another tokenizer, save its token ids by numpy.save.
     """
     screen.check_writable(output)
     count, vocabulary = run_plan.tokenise(tuple(texts or ()), output)

@@ -1,6 +1,4 @@
-"""``shardwright trace``: what each device does in a step and when, simulated and measured, for
-Perfetto.
-"""
+"""``shardwright trace``: show how each device spends a step, simulated and measured."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from shardwright.report.screens.trace_screen import (
 from shardwright.search.answer_summary import answer_line
 
 MOST_DEVICES: Final = 4096
-"""Devices that may be asked for; each is a process of the trace."""
+"""Most devices of a trace; each is a process in it."""
 
 
 def trace(
@@ -50,8 +48,9 @@ def trace(
     ] = None,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Simulate one step of a plan file and show how each device spends it, next to a measured step
-    with --compare.
+    """Simulate one step of a plan file and show how each device spends the step.
+
+    With --compare, next to a measured step.
     """
     screen.check_writable(output)
     chosen = read_devices(devices)
@@ -75,17 +74,17 @@ def trace(
         form,
         document=lambda: document,
         line=lambda: "".join(
-            answer_line(one.origin.value, step_time_s=one.step_s) for one in traces
+            answer_line(step.origin.value, step_time_s=step.step_s) for step in traces
         ),
         picture=lambda: shown,
     )
 
 
 def read_devices(text: str) -> tuple[int, ...]:
-    """``"0,8-15"`` as numbers.
+    """Parse --devices: ``"0,8-15"`` as sorted device numbers.
 
     Raises:
-        UsageError: it is no list of devices, or of more than `MOST_DEVICES`.
+        UsageError: the text is not a list of devices, or has more than `MOST_DEVICES`.
     """
     devices: set[int] = set()
     for word in text.split(",") if text else ():

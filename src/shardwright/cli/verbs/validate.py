@@ -1,4 +1,4 @@
-"""``shardwright validate``: predicted against measured."""
+"""``shardwright validate``: compare predictions with tables of measured runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from shardwright.cli.terminal import screen
 from shardwright.errors import UsageError
 from shardwright.files.document_text import to_text
 from shardwright.report.pictures.scatter_plot import scatter_svg
-from shardwright.report.screens.accuracy_screen import judged_line, points_of, render_validation
+from shardwright.report.screens.accuracy_screen import (
+    judged_line,
+    render_validation,
+    scatter_points,
+)
 from shardwright.report.serving.serving_accuracy_screen import render_serving, serving_judged_line
 from shardwright.validation.reader import Study
 from shardwright.validation.serving.serving_reader import SERVED
@@ -106,7 +110,7 @@ def validate(
         )
     for path in (output, save_folds):
         screen.check_writable(path)
-    paged = screen.form_of(output, forms=(".json", ".md"), what="a validation") == ".md"
+    is_page = screen.output_ending(output, forms=(".json", ".md"), what="a validation") == ".md"
     if folds is not None and save_folds is not None:
         raise UsageError(
             "--folds fits nothing that --save-folds could store", hint="give one of them"
@@ -115,7 +119,7 @@ def validate(
     reader.fold_named(fold)
     stored = reader.read_stored(folds) if folds is not None else None
     described = reader.facts(*paths, folder=facts)
-    kinds = tuple(reader.folds) if save_folds is not None or paged else (fold,)
+    kinds = tuple(reader.folds) if save_folds is not None or is_page else (fold,)
     with screen.progress(form) as report:
         study = accuracy(
             reader,
@@ -129,7 +133,7 @@ def validate(
     validation = study.validation(fold)
     if save_folds is not None:
         screen.save(save_folds, reader.stored_text(study.fitted))
-    if output is not None and paged:
+    if output is not None and is_page:
         picture = _save_picture(output, study) if reader is TRAINING else ""
         screen.save(output, reader.page(study, facts=described, picture=picture))
     elif output is not None:
@@ -145,8 +149,8 @@ def validate(
 
 
 def _save_picture(page: Path, study: Study[Any, Any, Any]) -> str:
-    """File name of the scatter plot that is written beside a page; empty without step times."""
-    points = points_of(study.validation("model"))
+    """Write a scatter plot beside a report and return its file name; empty without step times."""
+    points = scatter_points(study.validation("model"))
     if not points:
         return ""
     picture = page.with_suffix(".svg")

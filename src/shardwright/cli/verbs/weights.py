@@ -1,4 +1,4 @@
-"""``shardwright weights``: a checkpoint of a run as Hugging Face safetensors."""
+"""``shardwright weights``: write a checkpoint as Hugging Face safetensors."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def weights(
     ] = None,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Write the weights of a checkpoint as Hugging Face safetensors with config.json, one tensor in
-    memory at a time.
+    """Write the weights of a checkpoint as Hugging Face safetensors with config.json.
+
+    One tensor is in memory at a time.
     """
     written = write_weights(checkpoints, config=config, folder=output, dtype=dtype, base=base)
     size = format_bytes(sum(f.stat().st_size for f in written.files))

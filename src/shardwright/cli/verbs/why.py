@@ -1,4 +1,4 @@
-"""``shardwright why``: a plan against another strategy."""
+"""``shardwright why``: compare a plan with another strategy."""
 
 from __future__ import annotations
 
@@ -35,11 +35,9 @@ def why(
     *,
     form: shared_options.AnswerForm,
 ) -> None:
-    """Say what STRATEGY would gain and lose against PLAN, or why it cannot be, and where the search
-    put it.
-    """
+    """Compare STRATEGY with PLAN: gains and losses, broken rules, and its fate in the search."""
     saved = (
-        parse_saved(screen.given(source), name="standard input")
+        parse_saved(screen.text_or_stdin(source), name="standard input")
         if source == "-"
         else read_saved(Path(source))
     )

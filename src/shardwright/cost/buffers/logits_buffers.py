@@ -77,7 +77,7 @@ def logits_bytes(
         split: the vocabulary is split over devices, (n,).
         hidden: width of the input of the head's product.
     """
-    if loss.is_taught:
+    if loss.reads_teacher_logits:
         peak = tokens * width * (BESIDE_TEACHER + SPLIT_BESIDE_TEACHER * split)
         return peak, peak
     if runtime.linear_loss in _LOSSES_WITH_OWN_BYTES:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.cost.kernels.kernel_seconds import attention_flops
-from shardwright.model.backward_reach import asks_inputs, without_gradient
+from shardwright.model.backward_reach import computes_input_gradient, without_gradient
 from shardwright.model.ir.block import MEMORY
 from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
@@ -55,7 +55,7 @@ def _model_flops(keyed_problem: Same[Problem]) -> tuple[float, float]:
                 )
             # Keys of cross-attention are projected once for every position of the memory.
             input_tokens = job.tokens(block.memory) if o.inputs == (MEMORY,) else tokens
-            needs_input_gradient = asks_inputs(o, constant)
+            needs_input_gradient = computes_input_gradient(o, constant)
             dense = 2.0 * ((1.0 + needs_input_gradient) * weight + trained) * input_tokens
             scores = square = 0.0
             if o.attention is not None:

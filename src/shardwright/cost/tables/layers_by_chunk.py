@@ -69,7 +69,7 @@ def is_unit(block: Block) -> bool:
     """True if ZeRO-3 gathers the block by itself, and frees it behind its work: a layer, a
     teacher's too; embeddings and heads are roots.
     """
-    return not block.has_words
+    return not block.has_vocabulary
 
 
 class BlockFacts(NamedTuple):
@@ -110,7 +110,7 @@ def _block_facts(model: Same[Model]) -> BlockFacts:
 def _streams(blocks: Sequence[Block]) -> IntArray:
     number: dict[tuple[str, int], int] = {}
     # A block that writes no hidden state ends the model, and sends nothing on.
-    keys = [None if b.is_teachers else (b.sequence, b.output_width) for b in blocks]
+    keys = [None if b.is_of_teacher else (b.sequence, b.output_width) for b in blocks]
     return np.array(
         [
             -1 if key is None else number.setdefault(key, len(number)) if key[1] else 0

@@ -47,7 +47,9 @@ def shared_parameters(model: Model) -> frozenset[str]:
     tied embeddings.
     """
     student_blocks = [
-        block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers
+        block
+        for block in (model.blocks[run.block] for run in model.runs)
+        if not block.is_of_teacher
     ]
     first_block, last_block = student_blocks[0], student_blocks[-1]
     owned = {f"{first_block.name}.{p.name}" for o in first_block.operators for p in o.parameters}
@@ -65,7 +67,9 @@ def parameters_elsewhere(model: Model) -> frozenset[str]:
     less time.
     """
     student_blocks = [
-        block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers
+        block
+        for block in (model.blocks[run.block] for run in model.runs)
+        if not block.is_of_teacher
     ]
     used = {
         p.tied_to

@@ -13,7 +13,7 @@ from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.stage_nodes import Node
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
-from shardwright.model.router_balancing import choice_bias
+from shardwright.model.router_balancing import selection_bias
 from shardwright.program.layout.device_cells import token_box
 from shardwright.program.stages.stage_segments import Segment
 
@@ -52,7 +52,10 @@ class ExpertLoads:
         """Count the choices of a layer, where no other device counts the same tokens."""
         lane, chunk, *_ = place
         for operator in (o for o in node.block.operators if o.name in routed):
-            bias, key = choice_bias(node.block, operator), (lane, chunk, node.number, operator.name)
+            bias, key = (
+                selection_bias(node.block, operator),
+                (lane, chunk, node.number, operator.name),
+            )
             if bias is None:
                 continue
             if key not in self.holders:

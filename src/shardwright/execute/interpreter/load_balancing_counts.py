@@ -28,10 +28,10 @@ from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import asks_inputs, has_backward, without_gradient
+from shardwright.model.backward_reach import computes_input_gradient, has_backward, without_gradient
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
-from shardwright.model.router_balancing import router_shapes, routers
+from shardwright.model.router_balancing import balanced_routers, router_shapes
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.strategy.plan.lane import Lane
 
@@ -100,7 +100,7 @@ def _lane_balance(
     reading: set[tuple[int, int]] = set()
     for stage in stages:
         for node in stage_nodes(stage, model):
-            for operator in routers(node.block):
+            for operator in balanced_routers(node.block):
                 holders = first_holders(node.segment, operator, length=length, base=stage.base)
                 counting |= {(device, stage.chunk): None for device in sorted(holders)}
                 if _asks(node, operator):
@@ -120,7 +120,9 @@ def _lane_balance(
 
 
 def _asks(node: Node, operator: Operator) -> bool:
-    return has_backward(node.block) and asks_inputs(operator, without_gradient(node.block))
+    return has_backward(node.block) and computes_input_gradient(
+        operator, without_gradient(node.block)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,7 @@ class Balancer:
         counts the same ones.
         """
         lane, chunk, microbatch, _ = place
-        for operator in (o for o in routers(node.block) if o.name in routed):
+        for operator in (o for o in balanced_routers(node.block) if o.name in routed):
             key = (lane, chunk, node.number, operator.name)
             if key not in self.holders:
                 self.holders[key] = self.device in first_holders(

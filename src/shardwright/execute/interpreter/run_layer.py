@@ -34,12 +34,12 @@ from shardwright.execute.redistribution.edge_layouts import (
 from shardwright.execute.redistribution.move_tensor import moved, scoped
 from shardwright.execute.transport.requests import Task
 from shardwright.execute.transport.torch_device import OperatorShare
-from shardwright.model.backward_reach import asks_inputs, without_gradient
+from shardwright.model.backward_reach import computes_input_gradient, without_gradient
 from shardwright.model.blocks.vision_language import IMAGE
 from shardwright.model.ir.block import INPUT, MEMORY, TEACHER, TEXT
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
 from shardwright.model.ir.operator_constants import TextRotary
-from shardwright.model.router_balancing import routers
+from shardwright.model.router_balancing import balanced_routers
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.shared_key_cotangents import CotangentRoute
 from shardwright.program.layout.tensor_layout import Indices, Layout
@@ -388,7 +388,7 @@ def run_backward(
             place = place_of(run.site, operator)
             assert place is not None
             ran.grads = _output_grads(run, operator, place, cotangents, store)
-        if ran is not None and asks_inputs(operator, constant):
+        if ran is not None and computes_input_gradient(operator, constant):
             assert place is not None
             weights = _weights(run, operator, place, store)
             backs = yield from scoped(
@@ -398,7 +398,7 @@ def run_backward(
             if (
                 balance is not None
                 and operator.experts is not None
-                and operator in routers(run.block)
+                and operator in balanced_routers(run.block)
             ):
                 backs = _balanced(backs, ran.saved.inputs[0][0], balance, shape=operator.experts)
             if run.site.whole:

@@ -81,7 +81,7 @@ def numerics_of(operator: Operator) -> Numerics:
             hint="simulate the plan, or name other targets: --train lora:r16:attn,mlp,shared",
             rule="execute.adapters",
         )
-    numerics = TeacherDivergence() if operator.is_taught else NUMERICS.get(operator.kind)
+    numerics = TeacherDivergence() if operator.reads_teacher_logits else NUMERICS.get(operator.kind)
     if operator.reads_features:
         numerics = PatchEmbedding()
     elif operator.merges:

@@ -67,7 +67,7 @@ def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> Que
     """At most so many layers of each item, but for those that a rule ends at; None where lanes
     would then differ.
     """
-    of_teacher = frozenset(run.name for run in model.runs if model.blocks[run.block].is_teachers)
+    of_teacher = frozenset(run.name for run in model.runs if model.blocks[run.block].is_of_teacher)
     lanes = tuple(
         replace(lane, stages=tuple(_stage(stage, layers, of_teacher) for stage in lane.stages))
         for lane in plan.lanes

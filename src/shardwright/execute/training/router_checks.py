@@ -7,7 +7,7 @@ from __future__ import annotations
 from shardwright.errors import StrategyError
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator_constants import Settings
-from shardwright.model.router_balancing import choice_biases, router_shapes
+from shardwright.model.router_balancing import router_shapes, selection_biases
 
 
 def require_trainable(model: Model, settings: Settings) -> None:
@@ -46,7 +46,7 @@ def require_biases(model: Model, rate: float | None) -> None:
     Raises:
         StrategyError: execute.bias.
     """
-    if rate is not None and next(choice_biases(model), None) is None:
+    if rate is not None and next(selection_biases(model), None) is None:
         raise StrategyError(
             f"no router of {model.name} has a bias of its choice (e_score_correction_bias), so"
             " --router-bias-update moves nothing",

@@ -52,7 +52,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.operator_constants import Settings
-from shardwright.model.router_balancing import choice_biases
+from shardwright.model.router_balancing import selection_biases
 from shardwright.program.layout.device_cells import token_box
 from shardwright.program.stages.held_parameters import parameter_places
 from shardwright.program.task_arrays import TaskKind
@@ -99,7 +99,7 @@ class Training:
         """The biases of routers' choices that the run keeps, moved by a step or not."""
         if self.bias_rate is None:
             return ()
-        return tuple(choice_biases(self.work.model))
+        return tuple(selection_biases(self.work.model))
 
     def bias_holders(self, key: Key) -> tuple[int, ...]:
         """Devices that have the bias, each whole, in order."""
@@ -213,7 +213,7 @@ def training(
     )
     if bias_rate is not None:
         # Every holder has its biases whole, whatever ZeRO shards.
-        moving = set(choice_biases(model))
+        moving = set(selection_biases(model))
         frozen = {key: group for key, group in frozen.items() if key not in moving}
     return Training(
         work=work,

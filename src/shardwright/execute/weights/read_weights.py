@@ -24,7 +24,7 @@ from shardwright.execute.weights.parameter_layout import (
 )
 from shardwright.execute.weights.parameter_names import CONFIG, family_of
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.multi_token_prediction import predictors_of, without_predictors
+from shardwright.model.blocks.multi_token_prediction import num_predictors_of, without_predictors
 from shardwright.model.families.huggingface_config import load_config
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.tensor_dims import ParameterClass
@@ -145,7 +145,7 @@ def open_weights(
     for name in sorted(set(listed.values()) if listed else {SINGLE}):
         headers |= _headers(folder, name)
     files: dict[str, tuple[str, str]] = {}
-    if predictors_of(model) and not _has_predictors(model, family, headers):
+    if num_predictors_of(model) and not _has_predictors(model, family, headers):
         raise DataError(
             f"{folder}: its files have nothing of the {_modules(model)} that its {CONFIG} names, as"
             f" Transformers saves {family.name}",
@@ -187,7 +187,7 @@ def _has_predictors(model: Model, family: Family, headers: Mapping[str, _Header]
 
 
 def _modules(model: Model) -> str:
-    number = predictors_of(model)
+    number = num_predictors_of(model)
     return f"{number} prediction module{'s' if number > 1 else ''}"
 
 
@@ -195,7 +195,7 @@ def _left_out(
     folder: Path, model: Model, described: Model, family: Family, headers: Mapping[str, _Header]
 ) -> tuple[str, ...]:
     """The tensors that the folder describes and the model lacks."""
-    if predictors_of(model) or not predictors_of(described):
+    if num_predictors_of(model) or not num_predictors_of(described):
         return ()
     known = bool(family.predictors) and not _has_predictors(described, family, headers)
     why = "of which its files have nothing" if known else "which is not trained"
@@ -298,7 +298,7 @@ def _require_model(folder: Path, model: Model) -> Model:
         described = load_config(path)
     except ModelError as error:
         raise DataError(error.message, hint=error.hint) from None
-    other = described if predictors_of(model) else without_predictors(described)
+    other = described if num_predictors_of(model) else without_predictors(described)
     pairs = {
         "architecture": (other.architecture, model.architecture),
         "hidden width": (other.hidden, model.hidden),

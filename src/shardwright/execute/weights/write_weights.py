@@ -23,10 +23,10 @@ from shardwright.execute.weights.parameter_layout import Patch, Stored, owned, p
 from shardwright.execute.weights.parameter_names import CONFIG, family_of
 from shardwright.execute.weights.read_weights import FLOATS, INDEX, SINGLE
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.multi_token_prediction import PREDICTED, predictors_of
+from shardwright.model.blocks.multi_token_prediction import PREDICTED, num_predictors_of
 from shardwright.model.families.huggingface_config import parse_config
 from shardwright.model.ir.model_graph import Model
-from shardwright.model.router_balancing import choice_biases
+from shardwright.model.router_balancing import selection_biases
 
 SHARD_BYTES = 5_000_000_000
 WORDS = {dtype: word for word, dtype in FLOATS.items()}
@@ -110,7 +110,7 @@ def _planned(model: Model, dtype: torch.dtype) -> dict[str, _Tensor]:
     """Every tensor that is written."""
     family = family_of(model.architecture)
     found: dict[str, _Tensor] = {}
-    biases = set(choice_biases(model))
+    biases = set(selection_biases(model))
     for key, _ in owned(model):
         place, own = (
             stored(model, family, key),
@@ -154,7 +154,7 @@ def _configured(config: Path, dtype: torch.dtype, model: Model) -> str:
     """
     found = parse_config(config.read_bytes(), source=str(config))
     found["dtype" if "dtype" in found else "torch_dtype"] = str(dtype).removeprefix("torch.")
-    if not predictors_of(model):
+    if not num_predictors_of(model):
         found |= dict.fromkeys((name for name in PREDICTED if found.get(name)), 0)
     return json.dumps(found, indent=2) + "\n"
 

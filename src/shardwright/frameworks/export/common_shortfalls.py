@@ -88,7 +88,7 @@ def frozen_parameters(given: Given) -> Iterator[Shortfall]:
     trains, such as the correction of a router, is no loss: the target's own model has it too.
     """
     model = given.problem.model
-    if model.base is not None or any(block.is_teachers for block in model.blocks):
+    if model.base is not None or any(block.is_of_teacher for block in model.blocks):
         yield Shortfall(what="frozen parameters or adapters", hint="train all of the model")
 
 

@@ -1,3 +1,1 @@
-"""Builders of blocks that several families share: attention, feed-forward, experts, state-space
-layers.
-"""
+"""Builders of blocks that model families share: attention, feed-forward, experts, state space."""

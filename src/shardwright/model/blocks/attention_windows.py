@@ -1,4 +1,4 @@
-"""Layers with a sliding window over the keys, in the spellings of different families."""
+"""Read the sliding attention window of each layer from config.json, by the families' spellings."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ SLIDING = "sliding_attention"
 def windows_of(
     fields: Fields, *, layers: int, uniform: bool = False, usual: int = 0
 ) -> tuple[int, ...]:
-    """Window of each layer in keys, 0 = all keys.
+    """Sliding window of each layer in keys; 0 = all keys.
 
-    With ``layer_types`` the window holds where that says so. Without it: `uniform` puts the window
-    on all layers (Mistral, Mixtral, Phi-3); else ``layer_types`` must be written when there is a
-    window. `usual`: where none is written.
+    ``layer_types`` selects the layers with the window. Without it, `uniform` puts the window on all
+    layers (Mistral, Mixtral, Phi-3); otherwise a window without ``layer_types`` is an error.
+    `usual`: window if none is written.
     """
     window = fields.optional_integer("sliding_window", maximum=MAX_CONTEXT) or (
         0 if fields.written("sliding_window") else usual
@@ -31,8 +31,9 @@ def windows_of(
 
 
 def windows_by_period(fields: Fields, *, layers: int, period: int) -> tuple[int, ...]:
-    """Window of each layer, every `period`-th layer seeing all keys; ``layer_types`` has the last
-    word where it is written.
+    """Sliding window of each layer in keys, with all keys in every `period`-th layer.
+
+    A written ``layer_types`` overrides the period.
     """
     if fields.present("layer_types"):
         return windows_of(fields, layers=layers)
@@ -40,13 +41,14 @@ def windows_by_period(fields: Fields, *, layers: int, period: int) -> tuple[int,
     return tuple(0 if (i + 1) % period == 0 else window for i in range(layers))
 
 
-def no_window(fields: Fields) -> None:
-    """Sliding windows by ``max_window_layers`` are refused where no published model of a family
-    uses them; files write the fields.
+def refuse_window(fields: Fields) -> None:
+    """Raise ModelError for a family without sliding windows if ``use_sliding_window`` is true.
+
+    Files of the family write the fields, but no published model uses them.
     """
     if fields.flag("use_sliding_window", default=False):
         fields.unsupported(
             "use_sliding_window = true in this family",
             hint="set it to false, or plan a model of another family",
         )
-    fields.aside("sliding_window", "max_window_layers", "layer_types")
+    fields.mark_read("sliding_window", "max_window_layers", "layer_types")

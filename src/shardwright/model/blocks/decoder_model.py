@@ -1,4 +1,4 @@
-"""Assembling a decoder-only model: runs of equal layers between an embedding and a head."""
+"""Assemble a decoder-only model: embedding, runs of equal layers, head."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from shardwright.model.ir.model_graph import Model, Run
 
 
 def distinct(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The different blocks in order of first use; two different blocks of one name are a bug of the
-    builder.
-    """
-    found: dict[str, Block] = {}
+    """The distinct blocks in order of first use; raises if two different blocks have one name."""
+    blocks_by_name: dict[str, Block] = {}
     for block in blocks:
-        if found.setdefault(block.name, block) != block:
+        if blocks_by_name.setdefault(block.name, block) != block:
             raise ValueError(f"two different blocks are named {block.name}")
-    return tuple(found.values())
+    return tuple(blocks_by_name.values())
 
 
 def layer_runs(layers: Sequence[Block]) -> tuple[tuple[str, Block, int], ...]:
-    """Stretches of equal consecutive layers as (run name, block, count): ``layers``, or
-    ``layers.<first>`` when there are several.
+    """Group equal consecutive layers as (run name, block, count).
+
+    The name is ``layers``, or ``layers.<first>`` if there are several runs.
     """
     stretches: list[tuple[int, Block, int]] = []
     start = 0
@@ -49,11 +48,11 @@ def decoder_model(
     max_context: int,
     predictors: Sequence[tuple[Block, Block]] = (),
 ) -> Model:
-    """A chain embedding, layers, head.
+    """Build a decoder-only model: embedding, layers, prediction modules, head.
 
     Args:
-        layers: one block per layer, equal ones the same object; stretches of equal layers become
-            one run.
+        layers: one block per layer, the same object for equal layers; neighbouring equal
+            layers become one run.
         predictors: multi-token-prediction modules in order, each (module, its head). The first
             reads the last layer, each other one the module before it; the main head comes last in
             the order of runs.
@@ -99,16 +98,16 @@ def configured_model(
     predicts: int = 0,
     predictor: Block | None = None,
 ) -> Model:
-    """The usual model around given layers; sizes of embedding and head come from the configuration.
+    """Build a decoder-only model around given layers; embedding and head come from the config.
 
     Args:
         layers: one block per layer.
-        tied: what the family documents where ``tie_word_embeddings`` is not written.
+        tied: the family's default of ``tie_word_embeddings``.
         positions: rows of a learned position table; 0 = none.
-        embed_norm: a norm of the embedding.
-        norm_bias: LayerNorm with bias before the head.
-        head_bias: one of the logits.
-        predicts: prediction modules.
+        embed_norm: add a norm after the embedding.
+        norm_bias: use a LayerNorm with bias before the head.
+        head_bias: add a bias to the logits.
+        predicts: number of multi-token prediction modules.
         predictor: the layer inside each; None = the last layer's block.
     """
     hidden, vocab, tied = (
@@ -132,7 +131,7 @@ def configured_model(
 
 
 def blocks_of(kinds: Iterable[tuple[Any, ...]], build: Callable[..., Block]) -> list[Block]:
-    """One block a layer: `build` makes that of each kind, once, of what the kind says."""
+    """The block of each layer, built once for each distinct kind by `build(*kind)`."""
     listed = list(kinds)
     built = {kind: build(*kind) for kind in dict.fromkeys(listed)}
     return [built[kind] for kind in listed]

@@ -1,5 +1,4 @@
-"""Deepstack: features of inner layers of an image tower, each through a merger of its own, are
-added behind the first language layers.
+"""DeepStack: features of inner image-tower layers, added after the first language layers.
 
 Meng et al. 2024, DeepStack (arXiv 2406.04334), in the form of Qwen3-VL. The tower ends a run behind
 every layer whose features are taken; mergers ``deep.<i>`` lie before the projector, with which a
@@ -22,17 +21,16 @@ from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 
 DEEP = "deep"
 DEEPSTACK = "deepstack"
-"""The operator of a language layer that adds features at the places of image tokens."""
+"""Name of the language-layer operator that adds features at image-token positions."""
 
 
 def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[int]) -> Model:
-    """`model`, a tower before a language model, whose language layer i takes the features of tower
-    layer ``after[i]`` in.
+    """Add DeepStack: language layer i adds the merged features of tower layer ``after[i]``.
 
     Args:
-        merger: operators from a tower layer's output (`INPUT`) to the width of the language model;
-            those of every merger.
-        after: numbers of tower layers, which count up; no more than the language model has layers.
+        merger: operators of each merger, from a tower layer's output (`INPUT`) to the width of
+            the language model.
+        after: numbers of tower layers in increasing order; at most as many as language layers.
     """
     if not after:
         return model
@@ -40,71 +38,72 @@ def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[
     runs = _tower(model, after, deep=len(model.blocks))
     blocks = [*model.blocks, deep]
     for number in range(len(after)):
-        runs = _with_layer_apart(runs, blocks, number, width=model.hidden, folds=merger[-1].folds)
+        runs = _with_separate_layer(
+            runs, blocks, number, width=model.hidden, folds=merger[-1].folds
+        )
     used = list(dict.fromkeys(run.block for run in runs))
     runs = [replace(run, block=used.index(run.block)) for run in runs]
     return replace(model, blocks=tuple(blocks[i] for i in used), runs=tuple(runs))
 
 
 def _tower(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
-    """The runs, with the tower's layers in stretches that end where features are taken, and all
-    mergers behind the last.
-    """
-    found: list[Run] = []
+    """The runs with the tower split after each tapped layer, and the mergers after the tower."""
+    runs: list[Run] = []
     for run in model.runs:
         if run.name == "vision":
             ends = sorted({0, run.count, *(layer + 1 for layer in after)})
             for first, end in pairwise(ends):
-                before = run.inputs if not first else (found[-1].name,)
-                found.append(replace(run, name=f"vision.{first}", count=end - first, inputs=before))
+                before = run.inputs if not first else (runs[-1].name,)
+                runs.append(replace(run, name=f"vision.{first}", count=end - first, inputs=before))
             sources = {end: f"vision.{first}" for first, end in pairwise(ends)}
-            found += [
+            runs += [
                 Run(name=f"{DEEP}.{i}", block=deep, count=1, inputs=(sources[layer + 1],))
                 for i, layer in enumerate(after)
             ]
             last = sources[run.count]
         else:
-            found.append(
+            runs.append(
                 replace(
                     run, inputs=tuple(last if name == "vision" else name for name in run.inputs)
                 )
             )
-    return found
+    return runs
 
 
-def _with_layer_apart(
+def _with_separate_layer(
     runs: list[Run], blocks: list[Block], number: int, *, width: int, folds: int
 ) -> list[Run]:
-    """The runs, language layer `number` of which is a run of its own that reads merger `number`;
-    its block joins `blocks`.
+    """The runs with language layer `number` as its own run, which reads merger `number`.
+
+    Its block is added to `blocks`.
     """
     place, first = _run_of(runs, number)
     run = runs[place]
-    block = _adding(blocks[run.block], width=width, folds=folds)
+    block = _with_feature_addition(blocks[run.block], width=width, folds=folds)
     if block not in blocks:
         blocks.append(block)
-    own = Run(
+    layer_run = Run(
         name=f"layers.{number}",
         block=blocks.index(block),
         count=1,
         inputs=(*run.inputs, f"{DEEP}.{number}"),
     )
     rest = (
-        [replace(run, name=f"layers.{number + 1}", count=run.count - 1, inputs=(own.name,))]
+        [replace(run, name=f"layers.{number + 1}", count=run.count - 1, inputs=(layer_run.name,))]
         if run.count > 1
         else []
     )
     assert first == number, "layers before it are runs of their own"
-    last = (rest or [own])[-1].name
-    behind = [
-        replace(other, inputs=tuple(last if name == run.name else name for name in other.inputs))
-        for other in runs[place + 1 :]
+    last = (rest or [layer_run])[-1].name
+    later_runs = [
+        replace(later, inputs=tuple(last if name == run.name else name for name in later.inputs))
+        for later in runs[place + 1 :]
     ]
-    return [*runs[:place], own, *rest, *behind]
+    return [*runs[:place], layer_run, *rest, *later_runs]
 
 
 def _run_of(runs: Sequence[Run], number: int) -> tuple[int, int]:
-    """(place, number of its first layer) of the run that has a language layer."""
+    """(index, number of its first layer) of the run that contains a language layer."""
     first = 0
     for place, run in enumerate(runs):
         if run.name.startswith("layers"):
@@ -114,9 +113,10 @@ def _run_of(runs: Sequence[Run], number: int) -> tuple[int, int]:
     raise ValueError(f"the language model has no layer {number}")
 
 
-def _adding(layer: Block, *, width: int, folds: int) -> Block:
-    """A language layer that ends with the addition of what its memory has for each place of an
-    image token, of `folds` patches each.
+def _with_feature_addition(layer: Block, *, width: int, folds: int) -> Block:
+    """A language layer with an operator at its end that adds the memory at image-token positions.
+
+    Each image token has `folds` patches.
     """
     stream = hidden_extent(width)
     adds = Operator(

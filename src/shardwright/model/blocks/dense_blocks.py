@@ -1,4 +1,4 @@
-"""Attention and feed-forward sub-blocks of dense decoders, and the embedding and head around them.
+"""Operators of dense transformer layers: attention, feed-forward, norms, embedding and head.
 
 The operators follow the usual pre-norm layer: ``norm1 qkv rotary core proj residual1 norm2 up act
 down residual2``. Every function returns operators that chain onto the name `source`, by default the
@@ -25,9 +25,7 @@ from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter, ParameterCl
 
 
 class QkNorm(StrEnum):
-    """The span of a query/key norm's gain: one head, all heads, or nothing (a norm without
-    parameters).
-    """
+    """Span of the gain of a query/key norm: one head, all heads, or no gain."""
 
     HEAD = "head"
     WIDTH = "width"
@@ -35,11 +33,11 @@ class QkNorm(StrEnum):
 
 
 def hidden_extent(size: int) -> Extent:
-    """The residual stream's width."""
+    """Extent of the residual stream with `size` elements."""
     return Extent(dim=Dim.HIDDEN, size=size)
 
 
-def step(
+def unary_operator(
     name: str,
     kind: OperatorKind,
     klass: OperatorClass,
@@ -49,7 +47,7 @@ def step(
     writes: tuple[Extent, ...],
     **more: Any,
 ) -> Operator:
-    """An operator that reads one tensor and keeps it."""
+    """An operator with one input tensor, which it saves for its backward."""
     return Operator(
         name=name,
         kind=kind,
@@ -70,13 +68,13 @@ def norm(
     bias: bool = False,
     klass: OperatorClass = OperatorClass.STREAM,
 ) -> Operator:
-    """RMSNorm (one gain) or LayerNorm (`bias`: gain and bias) over the hidden width."""
+    """RMSNorm (one gain) or LayerNorm (with `bias`: gain and bias) over the hidden width."""
     width = hidden_extent(hidden)
     gains = tuple(
         Parameter(name=f"{name}.{n}", extents=(width,))
         for n in (("weight", "bias") if bias else ("weight",))
     )
-    return step(
+    return unary_operator(
         name,
         OperatorKind.NORM,
         klass,
@@ -97,24 +95,31 @@ def linear(
     bias: bool = False,
     experts: ExpertShape | None = None,
 ) -> Operator:
-    """y = x W (+ b): W is product(reads) x sum(writes) (several `writes` of one dim are a fused
-    projection).
+    """Linear projection y = x W (+ b), or one for every expert with `experts`.
+
+    W is product(reads) x sum(writes) (several `writes` of one dim are a fused projection).
 
     With `experts`, y_e = x_e W_e (+ b_e) for every expert e: weights are experts x product(reads) x
     sum(writes), tokens are routed tokens.
     """
-    each = (Extent(dim=Dim.EXPERTS, size=experts.experts),) if experts else ()
-    kind, held = (
+    expert_extents = (Extent(dim=Dim.EXPERTS, size=experts.experts),) if experts else ()
+    kind, parameter_class = (
         (OperatorKind.GROUPED_LINEAR, ParameterClass.EXPERTS)
         if experts
         else (OperatorKind.LINEAR, ParameterClass.DENSE)
     )
-    weights = split_parameters(f"{name}.weight", [(*each, *reads, w) for w in writes], klass=held)
+    weights = split_parameters(
+        f"{name}.weight", [(*expert_extents, *reads, w) for w in writes], klass=parameter_class
+    )
     biases = (
-        split_parameters(f"{name}.bias", [(*each, w) for w in writes], klass=held) if bias else ()
+        split_parameters(
+            f"{name}.bias", [(*expert_extents, w) for w in writes], klass=parameter_class
+        )
+        if bias
+        else ()
     )
     parameters = (*weights, *biases)
-    return step(
+    return unary_operator(
         name,
         kind,
         klass,
@@ -129,7 +134,7 @@ def linear(
 def split_parameters(
     name: str, shapes: Sequence[tuple[Extent, ...]], *, klass: ParameterClass = ParameterClass.DENSE
 ) -> tuple[Parameter, ...]:
-    """One parameter of each shape: `name`, then ``name.1``, ``name.2``."""
+    """One parameter for each shape, named `name`, ``name.1``, ``name.2``."""
     return tuple(
         Parameter(name=f"{name}.{i}" if i else name, extents=shape, klass=klass)
         for i, shape in enumerate(shapes)
@@ -137,7 +142,7 @@ def split_parameters(
 
 
 def residual(name: str, *, source: str, skip: str, hidden: int) -> Operator:
-    """y = skip + dropout(x): keeps nothing but the dropout's mask."""
+    """Residual addition y = skip + dropout(x), which saves only the dropout mask."""
     width = hidden_extent(hidden)
     return Operator(
         name=name,
@@ -152,8 +157,9 @@ def residual(name: str, *, source: str, skip: str, hidden: int) -> Operator:
 def grouped_shape(
     fields: Fields, *, head_dim: int, kv_heads: int | None = None, **more: Any
 ) -> AttentionShape:
-    """Grouped-query attention with heads of one width; `kv_heads`: the class default where there is
-    one, `more`: of the shape.
+    """Shape of grouped-query attention with one head width, from a configuration's fields.
+
+    `kv_heads` is the class default; `more` are further fields of the shape.
     """
     return AttentionShape(
         heads=fields.heads(),
@@ -165,7 +171,7 @@ def grouped_shape(
 
 
 def head_extents(shape: AttentionShape) -> tuple[Extent, Extent, Extent, Extent]:
-    """Query, key, value and output of an attention core, each cut between heads only."""
+    """Extents of query, key, value and output of an attention core, split between heads only."""
     return (
         Extent(dim=Dim.HEADS, size=shape.heads * shape.head_dim, quantum=shape.head_dim),
         Extent(dim=Dim.HEADS, size=shape.kv_heads * shape.head_dim, quantum=shape.head_dim),
@@ -177,8 +183,9 @@ def head_extents(shape: AttentionShape) -> tuple[Extent, Extent, Extent, Extent]
 def qk_norm_operator(
     *, source: str, shape: AttentionShape, width: QkNorm, values: bool = False
 ) -> Operator:
-    """RMSNorm of queries and keys before the core; values pass through, or are normed by head
-    without a gain (`values`).
+    """RMSNorm of queries and keys before the core; with `values`, values are normed too.
+
+    The norm of values is by head and has no gain.
     """
     query, key, value, _ = head_extents(shape)
     gain = Extent(dim=Dim.HIDDEN, size=shape.head_dim)
@@ -187,7 +194,7 @@ def qk_norm_operator(
         Parameter(name=f"{n}_norm.weight", extents=(e,)) for n, e in zip("qk", gains, strict=False)
     )
     reads, writes = (query, key, value) if values else (query, key), (query, key, value)
-    return step(
+    return unary_operator(
         "qk_norm",
         OperatorKind.NORM,
         OperatorClass.ATTN,
@@ -199,8 +206,9 @@ def qk_norm_operator(
 
 
 def rotary_operator(*, inputs: tuple[str, ...], shape: AttentionShape) -> Operator:
-    """Rotary positions on queries and keys; values pass through. Keeps nothing: the transpose of a
-    rotation needs no activation.
+    """Rotary positions on queries and keys; values pass through, and nothing is saved.
+
+    The transpose of a rotation needs no activation.
     """
     query, key, value, _ = head_extents(shape)
     return Operator(
@@ -215,7 +223,7 @@ def rotary_operator(*, inputs: tuple[str, ...], shape: AttentionShape) -> Operat
 
 
 def distance_table(name: str, *, buckets: int, heads: int, tied_to: str = "") -> Parameter:
-    """A bias of scores for each bucket of distances and query head."""
+    """Parameter with an attention-score bias for each distance bucket and query head."""
     return Parameter(
         name=name,
         extents=(hidden_extent(buckets), Extent(dim=Dim.HEADS, size=heads)),
@@ -231,9 +239,9 @@ def core_operator(
     tempered: bool = False,
     distances: Parameter | None = None,
 ) -> Operator:
-    """softmax(Q K^T) V of all heads, with a learned sink per query head when the shape has them.
+    """Attention core softmax(Q K^T) V of all heads, with learned sinks if the shape has them.
 
-    `tempered`: queries grow with their position. `distances`: a table of biases of the scores (see
+    `tempered`: queries are scaled by position. `distances`: a table of score biases (see
     `distance_table`).
     """
     query, key, value, out = head_extents(shape)
@@ -270,11 +278,11 @@ def attention_operators(
     distances: Parameter | None = None,
     source: str = "norm1",
 ) -> tuple[Operator, ...]:
-    """Grouped-query attention from the normed input to the projected output (no norm, no residual).
+    """Grouped-query attention from the normed input to the projected output, without residual.
 
-    `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`); with `value_norm` values are
-    normed too, without a gain. `tempered`: queries grow with their position. `distances`: a table
-    of biases of the scores.
+    There is no norm before it. `qk_norm` True is a gain per element of a head (`QkNorm.HEAD`);
+    with `value_norm` values are normed too, without a gain. `tempered`: queries are scaled by
+    position. `distances`: a table of score biases.
     """
     query, key, value, out = head_extents(shape)
     width = hidden_extent(hidden)
@@ -322,8 +330,9 @@ def mlp_operators(
     experts: ExpertShape | None = None,
     source: str = "norm2",
 ) -> tuple[Operator, ...]:
-    """Feed-forward: ``up act down``; gated forms (SwiGLU, GeGLU) fuse gate and up into one GEMM.
-    `experts`: one for every expert.
+    """Feed-forward ``up act down``; gated forms (SwiGLU, GeGLU) fuse gate and up into one GEMM.
+
+    With `experts`, there is one for every expert.
     """
     width = hidden_extent(hidden)
     inner = Extent(dim=Dim.FFN, size=ffn)
@@ -339,7 +348,7 @@ def mlp_operators(
             bias=bias,
             experts=experts,
         ),
-        step(
+        unary_operator(
             act,
             OperatorKind.ACTIVATION,
             klass,
@@ -372,19 +381,21 @@ def layer_block(
     post_norms: bool = False,
     scaled: bool = False,
 ) -> Block:
-    """A residual layer around given sub-blocks: x + attention(norm1 x), then x + feed_forward(norm2
-    x).
+    """A residual layer: x + attention(norm1 x), then x + feed_forward(norm2 x).
 
     Args:
-        attention: operators whose source is ``norm1`` (`INPUT` without `pre_norms`); the last one's
-            output joins the stream.
+        attention: operators whose source is ``norm1`` (`INPUT` without `pre_norms`); the output of
+            the last operator is added to the residual stream.
         feed_forward: operators whose source is ``norm2`` (``residual1`` without `pre_norms`).
-        pre_norms: norms before the sub-blocks.
-        post_norms: norms of their outputs before they join the stream (Gemma 2, GLM-4, OLMo 2).
-        scaled: the layer's output is multiplied with a stored number that nobody trains (Gemma 4).
+        pre_norms: add norms before the sub-blocks.
+        post_norms: add norms of their outputs before the residual sum (Gemma 2, GLM-4, OLMo 2).
+        scaled: multiply the layer's output by a stored, untrained number (Gemma 4).
     """
 
-    def joined(index: int, operators: tuple[Operator, ...], skip: str) -> tuple[Operator, ...]:
+    def with_residual(
+        index: int, operators: tuple[Operator, ...], skip: str
+    ) -> tuple[Operator, ...]:
+        """A sub-block with its norms and its residual addition."""
         before = (
             (norm(f"norm{index}", source=skip, hidden=hidden, bias=norm_bias),) if pre_norms else ()
         )
@@ -399,7 +410,10 @@ def layer_block(
         )
         return (*before, *operators, *after, added)
 
-    *operators, last = (*joined(1, attention, INPUT), *joined(2, feed_forward, "residual1"))
+    *operators, last = (
+        *with_residual(1, attention, INPUT),
+        *with_residual(2, feed_forward, "residual1"),
+    )
     if scaled:
         number = Parameter(
             name=f"{last.name}.weight", extents=(hidden_extent(1),), trainable=False, counted=False
@@ -417,8 +431,7 @@ def parallel_block(
     norm_bias: bool = False,
     norms: int = 2,
 ) -> Block:
-    """x + attention(norm1 x) + feed_forward(norm2 x): both read the layer's input (GPT-NeoX,
-    Falcon).
+    """A layer x + attention(norm1 x) + feed_forward(norm2 x), as in GPT-NeoX and Falcon.
 
     Args:
         attention: operators whose source is ``norm1``.
@@ -473,8 +486,7 @@ def decoder_block(
 def embedding_block(
     *, hidden: int, vocab: int, positions: int = 0, norm_after: bool = False
 ) -> Block:
-    """Token embedding (and learned positions, if any): a lookup, vocabulary-parallel under a split
-    on t.
+    """Token embedding, with learned positions if any; vocabulary-parallel under tensor parallelism.
 
     `norm_after`: a LayerNorm with bias of its output (BLOOM).
     """
@@ -513,10 +525,10 @@ def head_block(
     tied_to: str = "embed.embed.weight",
     name: str = "head",
 ) -> Block:
-    """Final norm, logits over the vocabulary and the cross-entropy loss (named operators, so a cut
-    may lie between them).
+    """Final norm, logits over the vocabulary and cross-entropy loss, as separate operators.
 
-    `tied`: the logits' weight is `tied_to` (``block.parameter``) and is stored there.
+    A pipeline cut may lie between them. `tied`: the logits' weight is `tied_to`
+    (``block.parameter``) and is stored there.
     """
     rows = Extent(dim=Dim.VOCAB, size=vocab)
     width = hidden_extent(hidden)
@@ -532,7 +544,7 @@ def head_block(
     if bias:
         weights.append(Parameter(name="logits.bias", extents=(rows,), klass=ParameterClass.HEAD))
     klass, held = OperatorClass.HEAD, tuple(weights)
-    logits = step(
+    logits = unary_operator(
         "logits",
         OperatorKind.LINEAR,
         klass,
@@ -541,7 +553,7 @@ def head_block(
         writes=(rows,),
         parameters=held,
     )
-    loss = step(
+    loss = unary_operator(
         "loss", OperatorKind.LOSS, klass, source="logits", reads=(rows,), writes=(hidden_extent(1),)
     )
     before = (norm("norm", source=INPUT, hidden=hidden, bias=norm_bias),) if final_norm else ()

@@ -1,5 +1,4 @@
-"""Mixture-of-experts feed-forward: router, dispatch, grouped experts, combine, and an optional
-shared expert.
+"""Operators of a mixture-of-experts feed-forward: router, dispatch, grouped experts, shared expert.
 
 The operators are ``router route permute experts.up experts.act experts.down unpermute`` and, with a
 shared expert, ``shared.up shared.act shared.down (shared.gate) combine``. Router probabilities
@@ -16,7 +15,7 @@ from shardwright.model.blocks.dense_blocks import (
     linear,
     mlp_operators,
     residual,
-    step,
+    unary_operator,
 )
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
@@ -25,7 +24,7 @@ from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 def router_operators(
     *, source: str, hidden: int, experts: ExpertShape, bias: bool = False, correction: bool = False
 ) -> tuple[Operator, Operator]:
-    """Scores of all experts (``router``) and the choice of `topk` of them (``route``).
+    """The router: scores of all experts (``router``) and selection of `topk` of them (``route``).
 
     Args:
         correction: a bias per expert used only in the choice (DeepSeek-V3's load balancing without
@@ -47,7 +46,7 @@ def router_operators(
         else ()
     )
     chosen, klass = (Extent(dim=Dim.EXPERTS, size=experts.topk),), OperatorClass.ROUTER
-    route = step(
+    route = unary_operator(
         "route",
         OperatorKind.ROUTE,
         klass,
@@ -70,14 +69,14 @@ def expert_operators(
     bias: bool = False,
     weighed: bool = False,
 ) -> tuple[Operator, ...]:
-    """``permute`` (sort tokens by expert), the experts' feed-forward and ``unpermute`` (back to
-    token order, summed over topk).
+    """Routed experts: ``permute`` by expert, grouped feed-forward, ``unpermute`` summed over topk.
 
-    `weighed`: a token is multiplied with what an expert counts before it, not behind.
+    `weighed`: a token is multiplied by its router weight before an expert, not after.
     """
     width, klass = (hidden_extent(hidden),), OperatorClass.EXPERTS
 
-    def moved(name: str, inputs: tuple[str, ...]) -> Operator:
+    def permutation(name: str, inputs: tuple[str, ...]) -> Operator:
+        """A permutation of tokens by the router's selection."""
         kind = OperatorKind.PERMUTE
         return Operator(
             name=name,
@@ -92,7 +91,7 @@ def expert_operators(
         )
 
     return (
-        moved("permute", (source, "route")),
+        permutation("permute", (source, "route")),
         *mlp_operators(
             source="permute",
             hidden=hidden,
@@ -103,15 +102,16 @@ def expert_operators(
             prefix="experts.",
             experts=experts,
         ),
-        moved("unpermute", ("experts.down", "route")),
+        permutation("unpermute", ("experts.down", "route")),
     )
 
 
 def shared_operators(
     *, source: str, hidden: int, ffn: int, gated: bool = True, gate: bool = False
 ) -> tuple[Operator, ...]:
-    """The expert that every token visits; `gate`: its output is scaled by a sigmoid of one learned
-    score per token (Qwen2-MoE).
+    """The shared expert, through which every token passes.
+
+    `gate`: its output is scaled by a sigmoid of one learned score per token (Qwen2-MoE).
     """
     operators = mlp_operators(
         source=source,
@@ -132,7 +132,7 @@ def shared_operators(
         klass=OperatorClass.SHARED,
     )
     both = ("shared.down", "shared.gate")
-    scale = step(
+    scale = unary_operator(
         "shared.scale",
         OperatorKind.ACTIVATION,
         OperatorClass.SHARED,
@@ -157,8 +157,9 @@ def moe_operators(
     weighed: bool = False,
     source: str = "norm2",
 ) -> tuple[Operator, ...]:
-    """A whole mixture-of-experts feed-forward; its last operator is ``unpermute``, or ``combine``
-    when there is a shared expert.
+    """A complete mixture-of-experts feed-forward: router, experts and shared expert.
+
+    The last operator is ``unpermute``, or ``combine`` with a shared expert.
 
     Args:
         ffn: inner width of one expert.

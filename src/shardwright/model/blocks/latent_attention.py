@@ -1,7 +1,8 @@
-"""Multi-head latent attention (DeepSeek-V2, section 2.1): queries and keys/values pass through
-low-rank latents.
+"""Multi-head latent attention (DeepSeek-V2, section 2.1) in its training form.
 
-The training form: the key/value latent is expanded to full heads and the core is ordinary attention
+Queries, keys and values pass through low-rank latents.
+
+The key/value latent is expanded to full heads and the core is ordinary attention
 with heads of ``nope + rope`` for queries and keys and ``value`` for values. The absorbed form of
 decoding is not written here.
 """
@@ -43,7 +44,7 @@ class LatentShape:
     value: int
 
     def attention(self) -> AttentionShape:
-        """The core in expanded form."""
+        """Shape of the attention core after expansion of the latents to full heads."""
         return AttentionShape(
             heads=self.heads,
             kv_heads=self.heads,
@@ -53,13 +54,14 @@ class LatentShape:
 
 
 def latent_shape(fields: Fields, *, q_lora: int = 1536) -> LatentShape:
-    """The sizes from a configuration (``q_lora_rank`` null = no query latent; where it is not
-    written, the class's `q_lora`).
+    """Read the sizes of latent attention from a configuration.
 
-    Every query head has its own key and value of the two widths that are read; files say so with
+    ``q_lora_rank`` null means no query latent; if it is not written, `q_lora` of the class holds.
+
+    Every query head has its own key and value of the two widths; files also write
     ``num_key_value_heads`` and ``head_dim``.
     """
-    fields.aside("num_key_value_heads", "head_dim")
+    fields.mark_read("num_key_value_heads", "head_dim")
     return LatentShape(
         heads=fields.heads(),
         q_lora=fields.integer(
@@ -78,8 +80,10 @@ def latent_shape(fields: Fields, *, q_lora: int = 1536) -> LatentShape:
 def mla_operators(
     *, hidden: int, shape: LatentShape, bias: bool = False, attention: AttentionShape | None = None
 ) -> tuple[Operator, ...]:
-    """``q_down q_norm q_up kv_down kv_norm kv_up rotary core proj`` (``q`` alone without a query
-    latent), from ``norm1``.
+    """Operators of multi-head latent attention from ``norm1`` to the projected output.
+
+    ``q_down q_norm q_up kv_down kv_norm kv_up rotary core proj``; ``q`` alone without a query
+    latent.
 
     The down projections and their norms have no heads, so a split on t replicates them. `bias` adds
     biases to the down projections and the output (`attention_bias` of `DeepseekV3Config`).

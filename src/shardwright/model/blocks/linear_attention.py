@@ -1,5 +1,6 @@
-"""Linear attention with a gated delta rule (Yang et al. 2024, arXiv 2412.06464), and gated softmax
-attention (Qwen3-Next).
+"""Linear attention with a gated delta rule, and gated softmax attention (Qwen3-Next).
+
+Gated delta rule: Yang et al. 2024, arXiv 2412.06464.
 
 Operators: ``in_proj conv scan gate_norm gate out_proj``, all of class ssm; heads are what a split
 on t cuts. The recurrence is a SCAN whose heads are the value heads and whose state is key width x
@@ -42,7 +43,7 @@ DELTA_CHUNK: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaShape:
-    """Sizes of a gated delta net.
+    """Sizes of a gated delta net: heads, head widths and convolution kernel.
 
     Args:
         key_heads, value_heads: queries and keys have `key_heads` heads, each serving value_heads /
@@ -58,7 +59,7 @@ class DeltaShape:
     kernel: int
 
     def scan(self) -> ScanShape:
-        """The recurrence, in chunks of 64 tokens (the chunk of the public kernels)."""
+        """Shape of the recurrence, in chunks of 64 tokens as in public kernels."""
         return ScanShape(
             heads=self.value_heads,
             head_dim=self.value_dim,
@@ -70,7 +71,7 @@ class DeltaShape:
 
 
 def delta_shape(fields: Fields) -> DeltaShape:
-    """The sizes in Qwen's spelling (``linear_*``)."""
+    """Read the sizes of a gated delta net in Qwen's spelling (``linear_*``)."""
     key_heads = fields.integer("linear_num_key_heads", maximum=MAX_HEADS)
     value_heads = fields.integer("linear_num_value_heads", maximum=MAX_HEADS)
     if value_heads % key_heads:
@@ -89,7 +90,7 @@ def delta_shape(fields: Fields) -> DeltaShape:
 
 
 def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
-    """A gated delta net from the normed input (``norm1``) to the projected output.
+    """Operators of a gated delta net from the normed input (``norm1``) to the projected output.
 
     ``in_proj`` writes q, k, v, the output gate z, the write strength b and the decay a: one GEMM of
     the sum of their widths. The norm's gain is one value head wide.
@@ -130,14 +131,15 @@ def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
 def gated_attention_operators(
     *, hidden: int, shape: AttentionShape, bias: bool = False, gate_width: int | None = None
 ) -> tuple[Operator, ...]:
-    """Softmax attention whose output is multiplied by sigmoid(gate): ``qkv qk_norm rotary core gate
-    proj``, from ``norm1``.
+    """Softmax attention with its output multiplied by sigmoid(gate), from ``norm1``.
+
+    Operators: ``qkv qk_norm rotary core gate proj``.
 
     Args:
         gate_width: gate elements a head: None = as wide as a value head (Qwen3-Next), 1 = one score
             a head (Step-3.5).
 
-    The gate is written by the same GEMM as q, k and v.
+    The GEMM of q, k and v computes the gate too.
     """
     query, key, value, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN

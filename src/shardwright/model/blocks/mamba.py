@@ -1,5 +1,6 @@
-"""State-space mixers: Mamba-2 (Dao and Gu 2024, arXiv 2405.21060) and Mamba-1 (Gu and Dao 2023,
-arXiv 2312.00752), and models made of them.
+"""State-space mixers Mamba-2 and Mamba-1: their operators, and models made of them.
+
+Mamba-2: Dao and Gu 2024, arXiv 2405.21060. Mamba-1: Gu and Dao 2023, arXiv 2312.00752.
 
 Operators: ``in_proj conv scan gate gate_norm out_proj`` (Mamba-2), ``in_proj conv x_proj dt_proj
 scan gate out_proj`` (Mamba-1). All are of class ssm; heads (Mamba-2) or channels (Mamba-1) are what
@@ -19,7 +20,7 @@ from shardwright.model.blocks.dense_blocks import (
     norm,
     residual,
     split_parameters,
-    step,
+    unary_operator,
 )
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.config_fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, Fields
@@ -34,21 +35,22 @@ MAMBA1_CHUNK: Final = 1
 
 
 def heads_extent(count: int, *, width: int = 1) -> Extent:
-    """`count` heads of `width` elements, cut between heads."""
+    """Extent of `count` heads of `width` elements, divisible between heads."""
     return Extent(dim=Dim.HEADS, size=count * width, quantum=width)
 
 
 def conv_operator(
     *, channels: tuple[Extent, ...], kernel: int, bias: bool, prefix: str = ""
 ) -> Operator:
-    """``conv``: a depthwise causal convolution of `kernel` taps over `channels` of ``in_proj``,
-    with the activation that follows it.
+    """``conv``: depthwise causal convolution over `channels` of ``in_proj``, with its activation.
+
+    It has `kernel` taps.
     """
     name, source = f"{prefix}conv", f"{prefix}in_proj"
     weights = split_parameters(f"{name}.weight", [(c, hidden_extent(kernel)) for c in channels])
     biases = split_parameters(f"{name}.bias", [(c,) for c in channels]) if bias else ()
     parameters = (*weights, *biases)
-    return step(
+    return unary_operator(
         name,
         OperatorKind.CONV,
         OperatorClass.SSM,
@@ -60,7 +62,7 @@ def conv_operator(
 
 
 def gate_operator(*, inputs: tuple[str, str], width: Extent, prefix: str = "") -> Operator:
-    """``gate``: first x act(second), the output of a core times a gate of its own width."""
+    """``gate``: first x act(second), a core's output times a gate of equal width."""
     return Operator(
         name=f"{prefix}gate",
         kind=OperatorKind.ACTIVATION,
@@ -82,7 +84,7 @@ class MambaShape:
         kernel: taps of the convolution.
         conv_bias, proj_bias: biases of the convolution and of both projections.
         gate_norm: RMSNorm of the gated output.
-        grouped: over the heads of each group of the scan by themselves.
+        grouped: norm the heads of each group of the scan separately.
     """
 
     scan: ScanShape
@@ -96,9 +98,9 @@ class MambaShape:
 def mamba2_operators(
     *, hidden: int, shape: MambaShape, prefix: str = "", source: str = "norm1"
 ) -> tuple[Operator, ...]:
-    """A Mamba-2 mixer from the normed input to the projected output.
+    """Operators of a Mamba-2 mixer from the normed input to the projected output.
 
-    ``in_proj`` writes gate z, x, B, C and the step dt: hidden x (2 inner + 2 groups x state +
+    ``in_proj`` computes gate z, x, B, C and the step dt: hidden x (2 inner + 2 groups x state +
     heads). The scan keeps the inputs of its chunks; the states between chunks are recomputed.
     """
     scan, klass = shape.scan, OperatorClass.SSM
@@ -156,11 +158,12 @@ def mamba2_operators(
 
 
 def width_norm(*, source: str, width: Extent, gain: Extent, prefix: str = "") -> Operator:
-    """``gate_norm``: RMSNorm over (groups of) an inner width, with a gain of its own extent (the
-    width, or one head).
+    """``gate_norm``: RMSNorm over (groups of) an inner width, with a gain of extent `gain`.
+
+    The gain has the width, or one head.
     """
     gains = (Parameter(name=f"{prefix}gate_norm.weight", extents=(gain,)),)
-    return step(
+    return unary_operator(
         f"{prefix}gate_norm",
         OperatorKind.NORM,
         OperatorClass.SSM,
@@ -173,8 +176,7 @@ def width_norm(*, source: str, width: Extent, gain: Extent, prefix: str = "") ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveShape:
-    """Sizes of a Mamba-1 mixer: `inner` channels with a state of `state` each, steps from a latent
-    of `rank`, `kernel` taps.
+    """Sizes of a Mamba-1 mixer: channels, state, rank of the step's latent, convolution taps.
 
     `inner_norms`: RMSNorms of dt, B and C (Jamba).
     """
@@ -191,8 +193,9 @@ class SelectiveShape:
 def mamba1_operators(
     *, hidden: int, shape: SelectiveShape, source: str = "norm1"
 ) -> tuple[Operator, ...]:
-    """A Mamba-1 mixer: a scan of `inner` heads of width one; B and C are one group, summed over
-    channels by ``x_proj``.
+    """Operators of a Mamba-1 mixer: a scan of `inner` heads of width one.
+
+    B and C are one group, which ``x_proj`` sums over channels.
     """
     klass, state = OperatorClass.SSM, hidden_extent(shape.state)
     inner, rank, width = heads_extent(shape.inner), hidden_extent(shape.rank), hidden_extent(hidden)
@@ -215,7 +218,7 @@ def mamba1_operators(
             for n, e in zip(("dt", "b", "c"), parts, strict=True)
         )
         operators.append(
-            step(
+            unary_operator(
                 "x_norm",
                 OperatorKind.NORM,
                 klass,
@@ -259,7 +262,7 @@ def mamba1_operators(
 
 
 def mixer_block(name: str, *, hidden: int, mixer: tuple[Operator, ...]) -> Block:
-    """x + mixer(norm x): a layer with one sub-block; `mixer` has the source ``norm``."""
+    """A layer x + mixer(norm x) with one sub-block; `mixer` reads ``norm``."""
     return Block(
         name=name,
         operators=(
@@ -271,7 +274,10 @@ def mixer_block(name: str, *, hidden: int, mixer: tuple[Operator, ...]) -> Block
 
 
 def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> ScanShape:
-    """A Mamba-2 recurrence from the family's spellings; groups must divide the heads."""
+    """Read the shape of a Mamba-2 recurrence; groups must divide heads.
+
+    `heads`, `head_dim` and `state` are the family's field names.
+    """
     count = fields.integer(heads, maximum=MAX_HEADS)
     shared = fields.integer("n_groups", maximum=MAX_HEADS)
     if count % shared:
@@ -289,8 +295,9 @@ def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> Scan
 
 
 def build_mamba2(fields: Fields) -> Model:
-    """Mamba-2 as Transformers writes it (`Mamba2Config`: expand 2, conv bias, no projection bias,
-    untied): layers of one mixer each.
+    """Build a Mamba-2 model from a Transformers `Mamba2Config`: layers of one mixer each.
+
+    Defaults: expand 2, convolution bias, no projection bias, untied.
     """
     hidden = fields.hidden()
     scan = scan_shape(fields, heads="num_heads", head_dim="head_dim", state="state_size")
@@ -314,7 +321,7 @@ def build_mamba2(fields: Fields) -> Model:
 
 
 def build_mamba(fields: Fields) -> Model:
-    """Mamba-1 (`MambaConfig`: conv bias, no projection bias, tied)."""
+    """Build a Mamba-1 model from a `MambaConfig`: conv bias, no projection bias, tied."""
     hidden = fields.hidden()
     _, rank = fields.find("time_step_rank")
     shape = SelectiveShape(

@@ -1,5 +1,6 @@
-"""Multi-token prediction: modules after the last layer that predict one token further each
-(DeepSeek-V3, section 2.2).
+"""Multi-token prediction modules after the last layer (DeepSeek-V3, section 2.2).
+
+Each module predicts one token further.
 
 Module k joins the hidden state before it with the embedding of the next token, projects 2 x hidden
 to hidden and applies one more layer. Embedding and output weights are the main model's; the norms
@@ -26,31 +27,31 @@ from shardwright.model.ir.operator import OperatorClass
 MAX_PREDICTORS = 64
 MODULE, MODULE_HEAD = "mtp", "mtp_head"
 PREDICTORS: Final = (MODULE, MODULE_HEAD)
-"""Names of the blocks of a module."""
+"""Names of the blocks of a prediction module."""
 PREDICTED: Final = ("num_nextn_predict_layers", "num_mtp_layers")
-"""Fields that say how many modules there are."""
+"""Fields with the number of prediction modules."""
 
 
 def num_predictors(fields: Fields) -> int:
-    """Prediction modules that a configuration names; 0 where it names none."""
+    """Number of prediction modules in a configuration; 0 if it names none."""
     return fields.integer(*PREDICTED, minimum=0, maximum=MAX_PREDICTORS, default=0)
 
 
-def predictors_of(model: Model) -> int:
-    """Prediction modules that a model has."""
+def num_predictors_of(model: Model) -> int:
+    """Number of prediction modules of a model."""
     return sum(model.blocks[run.block].name == MODULE for run in model.runs)
 
 
 def without_predictors(model: Model) -> Model:
-    """`model` as its configuration would describe it without prediction modules."""
-    if not predictors_of(model):
+    """The model without its multi-token prediction modules, as if its config had none."""
+    if not num_predictors_of(model):
         return model
-    kept = [run for run in model.runs if model.blocks[run.block].name not in PREDICTORS]
-    used = sorted({run.block for run in kept})
+    remaining = [run for run in model.runs if model.blocks[run.block].name not in PREDICTORS]
+    used = sorted({run.block for run in remaining})
     return replace(
         model,
         blocks=tuple(model.blocks[i] for i in used),
-        runs=tuple(replace(run, block=used.index(run.block)) for run in kept),
+        runs=tuple(replace(run, block=used.index(run.block)) for run in remaining),
         base=None if model.base is None else without_predictors(model.base),
     )
 
@@ -58,10 +59,10 @@ def without_predictors(model: Model) -> Model:
 def predictor_modules(
     count: int, *, layer: Block, hidden: int, vocab: int, tied: bool
 ) -> tuple[tuple[Block, Block], ...]:
-    """(module, head) for each of `count`.
+    """(module, head) blocks of each of `count` prediction modules.
 
     Args:
-        layer: the decoder layer inside a module; its source is the block's input.
+        layer: the decoder layer inside a module; it reads the block's input.
         tied: the main head uses the embedding's weight (then the module's head does too).
     """
     if not count:
@@ -72,8 +73,7 @@ def predictor_modules(
 
 
 def _module(layer: Block, *, hidden: int, vocab: int) -> Block:
-    """``lookup`` of the next tokens, norms of it and of the hidden state, their projection
-    ``join``, then `layer`.
+    """Block of a prediction module: lookup of the next tokens, norms, projection ``join``, `layer`.
 
     ``lookup`` reads the job's token ids, so it has no inputs.
     """

@@ -1,12 +1,10 @@
-"""A projector of pooled patches (Gemma 4): their mean, a norm of it, and one product to the width
-of the language model.
-"""
+"""Projector of pooled image patches (Gemma 4): mean, norm, and one linear layer."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.model.blocks.dense_blocks import hidden_extent, linear, step
+from shardwright.model.blocks.dense_blocks import hidden_extent, linear, unary_operator
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Parameter
 
@@ -14,17 +12,17 @@ from shardwright.model.ir.tensor_dims import Parameter
 def pooled_operators(
     *, width: int, hidden: int, source: str, merge: int, factor: float, standard: bool
 ) -> tuple[Operator, ...]:
-    """``pool norm out`` from patches to image tokens of the language model's width.
+    """Operators ``pool norm out`` from patches to image tokens of the language model's width.
 
     Args:
         width: elements of a patch.
-        hidden: of the language model.
+        hidden: width of the language model.
         merge: patches that become one image token.
-        factor: of their mean.
-        standard: it is moved and scaled by stored numbers that nobody trains.
+        factor: factor of the patches' mean.
+        standard: shift and scale the mean by stored, untrained numbers.
 
-    What a patch has of a token is 1 / merge of its elements (`Operator.folds`), of the language
-    model's rounded up. The norm has no gain.
+    A patch counts 1 / merge of a token's elements (`Operator.folds`), rounded up for the language
+    model's width. The norm has no gain.
     """
     if width % merge:
         raise ValueError(
@@ -37,7 +35,7 @@ def pooled_operators(
         Parameter(name=f"pool.{word}", extents=(wide,), trainable=False, counted=False)
         for word in words
     )
-    pool = step(
+    pool = unary_operator(
         "pool",
         OperatorKind.ACTIVATION,
         klass,
@@ -46,7 +44,9 @@ def pooled_operators(
         writes=(share,),
         parameters=numbers,
     )
-    norm = step("norm", OperatorKind.NORM, klass, source="pool", reads=(share,), writes=(share,))
+    norm = unary_operator(
+        "norm", OperatorKind.NORM, klass, source="pool", reads=(share,), writes=(share,)
+    )
     out = linear(
         "out",
         source="norm",

@@ -1,5 +1,6 @@
-"""Sparse attention by an indexer: a cheap scorer picks the keys that a query attends to
-(DeepSeek-V3.2-Exp report, section 2; MiniMax-M3).
+"""Sparse attention by an indexer: a cheap scorer selects the keys that a query attends to.
+
+Sources: DeepSeek-V3.2-Exp report, section 2; MiniMax-M3.
 
 Operators: ``index_q index_k index_k_norm index_weights index``. The scorer sums over its heads
 before it selects, so a split on t replicates it, as the public training frameworks do: all its
@@ -25,7 +26,7 @@ from shardwright.model.ir.operator import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexShape:
-    """A scorer of `heads` heads of `head_dim`, which selects `topk` keys a query."""
+    """Sizes of an indexer: scorer heads, their width, and keys selected for each query."""
 
     heads: int
     head_dim: int
@@ -33,7 +34,7 @@ class IndexShape:
 
 
 def index_shape(fields: Fields) -> IndexShape:
-    """The sizes in DeepSeek's spelling (``index_*``)."""
+    """Read the sizes of an indexer in DeepSeek's spelling (``index_*``)."""
     return IndexShape(
         heads=fields.integer("index_n_heads", maximum=MAX_HEADS),
         head_dim=fields.integer("index_head_dim", maximum=MAX_HEAD_DIM),
@@ -49,18 +50,20 @@ def index_operators(
     shape: IndexShape,
     blocks: BlockChoice | None = None,
 ) -> tuple[Operator, ...]:
-    """The scorer's projections and the selection ``index``, which the core keeps.
+    """Operators of an indexer: the scorer's projections, and the selection ``index``.
+
+    The attention core keeps the selection.
 
     Args:
-        query_source, query_width: what the scorer's queries are projected from, and its width (the
-            query latent in DeepSeek-V3.2).
-        blocks: what each head selects by itself (MiniMax-M3), with RMSNorms of scorer queries and
-            keys; nothing that a loss depends on goes through a selection, so its parameters are not
-            trained. Else scores of the heads are summed with weights projected from ``norm1``, and
+        query_source, query_width: operator from whose output the scorer's queries are projected,
+            and its width (the query latent in DeepSeek-V3.2).
+        blocks: selection of key blocks by each head itself (MiniMax-M3), with RMSNorms of scorer
+            queries and keys; no gradient flows through a selection, so its parameters are not
+            trained. None: scores of the heads are summed with weights projected from ``norm1``, and
             keys have a LayerNorm (DeepSeek).
     """
     klass, width = OperatorClass.ATTN, hidden_extent(hidden)
-    wide, one = hidden_extent(shape.heads * shape.head_dim), hidden_extent(shape.head_dim)
+    wide, head_width = hidden_extent(shape.heads * shape.head_dim), hidden_extent(shape.head_dim)
     queries = [
         linear(
             "index_q",
@@ -74,7 +77,7 @@ def index_operators(
         gain = norm("index_q_norm", source="index_q", hidden=shape.head_dim, klass=klass)
         queries.append(replace(gain, reads=(wide,), writes=(wide,)))
     keys = [
-        linear("index_k", source="norm1", reads=(width,), writes=(one,), klass=klass),
+        linear("index_k", source="norm1", reads=(width,), writes=(head_width,), klass=klass),
         norm(
             "index_k_norm",
             source="index_k",
@@ -83,9 +86,13 @@ def index_operators(
             klass=klass,
         ),
     ]
-    each = hidden_extent(shape.heads)
+    head_scores = hidden_extent(shape.heads)
     weights = (
-        [linear("index_weights", source="norm1", reads=(width,), writes=(each,), klass=klass)]
+        [
+            linear(
+                "index_weights", source="norm1", reads=(width,), writes=(head_scores,), klass=klass
+            )
+        ]
         if blocks is None
         else []
     )
@@ -95,7 +102,7 @@ def index_operators(
         kind=OperatorKind.INDEX,
         klass=klass,
         inputs=parts,
-        reads=(wide, one),
+        reads=(wide, head_width),
         writes=(hidden_extent(shape.topk * (blocks.heads if blocks else 1)),),
         keeps=(*parts, "index"),
         attention=AttentionShape(
@@ -103,11 +110,12 @@ def index_operators(
         ),
         choice=blocks,
     )
-    found = (*queries, *keys, *weights, scorer)
-    return tuple(_untrained(operator) for operator in found) if blocks else found
+    operators = (*queries, *keys, *weights, scorer)
+    return tuple(_untrained(operator) for operator in operators) if blocks else operators
 
 
 def _untrained(operator: Operator) -> Operator:
+    """The operator with all parameters untrained."""
     return replace(
         operator, parameters=tuple(replace(p, trainable=False) for p in operator.parameters)
     )
@@ -116,8 +124,7 @@ def _untrained(operator: Operator) -> Operator:
 def with_selection(
     attention: tuple[Operator, ...], *, indexer: tuple[Operator, ...], after: str
 ) -> tuple[Operator, ...]:
-    """`attention` with the indexer's operators behind the operator `after`, and the core keeping
-    the selection.
+    """Insert an indexer after the operator `after`, and let the core keep its selection.
 
     The selection is in the core's `keeps` and not among its inputs: it is an index, so no gradient
     goes back along that edge.

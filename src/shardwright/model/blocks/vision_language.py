@@ -1,5 +1,6 @@
-"""Vision + language: a vision transformer, a projector, and a language model whose embedding takes
-the projected image in.
+"""Vision-language models: a vision transformer, a projector, and a language model.
+
+The language model's embedding merges the projected image tokens into the text.
 
 Sequences: the transformer and the projector run over ``image``, whose tokens are patches, behind a
 class token where the model has one; ``text`` counts all positions of the language model, image
@@ -24,7 +25,7 @@ from shardwright.model.blocks.dense_blocks import (
     linear,
     mlp_operators,
     norm,
-    step,
+    unary_operator,
 )
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.model_graph import Model, Run
@@ -45,18 +46,18 @@ class VisionShape:
     """Sizes of a vision transformer.
 
     Args:
-        layers, hidden, heads, ffn: of the transformer; hidden is a multiple of heads.
+        layers, hidden, heads, ffn: sizes of the transformer; hidden is a multiple of heads.
         patch: input elements of a patch (channels x frames x pixels).
-        rows: of the table of learned positions; 0 = none.
+        rows: rows of the table of learned positions; 0 = none.
         class_token: one learned token before the patches of an image.
-        bias: of all projections and norms of a layer.
+        bias: biases of all projections and norms of a layer.
         norm_bias: LayerNorms (else RMSNorms).
         gated: feed-forward with a gate.
         qk_norm: norms of queries and keys;
-        value_norm: of values, without a gain.
+        value_norm: norm of values, without a gain.
         post_norms: norms behind the sub-blocks too.
-        rotary: queries and keys are turned by their patch's row and column.
-        patch_bias: of the patch projection.
+        rotary: rotary positions by the row and column of a patch.
+        patch_bias: bias of the patch projection.
         norm_before, norm_after: norms around the stack.
     """
 
@@ -80,8 +81,9 @@ class VisionShape:
 
 
 def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
-    """``vision_embed`` (patch projection, positions) and ``vision`` (one layer, every patch sees
-    all others of the image).
+    """Blocks ``vision_embed`` (patch projection, positions) and ``vision`` (one layer).
+
+    Every patch attends to all patches of its image.
     """
     width = hidden_extent(shape.hidden)
     project = linear(
@@ -139,8 +141,9 @@ def vision_blocks(shape: VisionShape) -> tuple[Block, Block]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorShape:
-    """Sizes of a projector of two linear layers with `inner` between; `norm`: width of a norm's
-    gain before, 0 = none.
+    """Sizes of a projector of two linear layers with `inner` elements between.
+
+    `norm`: width of the gain of a norm before them; 0 = none.
     """
 
     inner: int
@@ -151,11 +154,11 @@ class ProjectorShape:
 def projector_operators(
     shape: ProjectorShape, *, width: int, hidden: int, source: str, merge: int = 1, prefix: str = ""
 ) -> tuple[Operator, ...]:
-    """``(norm) up act down`` from patches to the width of the language model.
+    """Operators ``(norm) up act down`` from patches to the width of the language model.
 
     Args:
         width: elements of a patch.
-        hidden: of the language model.
+        hidden: width of the language model.
         merge: patches that become one image token: they are joined (the first layer reads merge x
             width).
 
@@ -186,7 +189,7 @@ def projector_operators(
         Extent(dim=Dim.FFN, size=shape.inner, quantum=merge),
         Extent(dim=Dim.FFN, size=shape.inner // merge),
     )
-    act = step(
+    act = unary_operator(
         f"{prefix}act",
         OperatorKind.ACTIVATION,
         klass,
@@ -215,13 +218,15 @@ def projector_operators(
     )
 
 
-def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Operator]) -> Model:
-    """`language` with a vision tower before its embedding.
+def with_vision_tower(
+    language: Model, *, vision: VisionShape, projector: Sequence[Operator]
+) -> Model:
+    """Put a vision tower and a projector before the embedding of a language model.
 
     Args:
         language: its first run must be ``embed``.
-        projector: operators from the last vision layer's output (`INPUT`); the last one makes image
-            tokens.
+        projector: operators from the last vision layer's output (`INPUT`); the last operator
+            computes image tokens.
     """
     embed, layer = vision_blocks(vision)
     operators = tuple(projector)
@@ -234,7 +239,7 @@ def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Op
         *tower,
         *(
             (
-                _merging(b, hidden=language.hidden, folds=operators[-1].folds)
+                _with_image_merge(b, hidden=language.hidden, folds=operators[-1].folds)
                 if b.name == "embed"
                 else b
             )
@@ -257,9 +262,10 @@ def joined_model(language: Model, *, vision: VisionShape, projector: Sequence[Op
     return replace(language, architecture="", blocks=blocks, runs=runs)
 
 
-def _merging(embed: Block, *, hidden: int, folds: int) -> Block:
-    """The embedding with ``merge``: image tokens, of `folds` patches each, are written over the
-    placeholders of the looked-up text.
+def _with_image_merge(embed: Block, *, hidden: int, folds: int) -> Block:
+    """The embedding with ``merge``: image tokens replace the placeholders of the text.
+
+    An image token has `folds` patches.
     """
     width = hidden_extent(hidden)
     merge = Operator(

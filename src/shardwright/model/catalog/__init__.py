@@ -1,4 +1,6 @@
-"""Published models by name, each with its sizes and source.
+"""Published models by name, each with its configuration and source.
+
+Readers of config.json are in model.families.
 
 Readers of config.json are in model.families.
 """

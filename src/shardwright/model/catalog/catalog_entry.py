@@ -1,4 +1,4 @@
-"""The form of a catalog entry."""
+"""The record of a published model in the catalog, and helpers to write one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CatalogEntry:
 def entry(
     names: str, config: Mapping[str, Any], parameters: float, source: str = CARD
 ) -> CatalogEntry:
-    """An entry whose names stand in one text with spaces between."""
+    """A catalog entry from a text of names with spaces between."""
     return CatalogEntry(
         names=tuple(names.split()), config=config, parameters=round(parameters), source=source
     )
@@ -40,9 +40,7 @@ def entry(
 def sizes(
     layers: int, hidden: int, heads: int, kv_heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
-    """The sizes of a decoder in Llama's spelling;
-    `more` are further fields as written in the file.
-    """
+    """Configuration fields of a decoder's sizes in Llama's spelling, and further fields `more`."""
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -55,5 +53,5 @@ def sizes(
 
 
 def decoder(architecture: str, *counts: int, **more: Any) -> dict[str, Any]:
-    """A configuration of that architecture with `sizes`."""
+    """A configuration of `architecture` with the fields of `sizes`."""
     return {"architectures": [architecture], **sizes(*counts, **more)}

@@ -1,4 +1,4 @@
-"""Catalog of dense decoders of Llama's form: facts from published configurations.
+"""Catalog of dense decoders of Llama's form, from published configurations.
 
 ``source`` says where the hyper-parameters come from. Counts are those of the published weights;
 "from memory" marks numbers that were written without the page at hand (every one was compared with
@@ -25,8 +25,8 @@ _FINE: Final = {"rms_norm_eps": 1e-5}
 _LLAMA3: Final = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0}
 
 
-def _longer(factor: float) -> dict[str, Any]:
-    """Numbers of Llama 3.1 and later: rotary positions made longer by `factor`."""
+def _extended_rope(factor: float) -> dict[str, Any]:
+    """Configuration fields of Llama 3.1's rotary positions, extended by `factor`."""
     scaling = {
         "rope_type": "llama3",
         "low_freq_factor": 1.0,
@@ -46,6 +46,7 @@ def _llama(
     context: int,
     **more: Any,
 ) -> dict[str, Any]:
+    """Configuration of a Llama decoder."""
     return decoder(
         "LlamaForCausalLM",
         layers,
@@ -69,6 +70,7 @@ def _mistral(
     window: int | None = None,
     base: float = 1e6,
 ) -> dict[str, Any]:
+    """Configuration of a Mistral decoder."""
     config = _llama(
         layers,
         hidden,
@@ -88,6 +90,7 @@ def _mistral(
 def _qwen2(
     layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int, *, tied: bool = False
 ) -> dict[str, Any]:
+    """Configuration of a Qwen2 decoder."""
     config = _llama(
         layers,
         hidden,
@@ -104,6 +107,7 @@ def _qwen2(
 
 
 def _qwen3(layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False) -> dict[str, Any]:
+    """Configuration of a Qwen3 decoder."""
     config = _llama(
         layers,
         hidden,
@@ -132,6 +136,7 @@ def _gemma(
     context: int,
     **more: Any,
 ) -> dict[str, Any]:
+    """Configuration of a Gemma decoder."""
     config = _llama(layers, hidden, heads, kv_heads, ffn, vocab, context, head_dim=head_dim, **more)
     return config | {"architectures": [architecture]}
 
@@ -139,6 +144,7 @@ def _gemma(
 def _gemma2(
     layers: int, hidden: int, heads: int, kv_heads: int, head_dim: int, ffn: int
 ) -> dict[str, Any]:
+    """Configuration of a Gemma 2 decoder."""
     caps = {"sliding_window": 4096, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
     return _gemma(
         "Gemma2ForCausalLM", layers, hidden, heads, kv_heads, head_dim, ffn, 256000, 8192, **caps
@@ -155,6 +161,7 @@ def _gemma3(
     vocab: int,
     window: int,
 ) -> dict[str, Any]:
+    """Configuration of a Gemma 3 decoder."""
     pattern = {"sliding_window": window, "sliding_window_pattern": 6}
     return _gemma(
         "Gemma3ForCausalLM",
@@ -206,19 +213,19 @@ _LLAMA: Final = (
     ),
     entry(
         "llama-3.1-8b llama3.1-8b meta-llama-3.1-8b",
-        _llama(32, 4096, 32, 8, 14336, 128256, 131072, **_longer(8.0)),
+        _llama(32, 4096, 32, 8, 14336, 128256, 131072, **_extended_rope(8.0)),
         8_030_261_248,
         _AIC,
     ),
     entry(
         "llama-3.1-70b llama3.1-70b meta-llama-3.1-70b",
-        _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_longer(8.0)),
+        _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_extended_rope(8.0)),
         70_553_706_496,
         _AIC,
     ),
     entry(
         "llama-3.1-405b llama3.1-405b meta-llama-3.1-405b llama3-405b llama-3-405b",
-        _llama(126, 16384, 128, 8, 53248, 128256, 131072, **_longer(8.0)),
+        _llama(126, 16384, 128, 8, 53248, 128256, 131072, **_extended_rope(8.0)),
         405_853_388_800,
         _AIC,
     ),
@@ -234,7 +241,7 @@ _LLAMA: Final = (
             131072,
             head_dim=64,
             tie_word_embeddings=True,
-            **_longer(32.0),
+            **_extended_rope(32.0),
         ),
         1_235_814_400,
     ),
@@ -250,13 +257,13 @@ _LLAMA: Final = (
             131072,
             head_dim=128,
             tie_word_embeddings=True,
-            **_longer(32.0),
+            **_extended_rope(32.0),
         ),
         3_212_749_824,
     ),
     entry(
         "llama-3.3-70b llama3.3-70b",
-        _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_longer(8.0)),
+        _llama(80, 8192, 64, 8, 28672, 128256, 131072, **_extended_rope(8.0)),
         70_553_706_496,
     ),
 )

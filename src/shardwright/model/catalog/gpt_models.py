@@ -1,5 +1,6 @@
-"""Catalog of the GPT generation and of Megatron's papers: see `catalog_dense` for what ``source``
-means.
+"""Catalog of GPT, GPT-NeoX, OPT, BLOOM, MPT, Falcon and Nemotron models, and of Megatron's papers.
+
+`dense_models` explains ``source``.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _CARD: Final = "config.json and weights of the model's repository, from memory"
 def _gpt2(
     layers: int, hidden: int, heads: int, vocab: int = 51200, positions: int = 2048
 ) -> dict[str, Any]:
+    """Configuration of a GPT-2 decoder."""
     return {
         "architectures": ["GPT2LMHeadModel"],
         "n_layer": layers,
@@ -37,6 +39,7 @@ def _gpt2(
 
 
 def _neox(layers: int, hidden: int, heads: int, vocab: int) -> dict[str, Any]:
+    """Configuration of a GPT-NeoX decoder."""
     return {
         "architectures": ["GPTNeoXForCausalLM"],
         "num_hidden_layers": layers,
@@ -49,6 +52,7 @@ def _neox(layers: int, hidden: int, heads: int, vocab: int) -> dict[str, Any]:
 
 
 def _opt(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    """Configuration of an OPT decoder."""
     return {
         "architectures": ["OPTForCausalLM"],
         "num_hidden_layers": layers,
@@ -62,6 +66,7 @@ def _opt(layers: int, hidden: int, heads: int) -> dict[str, Any]:
 
 
 def _bloom(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    """Configuration of a BLOOM decoder."""
     return {
         "architectures": ["BloomForCausalLM"],
         "n_layer": layers,
@@ -73,6 +78,7 @@ def _bloom(layers: int, hidden: int, heads: int) -> dict[str, Any]:
 
 
 def _mpt(layers: int, hidden: int, heads: int, context: int) -> dict[str, Any]:
+    """Configuration of an MPT decoder."""
     return {
         "architectures": ["MPTForCausalLM"],
         "n_layers": layers,
@@ -87,6 +93,7 @@ def _mpt(layers: int, hidden: int, heads: int, context: int) -> dict[str, Any]:
 
 
 def _falcon(layers: int, hidden: int, heads: int, kv_heads: int, *, modern: bool) -> dict[str, Any]:
+    """Configuration of a Falcon decoder."""
     return {
         "architectures": ["FalconForCausalLM"],
         "num_hidden_layers": layers,
@@ -104,6 +111,7 @@ def _falcon(layers: int, hidden: int, heads: int, kv_heads: int, *, modern: bool
 
 
 def _nemotron(layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
+    """Configuration of a Nemotron-4 decoder."""
     return decoder(
         "NemotronForCausalLM", layers, hidden, heads, 8, 256000, 4096, intermediate_size=ffn
     )

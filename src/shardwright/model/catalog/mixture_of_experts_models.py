@@ -1,4 +1,4 @@
-"""Catalog of mixture-of-experts decoders: see `catalog_dense` for what ``source`` means."""
+"""Catalog of mixture-of-experts decoders; `dense_models` explains ``source``."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ _GLM_MTP: Final = (
 
 
 def _mixtral(layers: int, hidden: int, heads: int, ffn: int, context: int) -> dict[str, Any]:
+    """Configuration of a Mixtral decoder."""
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
     return decoder(
         "MixtralForCausalLM",
@@ -51,6 +52,7 @@ def _qwen3(
     experts: int,
     context: int,
 ) -> dict[str, Any]:
+    """Configuration of a Qwen3-MoE decoder."""
     return decoder(
         "Qwen3MoeForCausalLM",
         layers,
@@ -81,6 +83,7 @@ def _qwen2(
     topk: int,
     context: int,
 ) -> dict[str, Any]:
+    """Configuration of a Qwen2-MoE decoder."""
     return decoder(
         "Qwen2MoeForCausalLM",
         layers,
@@ -100,6 +103,7 @@ def _qwen2(
 def _latent(
     architecture: str, layers: int, hidden: int, heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
+    """Configuration of a decoder with DeepSeek's latent attention."""
     sizes = {
         "kv_lora_rank": 512,
         "qk_nope_head_dim": 128,
@@ -111,6 +115,7 @@ def _latent(
 
 
 def _deepseek_v3(predictors: int) -> dict[str, Any]:
+    """Configuration of DeepSeek-V3 with a number of prediction modules."""
     return _latent(
         "DeepseekV3ForCausalLM",
         61,
@@ -134,6 +139,7 @@ def _deepseek_v3(predictors: int) -> dict[str, Any]:
 def _glm(
     layers: int, hidden: int, ffn: int, expert_ffn: int, experts: int, dense: int, *, qk_norm: bool
 ) -> dict[str, Any]:
+    """Configuration of a GLM-4.5 decoder."""
     return decoder(
         "Glm4MoeForCausalLM",
         layers,
@@ -158,6 +164,7 @@ def _glm(
 
 
 def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    """Configuration of a gpt-oss decoder."""
     kinds = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
     return decoder(
         "GptOssForCausalLM",
@@ -178,6 +185,7 @@ def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
 
 
 def _llama4(experts: int, step: int, context: int, *, qk_norm: bool) -> dict[str, Any]:
+    """Configuration of a Llama 4 decoder."""
     return decoder(
         "Llama4ForCausalLM",
         48,

@@ -1,4 +1,4 @@
-"""Models by name: the catalog's short names, or the path of a ``config.json``."""
+"""Load a model by its catalog name, or from the path of a ``config.json``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _BY_NAME: Final[dict[str, CatalogEntry]] = {
 
 
 def catalog_entry(name: str) -> CatalogEntry:
-    """The entry of a name in any spelling (case, underscores, an organisation before a slash).
+    """The catalog entry of a name in any spelling (case, underscores, organisation before a slash).
 
     Raises:
-        ModelError: no such name; the hint names near ones.
+        ModelError: the catalog has no such name; the hint names similar names.
     """
     entry = _find(name)
     if entry is None:
@@ -42,17 +42,17 @@ def catalog_entry(name: str) -> CatalogEntry:
 
 
 def is_catalog_name(name: str) -> bool:
-    """True if there is an entry of that name in any spelling."""
+    """True if the catalog has a model of that name in any spelling."""
     return _find(name) is not None
 
 
 def load_model(name_or_path: str) -> Model:
-    """The model of a catalog name, of a ``config.json``, or of a folder that holds one.
+    """Load a model from a catalog name, a ``config.json``, or a folder with a ``config.json``.
 
     A catalog name wins over a file of that name.
 
     Raises:
-        ModelError: neither a name nor a usable file.
+        ModelError: the text is neither a catalog name nor a usable file.
     """
     entry = _find(name_or_path)
     if entry is not None:
@@ -74,6 +74,7 @@ def load_model(name_or_path: str) -> Model:
 
 
 def _find(name: str) -> CatalogEntry | None:
+    """The catalog entry of a name; None if there is none."""
     spelled = _spelled(name)
     return _BY_NAME.get(spelled) or (
         _BY_NAME.get(spelled.partition("/")[2]) if spelled.count("/") == 1 else None
@@ -81,4 +82,5 @@ def _find(name: str) -> CatalogEntry | None:
 
 
 def _spelled(name: str) -> str:
+    """A name in the catalog's spelling: lower case, hyphens."""
     return name.strip().lower().replace("_", "-").replace(" ", "-")

@@ -1,5 +1,6 @@
-"""Catalog of state-space, hybrid, sparse-attention, encoder-decoder and vision models: see
-`catalog_dense` for what ``source`` means.
+"""Catalog of state-space, hybrid, sparse-attention, encoder-decoder and vision models.
+
+`dense_models` explains ``source``.
 
 Counts that a name only rounds are those of the weights (transformers 5.23.0 builds the same
 modules) plus the prediction module.
@@ -24,6 +25,7 @@ _MTP: Final = (
 
 
 def _jamba(layers: int, hidden: int, heads: int, ffn: int, rank: int) -> dict[str, Any]:
+    """Configuration of a Jamba decoder."""
     periods = {
         "attn_layer_period": 8,
         "attn_layer_offset": 4,
@@ -58,6 +60,7 @@ def _falcon_h1(
     groups: int,
     chunk: int,
 ) -> dict[str, Any]:
+    """Configuration of a Falcon-H1 decoder."""
     mamba = {
         "mamba_d_ssm": ssm_heads * 128,
         "mamba_n_heads": ssm_heads,
@@ -86,6 +89,7 @@ def _nemotron(
     pattern: str,
     **more: Any,
 ) -> dict[str, Any]:
+    """Configuration of a Nemotron-H decoder."""
     scan = {
         "mamba_num_heads": ssm_heads,
         "mamba_head_dim": 64,
@@ -110,6 +114,7 @@ def _nemotron(
 
 
 def _nemotron_experts(experts: int, topk: int, ffn: int, **more: Any) -> dict[str, Any]:
+    """Configuration fields of the experts of Nemotron 3."""
     sizes = {
         "moe_intermediate_size": ffn,
         "moe_shared_expert_intermediate_size": 2 * ffn,
@@ -182,6 +187,7 @@ _QWEN3_NEXT: Final = decoder(
 def _latent(
     architecture: str, layers: int, hidden: int, heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
+    """Configuration of a decoder with latent attention and an indexer."""
     experts = {
         "n_routed_experts": 256,
         "num_experts_per_tok": 8,
@@ -226,6 +232,7 @@ _DEEPSEEK_V32: Final = _latent(
 
 
 def _glm5(**more: Any) -> dict[str, Any]:
+    """Configuration of a GLM-5 decoder."""
     sizes = {
         "intermediate_size": 12288,
         "q_lora_rank": 2048,
@@ -296,6 +303,7 @@ _MIMO: Final = decoder(
 
 
 def _bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
+    """Configuration of a BERT encoder."""
     sizes = {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -312,6 +320,7 @@ def _bert(layers: int, hidden: int, heads: int) -> dict[str, Any]:
 
 
 def _t5(layers: int, hidden: int, heads: int, key: int, ffn: int, *, gated: bool) -> dict[str, Any]:
+    """Configuration of a T5 encoder-decoder."""
     sizes = {
         "d_model": hidden,
         "num_heads": heads,

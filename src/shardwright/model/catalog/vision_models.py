@@ -1,5 +1,6 @@
-"""Catalog of vision + language models and of language models that come with a tower: see
-`catalog_extra`.
+"""Catalog of vision-language models, and of language models that come with an image tower.
+
+`other_models` explains the counts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MTP: Final = (
 
 
 def _tower(depth: int, hidden: int, ffn: int, out: int, deep: tuple[int, ...]) -> dict[str, Any]:
-    """The tower of Qwen3-VL and Qwen3.5."""
+    """Configuration of the image tower of Qwen3-VL and Qwen3.5."""
     patch = {
         "in_channels": 3,
         "patch_size": 16,
@@ -41,17 +42,20 @@ def _tower(depth: int, hidden: int, ffn: int, out: int, deep: tuple[int, ...]) -
 def _vl(
     architecture: str, text: dict[str, Any], vision: dict[str, Any], **more: Any
 ) -> dict[str, Any]:
+    """Configuration of a vision-language model from its text and vision sections."""
     return {"architectures": [architecture], "text_config": text, "vision_config": vision, **more}
 
 
 def _qwen3_vl(
     layers: int, hidden: int, heads: int, ffn: int, tower: dict[str, Any], *, tied: bool
 ) -> dict[str, Any]:
+    """Configuration of a dense Qwen3-VL model."""
     text = sizes(layers, hidden, heads, 8, 151936, 262144, head_dim=128, intermediate_size=ffn)
     return _vl("Qwen3VLForConditionalGeneration", text, tower, tie_word_embeddings=tied)
 
 
 def _qwen3_vl_moe(layers: int, hidden: int, heads: int, expert_ffn: int) -> dict[str, Any]:
+    """Configuration of a Qwen3-VL model with experts."""
     experts = {
         "num_experts": 128,
         "num_experts_per_tok": 8,
@@ -72,7 +76,9 @@ def _qwen3_vl_moe(layers: int, hidden: int, heads: int, expert_ffn: int) -> dict
 def _qwen3_5(
     layers: int, hidden: int, heads: int, kv_heads: int, value_heads: int, **feed: Any
 ) -> dict[str, Any]:
-    """Qwen3.5; `feed`: ``intermediate_size``, or ``num_experts``, ``num_experts_per_tok`` and
+    """Configuration of a Qwen3.5 model with its image tower.
+
+    `feed`: ``intermediate_size``, or ``num_experts``, ``num_experts_per_tok`` and
     ``moe_intermediate_size``.
     """
     linear = {
@@ -103,6 +109,7 @@ def _qwen3_5(
 def _gemma4(
     layers: int, hidden: int, heads: int, kv_heads: int, global_kv_heads: int, ffn: int, **moe: Any
 ) -> dict[str, Any]:
+    """Configuration of a Gemma 4 model with its image tower."""
     kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(layers)]
     wide = {
         "head_dim": 256,
@@ -231,6 +238,7 @@ _CLIP_LARGE: Final = {
 
 
 def _llava(layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
+    """Configuration of a LLaVA 1.5 model."""
     text = {
         "model_type": "llama",
         **sizes(layers, hidden, heads, heads, 32064, 4096, intermediate_size=ffn),

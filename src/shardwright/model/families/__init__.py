@@ -1,3 +1,1 @@
-"""Readers of Hugging Face's config.json, by family: decoders, images, and fields that families
-share.
-"""
+"""Readers of Hugging Face's config.json, by family: decoders, images, and shared fields."""

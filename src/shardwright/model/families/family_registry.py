@@ -1,5 +1,6 @@
-"""The registry: builders of models and refusals, each with the architecture that it builds and
-other names that mean the same.
+"""Registry of model builders: architecture or model_type -> builder function.
+
+Known architectures without support are registered with a refusal.
 """
 
 from __future__ import annotations
@@ -112,6 +113,6 @@ REGISTRY: Final = {
 ARCHITECTURES: Final = {
     f"{_PACKAGE}.{target}": names.split()[0] for target, names in _BUILDERS.items()
 }
-"""Builder -> the architecture that its models have."""
+"""Builder -> architecture of its models."""
 TEXT_CONFIGS: Final = ("text_config", "llm_config", "language_config")
-"""Sections of a configuration that describe the language model of a model with images."""
+"""Names of the section of the language model in a vision-language configuration."""

@@ -1,6 +1,4 @@
-"""Hugging Face ``config.json`` to a model: the registry of architectures, and the door that nothing
-but `ModelError` leaves.
-"""
+"""Build a model from a Hugging Face ``config.json``; every fault is a `ModelError`."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from shardwright.model.families.fields.weight_quantization import (
     with_modelopt,
 )
 from shardwright.model.families.model_settings import differences, settings_of_fields
-from shardwright.model.ir.config_fields import Fields, shown
+from shardwright.model.ir.config_fields import Fields, value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.registry import load_target
 
@@ -32,21 +30,22 @@ TEXT_ALONE: Final = (
     "router_aux_loss_coef",
     "router_jitter_noise",
 )
-"""Fields that a language model's class reads in its own section alone."""
+"""Fields that a language model's class reads only in its own section."""
 MAX_FILE_BYTES: Final = 2**24
 MAX_PARAMETERS: Final = 10**17
 
 
 def known_architectures() -> tuple[str, ...]:
-    """Every architecture and model_type that has a builder."""
+    """Every supported architecture and model_type, sorted."""
     return tuple(sorted(REGISTRY))
 
 
 def load_config(path: str | Path) -> Model:
-    """The model of a ``config.json``.
+    """Load the model of a ``config.json``.
 
     Raises:
-        ModelError: no such file, not JSON, not an object, or anything `model_from_config` refuses.
+        ModelError: the file does not exist, is not a JSON object, or is refused by
+        `model_from_config`.
     """
     file = Path(path)
     config: Mapping[str, Any] = _read_object(file)
@@ -57,7 +56,7 @@ def load_config(path: str | Path) -> Model:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
+    """Read the JSON object in a file."""
     try:
         with path.open("rb") as stream:
             content = stream.read(MAX_FILE_BYTES + 1)
@@ -74,7 +73,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def parse_config(content: bytes, *, source: str) -> dict[str, Any]:
-    """The JSON object in `content` (UTF-8)."""
+    """Parse a JSON object from UTF-8 bytes; raises ModelError with the place of a fault."""
     try:
         value = json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -99,19 +98,19 @@ def parse_config(content: bytes, *, source: str) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         raise ModelError(
-            f"{source}: the top of the file is {shown(value)}, not an object",
+            f"{source}: the top of the file is {value_text(value)}, not an object",
             hint="give a Hugging Face config.json",
         )
     return value
 
 
 def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = "") -> Model:
-    """The model that a Hugging Face configuration describes.
+    """Build the model that a Hugging Face configuration describes.
 
     Args:
         mapping: the configuration, old or new spellings.
-        name: what the model is called.
-        source: file it came from, for errors; `name` when empty.
+        name: name of the model.
+        source: file of the configuration, for errors; `name` if empty.
 
     The builder is found by ``architectures[0]``, or by ``model_type`` when no architecture is
     written.
@@ -122,7 +121,7 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
     """
     fields = Fields(mapping, source or name)
     try:
-        model = replace(built(architecture_of(fields), fields), name=name)
+        model = replace(build_architecture(architecture_name(fields), fields), name=name)
     except ModelError:
         raise
     except (ValueError, OverflowError) as error:
@@ -149,7 +148,7 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
 
 
 def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object that says what the layers of the language model compute."""
+    """The section of a configuration that describes the language model, with shared fields."""
     nested: Iterator[dict[str, Any]] = (
         mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict)
     )
@@ -159,21 +158,23 @@ def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**{name: value for name, value in mapping.items() if name not in TEXT_ALONE}, **section}
 
 
-def architecture_of(fields: Fields) -> str:
-    """``architectures[0]``, or ``model_type`` where no architecture is written."""
+def architecture_name(fields: Fields) -> str:
+    """``architectures[0]``, or ``model_type`` if no architecture is written."""
     names = fields.strings("architectures")
     if len(names) > 1:
         fields.fail(f"architectures lists {len(names)} names", hint="keep the one to plan")
     return names[0] if names else fields.string("model_type")
 
 
-def built(key: str, fields: Fields) -> Model:
-    """The model, without a name, that the builder of an architecture or model type makes."""
+def build_architecture(key: str, fields: Fields) -> Model:
+    """Build the model of an architecture or model type, without a name."""
     target = REGISTRY.get(key)
     if target is None:
         nested = fields.present(*TEXT_CONFIGS)
         hint = "its text_config alone may be one that is" if nested else _near_architecture(key)
-        raise ModelError(f"{fields.source}: architecture {shown(key)} is not supported", hint=hint)
+        raise ModelError(
+            f"{fields.source}: architecture {value_text(key)} is not supported", hint=hint
+        )
     fields.reading.builders[fields.path] = target
     builder: Builder = load_target(target)
     model = builder(fields)
@@ -181,14 +182,12 @@ def built(key: str, fields: Fields) -> Model:
 
 
 def _near_architecture(key: str) -> str:
-    """The hint for an unknown architecture; spelled as the registry spells it."""
+    """Hint with the most similar known architecture."""
     spelled = {known.lower(): known for known in known_architectures()}
     hint = nearest(key[:100], spelled)
     return re.sub(r"\w+", lambda word: spelled.get(word[0], word[0]), hint)
 
 
 def _model_name(path: Path) -> str:
-    """A name for the model of a file: the folder for ``config.json``,
-    the stem for any other file.
-    """
+    """Name for the model of a file: the folder of a ``config.json``, else the file's stem."""
     return path.resolve().parent.name or path.stem if path.name == "config.json" else path.stem

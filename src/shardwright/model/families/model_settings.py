@@ -1,5 +1,4 @@
-"""Settings of a Hugging Face configuration beyond sizes: constants of the computation, and
-differences from it that we do not compute.
+"""Read the numerical settings of a model from config.json, and differences that we do not compute.
 
 A field that is not written has the value of the family's configuration class in Transformers.
 """
@@ -20,20 +19,20 @@ from shardwright.model.families.fields.class_defaults import (
     UNKNOWN,
     ClassSettings,
 )
-from shardwright.model.families.fields.dropout import dropout_of
+from shardwright.model.families.fields.dropout import dropout_probabilities
 from shardwright.model.families.fields.padding_row import padding_difference, padding_row
 from shardwright.model.families.fields.rotary_fields import (
     BY_LENGTH,
     COMPUTED,
     ORIGINAL,
-    kind_of,
     latent_score_factor,
     local_rope_of,
-    longer_of,
-    number_of,
-    rope_of,
-    share_of,
-    text_turns,
+    number_or_none,
+    rotary_extension,
+    rotary_kind,
+    rotary_settings,
+    rotary_share,
+    text_image_rotary,
 )
 from shardwright.model.families.fields.router_training import (
     load_balancing,
@@ -45,7 +44,7 @@ from shardwright.model.families.images.tower_settings import (
     image_input,
     tower_settings,
 )
-from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields, shown
+from shardwright.model.ir.config_fields import MAX_HEAD_DIM, Fields, value_text
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.operator_constants import (
@@ -70,29 +69,29 @@ ACTIVATION = (
 )
 LATENT_NORMS: Final = ("q_norm", "kv_norm")
 LATENT_EPS: Final = 1e-6
-"""Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
+"""Epsilon of the norms of latents in Transformers, for any ``rms_norm_eps``."""
 EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
 BASE = ("rope_theta", "rotary_emb_base")
 
 
 def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) -> Settings:
-    """The numbers that a model of this configuration computes with.
+    """Read the numerical settings (epsilons, rotary positions, factors) from a configuration.
 
     Raises:
-        ModelError: one of them is no number that it can be.
+        ModelError: a number is out of its range.
     """
     architecture = model.architecture
     own = CLASSES.get(architecture, UNKNOWN)
     config = _with_rope(config, own)
-    fields, rope = Fields(config, source), rope_of(config)
+    fields, rope = Fields(config, source), rotary_settings(config)
     spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
     eps = fields.number(spelled, minimum=0.0, maximum=1.0, default=own.eps)
     written = config if rope.get("rope_theta") is None else rope
     base = Fields(dict(written), source).number(
         *BASE, minimum=1.0, maximum=1e12, default=own.rope_base or 1.0
     )
-    longer = longer_of({ORIGINAL: own.trained or None, **config}, source=source)
-    if own.norms_turned and _normed(model) and isinstance(longer, (YarnRotary, LongRotary)):
+    longer = rotary_extension({ORIGINAL: own.trained or None, **config}, source=source)
+    if own.norms_turned and _has_qk_norm(model) and isinstance(longer, (YarnRotary, LongRotary)):
         longer = replace(longer, scale=1.0)
     return Settings(
         rope_base=float(base),
@@ -105,7 +104,7 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         step_limits=_step_limits(config, model, own, fields),
         gate_limit=(
             fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0)
-            if _clamped(model)
+            if _has_clamped_gate(model)
             else 7.0
         ),
         gate_slope=(
@@ -128,25 +127,25 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
         / _factor(fields, own, "logits_scaling"),
         logits_cap=_cap(config, own) if own.reads_cap else 0.0,
         activation=_activation_of(config, model),
-        shares_add_up=_add_up(config, own) is not False,
+        shares_add_up=_weights_add_up(config, own) is not False,
         sigmoid_scores=own.sigmoid,
         bias_reach=(
             fields.integer("relative_attention_max_distance", default=128)
-            if _biased(model)
+            if _has_score_bias(model)
             else 128
         ),
-        temper=_temper(fields, model),
+        temper=_query_growth(fields, model),
         share_factor=fields.number(
             "routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor
         ),
         padding_row=padding_row(config, model=model, source=source),
         load_balancing=load_balancing(config, model=model, source=source),
         router_noise=router_noise(config, model=model, source=source),
-        dropout=dropout_of(config, model=model),
+        dropout=dropout_probabilities(config, model=model),
         other_losses=other_losses(config, model=model),
         image=image_input(config, model=model, source=source),
         turns=(
-            text_turns(config, usual=own.axes, source=source)
+            text_image_rotary(config, usual=own.axes, source=source)
             if IMAGE in {b.sequence for b in model.blocks}
             else None
         ),
@@ -155,8 +154,9 @@ def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) 
 
 
 def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """Settings of a configuration that our operators do not compute, so that published weights
-    would not give the published losses.
+    """Phrases on settings that our operators do not compute.
+
+    With such settings, published weights would not give the published losses.
     """
     own = CLASSES.get(model.architecture, UNKNOWN)
     config = _with_rope(config, own)
@@ -173,26 +173,30 @@ def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
 
 
 def _latent_norms(config: Mapping[str, Any], eps: float) -> tuple[tuple[str, Settings], ...]:
-    """Settings of norms of latents, where they have another epsilon than the others."""
+    """Settings of the latents' norms, if their epsilon differs from that of other norms."""
     apart = config.get("kv_lora_rank") and eps != LATENT_EPS
     return tuple((name, Settings(eps=LATENT_EPS)) for name in LATENT_NORMS) if apart else ()
 
 
 def _with_rope(config: Mapping[str, Any], own: ClassSettings) -> Mapping[str, Any]:
-    """The configuration, with the class's rotary positions where it says nothing of them."""
-    return {**config, "rope_parameters": own.rope} if own.rope and not rope_of(config) else config
+    """The configuration with the class's default rotary fields, if it has none."""
+    return (
+        {**config, "rope_parameters": own.rope}
+        if own.rope and not rotary_settings(config)
+        else config
+    )
 
 
 def _local_base(config: Mapping[str, Any], own: ClassSettings) -> float:
-    """Of rotary positions of layers with a window; 0: they turn as all do."""
+    """Base of rotary positions of layers with a window; 0: the same base as all layers."""
     if own.local_base is None:
         return 0.0
     written = (local_rope_of(config).get("rope_theta"), config.get("rope_local_base_freq"))
-    return next((found for one in written if (found := number_of(one))), own.local_base)
+    return next((found for one in written if (found := number_or_none(one))), own.local_base)
 
 
-def _temper(fields: Fields, model: Model) -> tuple[float, float]:
-    """The growth of queries with their position, where the model has one."""
+def _query_growth(fields: Fields, model: Model) -> tuple[float, float]:
+    """(positions, strength) of the growth of queries with their position."""
     positions, strength = Settings().temper
     if not any(o.tempered for b in model.blocks for o in b.operators):
         return positions, strength
@@ -203,7 +207,7 @@ def _temper(fields: Fields, model: Model) -> tuple[float, float]:
 
 
 def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
-    """Factors before projections with biases, which are none of theirs; and norms before gates."""
+    """Phrases on Falcon-H1's factors before biased projections and norms before gates."""
     if model.architecture != "FalconH1ForCausalLM":
         return ()
     biased = {"attention_in_multiplier": "attention_bias", "ssm_in_multiplier": "mamba_proj_bias"}
@@ -221,8 +225,8 @@ def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
     )
 
 
-def _normed(model: Model) -> bool:
-    """Queries and keys are normed by head."""
+def _has_qk_norm(model: Model) -> bool:
+    """True if the model norms queries and keys."""
     return any(
         o.kind is OperatorKind.NORM and o.klass is OperatorClass.ATTN
         for b in model.blocks
@@ -230,20 +234,23 @@ def _normed(model: Model) -> bool:
     )
 
 
-def _scans_of(model: Model) -> bool:
+def _has_scan(model: Model) -> bool:
+    """True if the model has a state-space recurrence."""
     return any(o.scan is not None for b in model.blocks for o in b.operators)
 
 
-def _clamped(model: Model) -> bool:
+def _has_clamped_gate(model: Model) -> bool:
+    """True if the model has a clamped gate."""
     return any(o.clamped for b in model.blocks for o in b.operators)
 
 
-def _biased(model: Model) -> bool:
+def _has_score_bias(model: Model) -> bool:
+    """True if attention scores have learned biases by distance."""
     return any(o.biased for b in model.blocks for o in b.operators)
 
 
 def _share(fields: Fields, own: ClassSettings) -> float:
-    """The part of a head's width that is turned."""
+    """Share of a head's width with rotary positions."""
     if not own.rope_share:
         return 1.0
     if own.turned:
@@ -251,18 +258,19 @@ def _share(fields: Fields, own: ClassSettings) -> float:
         # A null count means the whole head; only an absent one is the class's.
         absent = own.turned if not fields.written("rotary_dim") else width
         return fields.integer("rotary_dim", maximum=MAX_HEAD_DIM, default=absent) / width
-    return share_of(fields.mapping, usual=own.usual_share)
+    return rotary_share(fields.mapping, usual=own.usual_share)
 
 
 def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
-    """A factor that the class reads; 1 of others."""
+    """A factor that the class reads; 1 for factors that it ignores."""
     usual = own.factors.get(name)
     return 1.0 if usual is None else fields.number(name, minimum=1e-9, maximum=1e9, default=usual)
 
 
 def _tied_factor(fields: Fields, own: ClassSettings) -> float:
-    """Of what a head reads that is the embedding, or would be but for a file that says how it was
-    trained.
+    """Factor on the input of a head that is the embedding; 1 for most classes.
+
+    ``scale_decoder_outputs`` overrides ``tie_word_embeddings``.
     """
     scaled = own.tied_scaled and fields.flag(
         "scale_decoder_outputs", default=fields.flag("tie_word_embeddings", default=True)
@@ -271,13 +279,17 @@ def _tied_factor(fields: Fields, own: ClassSettings) -> float:
 
 
 def _cap(config: Mapping[str, Any], own: ClassSettings) -> float:
-    """The bound of logits; a null one means none: only an absent field has the class's."""
-    return number_of(config.get("final_logit_softcapping", own.final_cap)) or 0.0
+    """Soft cap of the logits; 0 = none.
+
+    A null value means none; the class's default is only for an absent field.
+    """
+    return number_or_none(config.get("final_logit_softcapping", own.final_cap)) or 0.0
 
 
 def _width_factor(fields: Fields, own: ClassSettings) -> float:
-    """Of scores that are divided by the root of another width than a head's, or have a factor in
-    place of one over that.
+    """Factor of attention scores relative to 1 / sqrt(head width).
+
+    A class may divide by the root of another width, or have its own factor.
     """
     if "attention_multiplier" in own.factors:
         return _factor(fields, own, "attention_multiplier") * sqrt(fields.head_dim())
@@ -289,8 +301,8 @@ def _width_factor(fields: Fields, own: ClassSettings) -> float:
     return sqrt(fields.integer("head_dim", maximum=MAX_HEAD_DIM) / width)
 
 
-def _asked(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
-    """The activation that is written, and whether feed-forwards multiply it by a second half."""
+def _written_activation(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
+    """The written activation, and whether feed-forwards have a gate."""
     language = [b for b in model.blocks if b.sequence != IMAGE]
     gated = {
         o.gated
@@ -304,20 +316,21 @@ def _asked(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
 
 
 def _activation_of(config: Mapping[str, Any], model: Model) -> str:
-    """Ours of the one that is written; empty: the usual one, and where it is not known which is
-    asked for.
-    """
-    asked, gated = _asked(config, model)
+    """Our name of the written activation; empty for the usual or an unknown activation."""
+    asked, gated = _written_activation(config, model)
     found = SPELLED.get(asked, "")
     return (
-        "" if _clamped(model) or len(gated) != 1 or {USUAL[g] for g in gated} == {found} else found
+        ""
+        if _has_clamped_gate(model) or len(gated) != 1 or {USUAL[g] for g in gated} == {found}
+        else found
     )
 
 
 def _activation(config: Mapping[str, Any], model: Model) -> str:
-    asked, gated = _asked(config, model)
+    """Phrase on an activation that our operators do not compute; else empty."""
+    asked, gated = _written_activation(config, model)
     own = CLASSES.get(model.architecture, UNKNOWN)
-    if _clamped(model) and asked not in ("", "silu", "quick_gelu"):
+    if _has_clamped_gate(model) and asked not in ("", "silu", "quick_gelu"):
         return f"activation {asked} of a clamped gate"
     names = {
         own.legacy.get(str(config[k]), str(config[k]))[:40] for k in ACTIVATION[:2] if config.get(k)
@@ -327,7 +340,7 @@ def _activation(config: Mapping[str, Any], model: Model) -> str:
             f"hidden_act and hidden_activation that differ ({' and '.join(sorted(names))}), of"
             " which releases read one or the other"
         )
-    if _scans_of(model):
+    if _has_scan(model):
         beside = [str(config[k])[:40] for k in ("hidden_act", "mamba_hidden_act") if config.get(k)]
         other = next((name for name in beside if SPELLED.get(name) != "silu"), "")
         if other:
@@ -340,13 +353,14 @@ def _activation(config: Mapping[str, Any], model: Model) -> str:
 
 
 def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
+    """Phrases on rotary positions that our operators do not compute."""
     if not own.rope_base:
         return ()
-    rope = rope_of(config)
-    kind = kind_of(rope)
+    rope = rotary_settings(config)
+    kind = rotary_kind(rope)
     known = (*COMPUTED, *own.kinds)
     # What turns in proportion has a share of its own (`ProportionalRotary`).
-    share = 1.0 if kind in own.kinds else share_of(config, usual=own.usual_share)
+    share = 1.0 if kind in own.kinds else rotary_share(config, usual=own.usual_share)
     widths = [
         o.reads[0].quantum
         for b in model.blocks
@@ -356,7 +370,8 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     ]
     unlisted = (
         kind == "longrope"
-        and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
+        and rotary_extension({ORIGINAL: own.trained or None, **config}, source=model.architecture)
+        is None
     )
     odd = not config.get("kv_lora_rank") and any(
         int(width * (min(share, 1.0) if own.rope_share else 1.0)) % 2 for width in widths
@@ -371,8 +386,8 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
         one and shape and int(one.width * min(share, 1.0)) > shape.head_dim for one, shape in turned
     )
     local, local_kind = (
-        number_of(config.get("rope_local_base_freq")),
-        kind_of(local_rope_of(config)),
+        number_or_none(config.get("rope_local_base_freq")),
+        rotary_kind(local_rope_of(config)),
     )
     return (
         f"rotary positions of kind {kind}" if kind not in known else "",
@@ -399,8 +414,8 @@ def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> t
     )
 
 
-def _add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
-    """True if the scores of chosen experts are normalised to add up to one; None: not known."""
+def _weights_add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
+    """True if the weights of chosen experts are normalized to add up to one; None if unknown."""
     return (
         bool(config["norm_topk_prob"])
         if own.reads_norm and "norm_topk_prob" in config
@@ -409,6 +424,7 @@ def _add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
 
 
 def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
+    """Phrases on routing that our operators do not compute."""
     shapes = [
         o.experts
         for b in model.blocks
@@ -422,7 +438,7 @@ def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tup
     return (
         (
             "scores of chosen experts (norm_topk_prob), which are not known to add up to one"
-            if _add_up(config, own) is None
+            if _weights_add_up(config, own) is None
             else ""
         ),
         (
@@ -444,10 +460,13 @@ def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tup
 
 
 def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tuple[str, ...]:
-    scalar, width = number_of(config.get("query_pre_attn_scalar")), config.get("head_dim")
+    """Phrases on attention scores and factors that our operators do not compute."""
+    scalar, width = number_or_none(config.get("query_pre_attn_scalar")), config.get("head_dim")
     cap = 0.0 if own.reads_cap else _cap(config, own)
-    alpha = number_of(config.get("swiglu_alpha"))
-    others = [(name, number_of(config.get(name))) for name in FACTORS if name not in own.factors]
+    alpha = number_or_none(config.get("swiglu_alpha"))
+    others = [
+        (name, number_or_none(config.get(name))) for name in FACTORS if name not in own.factors
+    ]
     return (
         (
             f"query_pre_attn_scalar {scalar:g} beside head_dim {width}"
@@ -467,14 +486,14 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
             if config.get(name)
         ),
         *(
-            f"{name} {shown(config[name])}, where the published class has {shown(value)}"
+            f"{name} {value_text(config[name])}, where the published class has {value_text(value)}"
             for name, value in own.fixed.items()
             if config.get(name, value) not in (None, value)
         ),
         *_before_biases(config, model),
         (
             f"swiglu_alpha {alpha:g}"
-            if _clamped(model) and not own.reads_slope and alpha not in (None, QUICK)
+            if _has_clamped_gate(model) and not own.reads_slope and alpha not in (None, QUICK)
             else ""
         ),
         "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
@@ -493,35 +512,38 @@ def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tupl
 
 
 def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+    """Phrases on recurrences that our operators do not compute."""
     limit = config.get("time_step_limit")
     own = CLASSES.get(model.architecture, UNKNOWN)
     other = (
         own.least_step
         and isinstance(limit, (list, tuple))
-        and _ends(limit) not in ((0.0, inf), (own.least_step, inf))
+        and _bounds(limit) not in ((0.0, inf), (own.least_step, inf))
     )
     return ("time_step_limit, which the published class does not read" if other else "",)
 
 
-def _ends(limit: Sequence[object]) -> tuple[float, float]:
-    """Two bounds; a null one is none."""
-    low, high = (number_of(end) for end in (*limit, None, None)[:2])
+def _bounds(limit: Sequence[object]) -> tuple[float, float]:
+    """Two bounds as (low, high); a null bound is 0 or infinity."""
+    low, high = (number_or_none(end) for end in (*limit, None, None)[:2])
     return low or 0.0, inf if high is None else high
 
 
 def _step_limits(
     config: Mapping[str, Any], model: Model, own: ClassSettings, fields: Fields
 ) -> tuple[float, float]:
-    """Between which steps of a scan are kept."""
+    """(low, high) bounds of the time steps of a recurrence."""
     if own.least_step:
         return fields.number("time_step_min", minimum=0.0, maximum=1e6, default=own.least_step), inf
     limit = config.get("time_step_limit")
-    if limit is None or not _scans_of(model):
+    if limit is None or not _has_scan(model):
         return 0.0, inf
-    low, high = _ends(limit) if isinstance(limit, (list, tuple)) and len(limit) == 2 else (1.0, 0.0)
+    low, high = (
+        _bounds(limit) if isinstance(limit, (list, tuple)) and len(limit) == 2 else (1.0, 0.0)
+    )
     if not 0.0 <= low < high:
         fields.fail(
-            f"time_step_limit = {shown(limit)} is no pair of bounds",
+            f"time_step_limit = {value_text(limit)} is no pair of bounds",
             hint="give a smaller and a larger number, or null",
         )
     return low, high

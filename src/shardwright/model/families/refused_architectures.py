@@ -1,6 +1,4 @@
-"""Architectures that are known and refused: the feature that this package has no operator for is
-named, and nothing is guessed.
-"""
+"""Known architectures that are refused, with the name of the unsupported feature."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from shardwright.model.ir.config_fields import Fields
 
 
 def refuse_deepseek_v4(fields: Fields) -> NoReturn:
-    """DeepSeek-V4: attention over compressed keys beside a window, and several residual streams
-    mixed by hyper-connections.
-    """
+    """Refuse DeepSeek-V4: attention over compressed keys, residual streams by hyper-connections."""
     if fields.present("hc_mult"):
         streams = fields.integer("hc_mult", maximum=1024)
         fields.unsupported(
@@ -23,9 +19,7 @@ def refuse_deepseek_v4(fields: Fields) -> NoReturn:
 
 
 def refuse_kimi_k3(fields: Fields) -> NoReturn:
-    """Kimi-K3: residuals chosen by attention over earlier blocks, key-wise gated delta nets,
-    experts on a latent stream.
-    """
+    """Refuse Kimi-K3: attention over residuals, key-wise gated delta nets, latent experts."""
     text = fields.section("text_config")
     for feature in ("attn_res_block_size", "linear_attn_config", "routed_expert_hidden_size"):
         if text.present(feature):

@@ -1,5 +1,4 @@
-"""Vision + language models by family: LLaVA, Qwen3-VL, Qwen3.5, Gemma 4, Kimi-K2.5, MiniMax-M3,
-Llama 4.
+"""Builders of vision-language models: LLaVA, Qwen3-VL, Qwen3.5, Gemma 4, Kimi-K2.5, MiniMax-M3.
 
 The language model is read from ``text_config`` by the builder of its own architecture. A
 configuration without ``vision_config`` describes the language model alone, and that is what is
@@ -18,14 +17,14 @@ from shardwright.model.blocks.pooled_projector import pooled_operators
 from shardwright.model.blocks.vision_language import (
     ProjectorShape,
     VisionShape,
-    joined_model,
     projector_operators,
+    with_vision_tower,
 )
-from shardwright.model.families.decoders.gemma4 import seeing_images
-from shardwright.model.families.huggingface_config import built
-from shardwright.model.families.images.kimi_tower import sides, table
+from shardwright.model.families.decoders.gemma4 import with_image_attention
+from shardwright.model.families.huggingface_config import build_architecture
+from shardwright.model.families.images.kimi_tower import merged_patch_sides, position_table_shape
 from shardwright.model.families.images.llava_tower import STRATEGIES
-from shardwright.model.families.images.minimax_tower import compressed
+from shardwright.model.families.images.minimax_tower import merge_sizes
 from shardwright.model.families.images.tower_fields import MAX_PATCH
 from shardwright.model.ir.block import INPUT
 from shardwright.model.ir.config_fields import (
@@ -34,20 +33,18 @@ from shardwright.model.ir.config_fields import (
     MAX_HIDDEN,
     MAX_LAYERS,
     Fields,
-    shown,
+    value_text,
 )
 from shardwright.model.ir.model_graph import Model
 
 MAX_POSITIONS: Final = 2**24
 QWEN_DEEP: Final = (8, 16, 24)
-"""Tower layers whose features Qwen3-VL's class takes where a configuration does not say."""
+"""Qwen3-VL's default tower layers for DeepStack features."""
 LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
 
 
 def text_fields(fields: Fields) -> Fields:
-    """``text_config``, with ``tie_word_embeddings`` of the top level where the section does not
-    say.
-    """
+    """Fields of ``text_config``, with the top level's ``tie_word_embeddings`` if it has none."""
     section = fields.section("text_config")
     _, top = fields.find("tie_word_embeddings")
     return (
@@ -58,7 +55,7 @@ def text_fields(fields: Fields) -> Fields:
 
 
 def _tied_text(fields: Fields) -> Fields:
-    """``text_config`` of a family whose head is the embedding where it or the top says so."""
+    """Fields of ``text_config``, tied if the section or the top level says so."""
     text = fields.section("text_config")
     tied = [one.flag("tie_word_embeddings", default=False) for one in (fields, text)]
     return text.replaced("tie_word_embeddings", any(tied))
@@ -74,17 +71,18 @@ def _tower(
     prefix: str = "",
     **more: Any,
 ) -> VisionShape:
-    """The vision transformer of a section; its heads must divide its width.
+    """Read a vision transformer's sizes from its section; its heads must divide its width.
 
     Args:
         patch: input elements of a patch.
-        rows: of the table of learned positions.
-        layers, heads: fields that say how many, if not the usual ones.
-        prefix: of the usual fields, which may be without it too.
-        more: of the shape.
+        rows: rows of the table of learned positions.
+        layers, heads: names of the fields with these numbers, if not the usual names.
+        prefix: optional prefix of the usual fields.
+        more: further fields of the shape.
     """
 
     def spelled(name: str) -> tuple[str, ...]:
+        """A field name with and without the prefix."""
         return tuple(dict.fromkeys((f"{prefix}{name}", name)))
 
     hidden = vision.integer(*spelled("hidden_size"), maximum=MAX_HIDDEN)
@@ -110,11 +108,12 @@ def _tower(
 
 
 def build_llava(fields: Fields) -> Model:
-    """LLaVA 1.5 (`LlavaConfig`): a CLIP tower whose features of layer ``vision_feature_layer`` go
-    through two linear layers.
+    """Build LLaVA 1.5 from its config (`LlavaConfig`): a CLIP tower and two linear layers.
 
-    Only the layers up to that one run; the stored ones behind it are left out (they have no
-    gradient and no use).
+    The features are the tower's at layer ``vision_feature_layer``.
+
+    Only the layers up to that layer run; later stored layers are left out (they have no gradient
+    and no use).
     """
     text, vision = _tied_text(fields), fields.section("vision_config")
     kind = text.string("model_type")
@@ -125,7 +124,9 @@ def build_llava(fields: Fields) -> Model:
         )
     if vision.string("model_type") != "clip_vision_model":
         vision.unsupported("vision_config.model_type other than clip_vision_model")
-    vision.aside("projection_dim", "vocab_size")  # of the space that CLIP shares with its own text
+    vision.mark_read(
+        "projection_dim", "vocab_size"
+    )  # of the space that CLIP shares with its own text
     patch, size = (
         vision.integer("patch_size", maximum=MAX_PATCH),
         vision.integer("image_size", maximum=MAX_POSITIONS),
@@ -149,17 +150,18 @@ def build_llava(fields: Fields) -> Model:
             f"vision_feature_layer = {feature} is not a layer of the {layers}",
             hint="count from -1 backwards",
         )
-    language = built(kind, text)
+    language = build_architecture(kind, text)
     two = ProjectorShape(
         inner=language.hidden, bias=fields.flag("multimodal_projector_bias", default=True)
     )
     projector = projector_operators(two, width=shape.hidden, hidden=language.hidden, source=INPUT)
-    return joined_model(language, vision=replace(shape, layers=used), projector=projector)
+    return with_vision_tower(language, vision=replace(shape, layers=used), projector=projector)
 
 
-def _qwen(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
-    """Qwen3-VL's tower: learned positions, merged patches, and mergers for features of inner layers
-    (deepstack), of `deep` where those are not written.
+def _with_qwen_tower(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
+    """Put Qwen3-VL's image tower, with merged patches and DeepStack, before a language model.
+
+    `deep`: default tower layers for DeepStack.
     """
     vision = fields.optional_section("vision_config")
     if vision is None:
@@ -198,62 +200,71 @@ def _qwen(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Mod
         )
         for norm in (hidden, wide)
     )
-    joined = joined_model(language, vision=shape, projector=projector)
-    return with_deepstack(joined, merger=merger, after=_deep(vision, shape, language, usual=deep))
+    joined = with_vision_tower(language, vision=shape, projector=projector)
+    return with_deepstack(
+        joined, merger=merger, after=_deepstack_layers(vision, shape, language, usual=deep)
+    )
 
 
-def _deep(
+def _deepstack_layers(
     vision: Fields, shape: VisionShape, language: Model, *, usual: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Tower layers whose features the first language layers take in."""
+    """Tower layers whose features the first language layers add."""
     name = "deepstack_visual_indexes"
     deep = vision.integers(name, maximum=MAX_LAYERS) if vision.present(name) else usual
     layers = sum(run.count for run in language.runs if run.name.startswith("layers"))
     if (
         any(a >= b for a, b in pairwise(deep))
-        or any(one >= shape.layers for one in deep)
+        or any(layer >= shape.layers for layer in deep)
         or len(deep) > layers
     ):
         hint = (
             f"list numbers that count up below {shape.layers}, one for each of the first language"
             " layers at most"
         )
-        vision.fail(f"{vision.path}{name} = {shown(deep)} are not layers of the tower", hint=hint)
+        vision.fail(
+            f"{vision.path}{name} = {value_text(deep)} are not layers of the tower", hint=hint
+        )
     return deep
 
 
 def build_qwen3_vl(fields: Fields) -> Model:
-    """Qwen3-VL, dense language model."""
-    return _qwen(fields, built("Qwen3ForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP)
+    """Build Qwen3-VL with a dense language model from its config."""
+    return _with_qwen_tower(
+        fields, build_architecture("Qwen3ForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP
+    )
 
 
 def build_qwen3_vl_moe(fields: Fields) -> Model:
-    """Qwen3-VL with experts."""
-    return _qwen(fields, built("Qwen3MoeForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP)
+    """Build Qwen3-VL with experts from its config."""
+    return _with_qwen_tower(
+        fields, build_architecture("Qwen3MoeForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP
+    )
 
 
 def _qwen_text(fields: Fields) -> Fields:
-    """The language model of Qwen3-VL; whether its head is the embedding, the top alone says."""
+    """Language-model fields of Qwen3-VL; only the top level decides whether the head is tied."""
     text = fields.section("text_config")
-    text.aside("tie_word_embeddings")
+    text.mark_read("tie_word_embeddings")
     return text.replaced("tie_word_embeddings", fields.flag("tie_word_embeddings", default=False))
 
 
 def build_qwen3_5_vl(fields: Fields) -> Model:
-    """Qwen3.5 and 3.6, dense."""
-    return _qwen(fields, built("Qwen3_5ForCausalLM", text_fields(fields)))
+    """Build dense Qwen3.5 or 3.6 with its image tower from its config."""
+    return _with_qwen_tower(fields, build_architecture("Qwen3_5ForCausalLM", text_fields(fields)))
 
 
 def build_qwen3_5_moe_vl(fields: Fields) -> Model:
-    """Qwen3.5 and 3.6 with experts."""
-    return _qwen(fields, built("Qwen3_5MoeForCausalLM", text_fields(fields)))
+    """Build Qwen3.5 or 3.6 with experts and its image tower from its config."""
+    return _with_qwen_tower(
+        fields, build_architecture("Qwen3_5MoeForCausalLM", text_fields(fields))
+    )
 
 
 def build_gemma4_vl(fields: Fields) -> Model:
-    """Gemma 4 with its tower: gated feed-forwards, norms on both sides, patches pooled
-    ``pooling_kernel_size`` squared, one projection.
+    """Build Gemma 4 with its image tower from its config: pooled patches, one projection.
 
-    Tokens of one image see each other where ``use_bidirectional_attention`` of the text is
+    Tokens of one image attend to each other if ``use_bidirectional_attention`` of the text is
     ``vision``.
     """
     if fields.present("audio_config"):
@@ -264,7 +275,10 @@ def build_gemma4_vl(fields: Fields) -> Model:
     text = fields.section("text_config").replaced(
         "tie_word_embeddings", fields.flag("tie_word_embeddings", default=True)
     )
-    language, vision = built("Gemma4ForCausalLM", text), fields.optional_section("vision_config")
+    language, vision = (
+        build_architecture("Gemma4ForCausalLM", text),
+        fields.optional_section("vision_config"),
+    )
     if vision is None:
         return language
     rows = 2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS)
@@ -292,7 +306,7 @@ def build_gemma4_vl(fields: Fields) -> Model:
         vision.unsupported(
             "num_key_value_heads or head_dim of vision_config other than those of plain attention"
         )
-    vision.aside("attention_bias")  # its products have none
+    vision.mark_read("attention_bias")  # its products have none
     merge, standard = (
         vision.integer("pooling_kernel_size", maximum=64, default=3) ** 2,
         vision.flag("standardize", default=False),
@@ -305,11 +319,13 @@ def build_gemma4_vl(fields: Fields) -> Model:
         factor=sqrt(hidden),
         standard=standard,
     )
-    return joined_model(seeing_images(language, text), vision=shape, projector=projector)
+    return with_vision_tower(
+        with_image_attention(language, text), vision=shape, projector=projector
+    )
 
 
 def build_kimi_k25(fields: Fields) -> Model:
-    """Kimi-K2.5 to K2.7: the language model of Kimi-K2 behind a MoonViT tower with merged patches.
+    """Build Kimi-K2.5 to K2.7 from its config: Kimi-K2 after a MoonViT tower with merged patches.
 
     Images are single frames, so that how frames are placed and averaged changes nothing.
     """
@@ -317,7 +333,7 @@ def build_kimi_k25(fields: Fields) -> Model:
         "tie_word_embeddings", fields.flag("tie_word_embeddings", default=True)
     )
     language, vision = (
-        built("DeepseekV3ForCausalLM", text),
+        build_architecture("DeepseekV3ForCausalLM", text),
         fields.optional_section("vision_config"),
     )
     if vision is None:
@@ -325,8 +341,8 @@ def build_kimi_k25(fields: Fields) -> Model:
     vision.choice("mm_projector_type", allowed=("patchmerger",), default="patchmerger")
     vision.choice("merge_type", allowed=("sd2_tpool",), default="sd2_tpool")
     vision.choice("pos_emb_type", allowed=("divided_fixed",), default="divided_fixed")
-    vision.aside("init_pos_emb_time", "pos_emb_time", "video_attn_type")
-    (rows, columns), block = table(vision), sides(vision)
+    vision.mark_read("init_pos_emb_time", "pos_emb_time", "video_attn_type")
+    (rows, columns), block = position_table_shape(vision), merged_patch_sides(vision)
     patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
     shape = _tower(
         vision,
@@ -343,36 +359,38 @@ def build_kimi_k25(fields: Fields) -> Model:
             f"heads of {hidden // shape.heads} elements, of which no half turns by rows and half by"
             " columns"
         )
-    for one, name, own in (
+    for one, name, expected in (
         (fields, "projection_hidden_size", hidden),
         (vision, "mm_hidden_size", hidden),
         (vision, "text_hidden_size", language.hidden),
     ):
-        if one.integer(name, maximum=MAX_HIDDEN, default=own) != own:
+        if one.integer(name, maximum=MAX_HIDDEN, default=expected) != expected:
             one.fail(
-                f"{one.path}{name} is not {own}, as wide as what it is of", hint="make them equal"
+                f"{one.path}{name} is not {expected}, as wide as what it is of",
+                hint="make them equal",
             )
     two = ProjectorShape(inner=hidden * merge, norm=hidden)
     projector = projector_operators(
         two, width=hidden, hidden=language.hidden, source=INPUT, merge=merge
     )
-    return joined_model(language, vision=shape, projector=projector)
+    return with_vision_tower(language, vision=shape, projector=projector)
 
 
 def build_minimax_m3_vl(fields: Fields) -> Model:
-    """MiniMax-M3 with its tower: patches projected one by one by two layers, then merged by two
-    more.
-    """
+    """Build MiniMax-M3 with its image tower: each patch through two layers, then merged by two."""
     text = _tied_text(fields)
-    language, vision = built("MiniMaxM3ForCausalLM", text), fields.optional_section("vision_config")
+    language, vision = (
+        build_architecture("MiniMaxM3ForCausalLM", text),
+        fields.optional_section("vision_config"),
+    )
     # The last layer's features, without a class token; what follows from other sizes.
-    fields.aside("vision_feature_layer", "vision_feature_select_strategy", "merged_hidden_size")
+    fields.mark_read("vision_feature_layer", "vision_feature_select_strategy", "merged_hidden_size")
     if vision is None:
         return language
-    vision.aside(
+    vision.mark_read(
         "image_size", "projection_dim", "vocab_size"
     )  # positions are rotary; of a space shared with a text of its own
-    side, frames = compressed(vision)
+    side, frames = merge_sizes(vision)
     pixels, merge = vision.integer("patch_size", maximum=MAX_PATCH) ** 2, side**2
     shape = _tower(
         vision,
@@ -391,13 +409,13 @@ def build_minimax_m3_vl(fields: Fields) -> Model:
         merge=merge,
         prefix="merge.",
     )
-    return joined_model(language, vision=shape, projector=(*each, *merged))
+    return with_vision_tower(language, vision=shape, projector=(*each, *merged))
 
 
 def build_llama4(fields: Fields) -> Model:
-    """Llama 4 without its tower: only a configuration without ``vision_config`` is read."""
+    """Build Llama 4's language model; a configuration with ``vision_config`` is refused."""
     if fields.present("vision_config"):
         fields.unsupported(
             "vision_config of Llama 4", hint="remove vision_config to plan the language model alone"
         )
-    return built("Llama4ForCausalLM", text_fields(fields))
+    return build_architecture("Llama4ForCausalLM", text_fields(fields))

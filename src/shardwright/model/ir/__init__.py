@@ -1,1 +1,1 @@
-"""The representation of a model: tensors, operators, blocks, the graph and its settings."""
+"""Intermediate representation of a model: tensor dims, operators, blocks, graph and constants."""

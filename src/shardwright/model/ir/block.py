@@ -1,4 +1,4 @@
-"""A block: the unit that repeats, lowered once per split."""
+"""A block: named operators in order, the unit that a model repeats."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ INPUT = "input"
 MEMORY = "memory"
 TEXT = "text"
 TEACHER = "teacher"
-"""The text once more, as a frozen teacher runs over it (`model.taught`)."""
+"""Sequence name of the text as input of a frozen teacher (`model.distillation`)."""
 _WORDS = frozenset({OperatorClass.EMBED, OperatorClass.HEAD})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Named operators in a topological order; the last one's output is the block's output.
+    """Named operators in topological order; the last operator's output is the block's output.
 
     Args:
         name: unique in the model (``layer``, ``moe``, ``mamba``, ``embed``, ``head``).
-        sequence: which of the job's sequences it runs over (``text``, ``encoder``, ``image``,
+        sequence: the job's sequence that it runs over (``text``, ``encoder``, ``image``,
             ``teacher``); see `job`.
         memory: sequence that ``memory`` inputs come from (cross-attention); empty if none.
-        constant: those of ``input`` and ``memory`` that nothing trained lies before, so that nobody
-            asks for their gradient; see `model.gradients`.
-        beside: it lies beside the way from the first block to the last: a pipeline keeps it with
-            the layer behind it.
+        constant: inputs among ``input`` and ``memory`` with no trained parameter before them, so
+            that they need no gradient; see `model.backward_reach`.
+        beside: it is not on the path from the first block to the last: a pipeline keeps it with
+            the next layer.
     """
 
     name: str
@@ -57,26 +57,28 @@ class Block:
         return hash((self.name, len(self.operators)))
 
     @property
-    def is_teachers(self) -> bool:
+    def is_of_teacher(self) -> bool:
         """True if the block belongs to a frozen teacher beside the model."""
         return self.sequence == TEACHER
 
     @property
-    def has_words(self) -> bool:
+    def has_vocabulary(self) -> bool:
         """True if the block is an embedding or a head."""
         return not _WORDS.isdisjoint([o.klass for o in self.operators])
 
     @property
     def is_layer(self) -> bool:
-        """A pipeline spreads it and recompute applies to it: it is no embedding, no head, not a
-        teacher's and beside no way.
+        """True if pipelines distribute the block: not an embedding, head, teacher or side branch.
+
+        Recompute applies to such blocks.
         """
-        return not self.has_words and not self.is_teachers and not self.beside
+        return not self.has_vocabulary and not self.is_of_teacher and not self.beside
 
     @property
     def output_width(self) -> int:
-        """Elements that a token of its output has: of the last hidden state that it writes (a loss
-        is no state); 0 = none.
+        """Elements a token of the block's last hidden state; 0 = none.
+
+        A loss is not a hidden state.
         """
         return next(
             (
@@ -90,8 +92,9 @@ class Block:
 
     @property
     def is_causal(self) -> bool:
-        """No position of the text depends on a later one or on another sequence, so slices of
-        tokens can follow one another.
+        """True if no text position depends on a later one or on another sequence.
+
+        Slices of tokens can then follow one another.
         """
         shapes = [o.attention for o in self.operators if o.attention is not None]
         return (

@@ -1,10 +1,10 @@
-"""Typed reading of a configuration: every value is checked, every error names the field.
+"""Typed access to the fields of a config.json: values are checked, errors name the field.
 
 A `Fields` wraps one JSON object. A getter takes the spellings of a field (new ones first); the
 first that is there and not null is read, and two spellings that disagree are an error. A getter
 without `default` is for a field that must be there; builders give a `default` only where the
 Hugging Face configuration class of that family documents it, and say so. Every name that is asked
-for is noted in a `Reading`, so that what was written and never asked for can be told
+for is noted in a `FieldRecord`, so that what was written and never asked for can be told
 (`model.families.unread`).
 """
 
@@ -30,8 +30,8 @@ MAX_VOCAB: Final = 2**25
 MAX_CONTEXT: Final = 2**32
 
 
-def shown(value: object) -> str:
-    """A value as an error may print it: short, one line, whatever it is."""
+def value_text(value: object) -> str:
+    """A JSON value as short text on one line, for errors."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, (list, tuple)):
@@ -45,13 +45,13 @@ def shown(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The fields of a configuration that have been read so far; the only part that changes.
+class FieldRecord:
+    """Record of the fields of a configuration that have been read; the only part that changes.
 
     Args:
-        objects: every object that was entered, by its path.
-        names: every name that was asked for, with its path, there or not.
-        builders: which builder read the object at a path and what is in it, where no other did.
+        objects: path -> every object that was read.
+        names: every name that was read, with its path, present or not.
+        builders: path -> builder that read the object there and the objects inside it.
     """
 
     objects: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -59,14 +59,12 @@ class Reading:
     builders: dict[str, str] = field(default_factory=dict)
 
     def read_by(self, name: str) -> tuple[str, str]:
-        """The path of the innermost object with a builder of its own that a name is in, and that
-        builder.
-        """
+        """(path, builder) of the innermost object with its own builder that contains a name."""
         path = max((path for path in self.builders if name.startswith(path)), key=len)
         return path, self.builders[path]
 
     def unread(self) -> dict[str, Any]:
-        """Names (with paths) of the entered objects that nothing asked for, with their values."""
+        """Name (with path) -> value of the fields that nothing has read."""
         pairs = (
             (f"{path}{name}", value)
             for path, mapping in self.objects.items()
@@ -77,19 +75,19 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """One object of a configuration.
+    """Access to one object of a configuration, with a record of the fields that are read.
 
     Args:
         mapping: the object, keys to JSON values.
         source: file or name it came from; errors begin with it.
-        path: where the object lies inside the file (``text_config.``); empty at the top.
-        reading: what has been asked of the whole configuration.
+        path: place of the object in the file (``text_config.``); empty at the top.
+        reading: record of the fields read in the whole configuration.
     """
 
     mapping: Mapping[str, Any]
     source: str
     path: str = ""
-    reading: Reading = field(default_factory=Reading, compare=False, repr=False)
+    reading: FieldRecord = field(default_factory=FieldRecord, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.reading.objects.setdefault(self.path, self.mapping)
@@ -99,24 +97,24 @@ class Fields:
         raise ModelError(f"{self.source}: {message}", hint=hint)
 
     def unsupported(self, feature: str, *, hint: str = "") -> NoReturn:
-        """Raise for a feature that this package has no graph for."""
+        """Raise `ModelError` for a feature that this package does not model."""
         self.fail(
             f"{feature} is not supported",
             hint=hint or "the graph would be a guess; see the list of supported architectures",
         )
 
     def present(self, *names: str) -> bool:
-        """True if one of the spellings is there and not null."""
-        self.aside(*names)
+        """True if one of the spellings is written and not null."""
+        self.mark_read(*names)
         return any(self.mapping.get(name) is not None for name in names)
 
     def written(self, name: str) -> bool:
-        """True if the field is there, null or not."""
-        self.aside(name)
+        """True if the field is written, null or not."""
+        self.mark_read(name)
         return name in self.mapping
 
-    def aside(self, *names: str) -> None:
-        """Note that these names are known here, and that their values change nothing."""
+    def mark_read(self, *names: str) -> None:
+        """Mark fields as read although their values change nothing."""
         self.reading.names.update(f"{self.path}{name}" for name in names)
 
     def replaced(self, name: str, value: Any) -> Fields:
@@ -124,26 +122,28 @@ class Fields:
         return Fields({**self.mapping, name: value}, self.source, self.path, self.reading)
 
     def inner(self, mapping: Mapping[str, Any], path: str) -> Fields:
-        """An object inside this one, at `path` from here."""
+        """Fields of an object inside this one, at `path` from here."""
         return Fields(mapping, self.source, f"{self.path}{path}.", self.reading)
 
     def find(self, *names: str) -> tuple[str, Any]:
-        """Name (with path) and value of the first spelling that is there; value None if none is."""
-        self.aside(*names)
-        found = [(name, self.mapping[name]) for name in names if self.mapping.get(name) is not None]
-        if not found:
+        """(name with path, value) of the first spelling that is written; value None if none is."""
+        self.mark_read(*names)
+        written = [
+            (name, self.mapping[name]) for name in names if self.mapping.get(name) is not None
+        ]
+        if not written:
             return self.path + names[0], None
-        for name, value in found[1:]:
-            if value != found[0][1]:
+        for name, value in written[1:]:
+            if value != written[0][1]:
                 self.fail(
-                    f"{self.path}{found[0][0]} is {shown(found[0][1])} but {self.path}{name} is"
-                    f" {shown(value)}",
+                    f"{self.path}{written[0][0]} is {value_text(written[0][1])} but"
+                    f" {self.path}{name} is {value_text(value)}",
                     hint="they are two spellings of one field: keep one",
                 )
-        return self.path + found[0][0], found[0][1]
+        return self.path + written[0][0], written[0][1]
 
     def missing(self, *names: str) -> NoReturn:
-        """Raise for a field that must be there."""
+        """Raise `ModelError` for a required field."""
         others = f" (also read as {', '.join(names[1:])})" if len(names) > 1 else ""
         keys = [key for key in map(str, self.mapping) if key not in names]
         near = nearest(names[0], keys) if keys else ""
@@ -157,7 +157,7 @@ class Fields:
     def integer(
         self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT, default: int | None = None
     ) -> int:
-        """A whole number within [minimum, maximum]; `default` when the field is absent or null."""
+        """Read a whole number within [minimum, maximum]; `default` if it is absent or null."""
         value = self.optional_integer(*names, minimum=minimum, maximum=maximum)
         if value is not None:
             return value
@@ -168,18 +168,18 @@ class Fields:
     def optional_integer(
         self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT
     ) -> int | None:
-        """A whole number, or None when the field is absent or null."""
+        """Read a whole number, or None if the field is absent or null."""
         name, value = self.find(*names)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             self.fail(
-                f"{name} must be a whole number, not {shown(value)}",
+                f"{name} must be a whole number, not {value_text(value)}",
                 hint=f"give an integer from {minimum} to {maximum}",
             )
         if not minimum <= value <= maximum:
             self.fail(
-                f"{name} = {shown(value)} is out of range",
+                f"{name} = {value_text(value)} is out of range",
                 hint=f"give an integer from {minimum} to {maximum}",
             )
         return value
@@ -187,7 +187,7 @@ class Fields:
     def number(
         self, *names: str, minimum: float, maximum: float, default: float | None = None
     ) -> float:
-        """A finite number within [minimum, maximum]."""
+        """Read a finite number within [minimum, maximum]; `default` if it is absent or null."""
         name, value = self.find(*names)
         if value is None:
             if default is None:
@@ -195,50 +195,51 @@ class Fields:
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self.fail(
-                f"{name} must be a number, not {shown(value)}",
+                f"{name} must be a number, not {value_text(value)}",
                 hint=f"give a number from {minimum:g} to {maximum:g}",
             )
         if not (minimum <= value <= maximum) or not math.isfinite(value):
             self.fail(
-                f"{name} = {shown(value)} is out of range",
+                f"{name} = {value_text(value)} is out of range",
                 hint=f"give a number from {minimum:g} to {maximum:g}",
             )
         return float(value)
 
     def flag(self, *names: str, default: bool | None = None) -> bool:
-        """True or false; null is false, `default` is for a field that is not written."""
+        """Read true or false; null is false, `default` is for an absent field."""
         null = any(self.written(name) for name in names)
         return self._of(
             bool, "true or false", names, False if null and default is not None else default
         )
 
     def string(self, *names: str, default: str | None = None) -> str:
-        """A text."""
+        """Read a text; `default` if the field is absent or null."""
         return self._of(str, "a text", names, default)
 
     def _of(self, kind: type[T], words: str, names: tuple[str, ...], default: T | None) -> T:
+        """Read a value of a type; `default` if the field is absent or null."""
         name, value = self.find(*names)
         if value is None:
             if default is None:
                 self.missing(*names)
             return default
         if not isinstance(value, kind):
-            self.fail(f"{name} must be {words}, not {shown(value)}")
+            self.fail(f"{name} must be {words}, not {value_text(value)}")
         return value
 
     def strings(self, *names: str) -> tuple[str, ...]:
-        """A list of texts; empty when the field is absent."""
+        """Read a list of texts; empty if the field is absent."""
         name, value = self.find(*names)
         if value is None:
             return ()
         if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
-            self.fail(f"{name} must be a list of texts, not {shown(value)}")
+            self.fail(f"{name} must be a list of texts, not {value_text(value)}")
         return tuple(value)
 
     def integers(
         self, *names: str, minimum: int = 0, maximum: int = MAX_CONTEXT
     ) -> tuple[int, ...]:
-        """A list of whole numbers; empty when the field is absent."""
+        """Read a list of whole numbers; empty if the field is absent."""
         name, value = self.find(*names)
         if value is None:
             return ()
@@ -247,12 +248,13 @@ class Fields:
         )
         if not whole or not all(minimum <= item <= maximum for item in value):
             self.fail(
-                f"{name} must be a list of integers from {minimum} to {maximum}, not {shown(value)}"
+                f"{name} must be a list of integers from {minimum} to {maximum}, not"
+                f" {value_text(value)}"
             )
         return tuple(value)
 
     def switches(self, name: str, *, layers: int) -> tuple[bool, ...]:
-        """A list of one 0 or 1 for each layer."""
+        """Read a list with a 0 or 1 for each layer, as booleans."""
         values = self.integers(name, maximum=1)
         if len(values) != layers:
             self.fail(
@@ -262,27 +264,27 @@ class Fields:
         return tuple(bool(v) for v in values)
 
     def section(self, *names: str) -> Fields:
-        """A nested object that must be there."""
+        """Fields of a required nested object."""
         inner = self.optional_section(*names)
         if inner is None:
             self.missing(*names)
         return inner
 
     def optional_section(self, *names: str) -> Fields | None:
-        """A nested object, or None when the field is absent or null."""
+        """Fields of a nested object, or None if it is absent or null."""
         name, value = self.find(*names)
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            self.fail(f"{name} must be an object, not {shown(value)}")
+            self.fail(f"{name} must be an object, not {value_text(value)}")
         return Fields(value, self.source, f"{name}.", self.reading)
 
     def choice(self, *names: str, allowed: tuple[str, ...], default: str | None = None) -> str:
-        """A text out of a closed list; any other names an unsupported feature."""
+        """Read a text out of a closed list; another text is an unsupported feature."""
         value = self.string(*names, default=default)
         if value not in allowed:
             self.fail(
-                f"{self.path}{names[0]} = {shown(value)} is not supported",
+                f"{self.path}{names[0]} = {value_text(value)} is not supported",
                 hint=f"supported: {', '.join(allowed)}",
             )
         return value
@@ -304,7 +306,7 @@ class Fields:
         return self.integer("vocab_size", maximum=MAX_VOCAB)
 
     def context(self) -> int:
-        """Longest context in tokens; 0 when the configuration does not say."""
+        """Longest context in tokens; 0 if the configuration has none."""
         return self.integer(
             "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=0
         )
@@ -314,7 +316,7 @@ class Fields:
         return self.integer("num_attention_heads", "n_head", "n_heads", maximum=MAX_HEADS)
 
     def kv_heads(self, *names: str, default: int | None = None) -> int:
-        """Number of key/value heads; must divide the query heads. Null is as many as those."""
+        """Number of key/value heads, which must divide the query heads; null means as many."""
         spellings = names or ("num_key_value_heads",)
         heads = self.heads()
         default = (
@@ -331,8 +333,9 @@ class Fields:
         return kv_heads
 
     def head_dim(self, *, default: int | None = None) -> int:
-        """Width of a head: the field, else (where it is not written) `default`, else hidden / heads
-        (which must be whole).
+        """Width of a head: the field, else `default`, else hidden / heads (which must be whole).
+
+        `default` is for a field that is not written.
         """
         width = self.optional_integer("head_dim", maximum=MAX_HEAD_DIM)
         if width is not None:
@@ -344,7 +347,7 @@ class Fields:
         )
 
     def even_head_dim(self) -> int:
-        """hidden / heads, an error if it is not whole."""
+        """Width hidden / heads of a head; raises if it is not whole."""
         hidden, heads = self.hidden(), self.heads()
         if hidden % heads:
             self.fail(
@@ -360,7 +363,7 @@ class Fields:
     def layer_types(
         self, *, layers: int, allowed: tuple[str, ...], name: str = "layer_types"
     ) -> tuple[str, ...]:
-        """One kind per layer out of `allowed`; empty when the field is absent."""
+        """Read one kind for each layer out of `allowed`; empty if the field is absent."""
         kinds = self.strings(name)
         if kinds and len(kinds) != layers:
             self.fail(
@@ -370,7 +373,7 @@ class Fields:
         for kind in kinds:
             if kind not in allowed:
                 self.fail(
-                    f"{self.path}{name} has {shown(kind)}, which is not supported",
+                    f"{self.path}{name} has {value_text(kind)}, which is not supported",
                     hint=f"supported: {', '.join(allowed)}",
                 )
         return kinds

@@ -1,4 +1,4 @@
-"""A model: a DAG of runs of equal blocks."""
+"""A model as a DAG of runs of equal blocks."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Model:
     Args:
         blocks: distinct blocks.
         runs: in a topological order.
-        name: as the user wrote it, or the catalog's.
+        name: name that the user wrote, or the catalog's name.
         architecture: the architecture string of its config. Builders leave both empty.
         hidden: width of the residual stream in elements.
         vocab: rows of the embedding as stored.
         max_context: tokens; 0 if unbounded.
-        base: the model before some of it was frozen or given adapters; None = all of it is trained.
-        unread: fields of the configuration that nobody reads and nobody knows to be harmless. They
-            say nothing of what the model is.
-        settings: numbers that it computes with.
-        differs: how what we compute differs from the published model, one phrase each.
+        base: the model before parts of it were frozen or given adapters; None = all is trained.
+        unread: fields of the configuration that no builder reads and that are not known to be
+            harmless. They do not change the model.
+        settings: numerical constants of its operators.
+        differs: differences of our computation from the published model, one phrase each.
         stored: number format of its checkpoint's weights; None = 16 or 32 bits, or the
             configuration does not say.
     """
@@ -78,41 +78,43 @@ class Model:
         return hash((self.name, self.hidden, self.vocab, len(self.blocks)))
 
     def is_memory(self, run: int, source: int) -> bool:
-        """True if run number `run` reads run number `source` as its blocks' memory and not as their
-        stream.
-        """
+        """True if run number `run` reads run number `source` as its memory, not as its stream."""
         memory = self.blocks[self.runs[run].block].memory
         return bool(memory) and self.blocks[self.runs[source].block].sequence == memory
 
     @property
     def joins_streams(self) -> bool:
-        """Several runs begin with data, and so their streams meet further on (an encoder's and a
-        decoder's), a teacher's apart.
+        """True if several runs start from data and their streams meet later (encoder-decoder).
 
-        Of a model that does not, every cut in the order of runs is a cut of one stream; what some
-        runs read beside it goes round others.
+        A teacher's stream does not count.
+
+        In a model without such streams, every cut in the order of runs is a cut of one stream; what
+        some runs read besides the stream bypasses others.
         """
         return (
-            sum(not run.inputs and not self.blocks[run.block].is_teachers for run in self.runs) > 1
+            sum(not run.inputs and not self.blocks[run.block].is_of_teacher for run in self.runs)
+            > 1
         )
 
     def before(self, name: str) -> frozenset[str]:
-        """Runs on a way to run `name`, itself among them."""
+        """Names of the runs on a path to run `name`, itself included."""
         inputs = {run.name: run.inputs for run in self.runs}
         reached: set[str] = set()
         open_names = [name]
         while open_names:
-            one = open_names.pop()
-            if one not in reached:
-                reached.add(one)
-                open_names += inputs[one]
+            run_name = open_names.pop()
+            if run_name not in reached:
+                reached.add(run_name)
+                open_names += inputs[run_name]
         return frozenset(reached)
 
     @property
     def teacher_layers(self) -> int:
-        """Layers of the teacher beside the model (`model.taught`); 0 = it has none."""
+        """Number of layers of the teacher beside the model (`model.distillation`); 0 = none."""
         counts = ((run.count, self.blocks[run.block]) for run in self.runs)
-        return sum(count for count, block in counts if block.is_teachers and not block.has_words)
+        return sum(
+            count for count, block in counts if block.is_of_teacher and not block.has_vocabulary
+        )
 
     @property
     def num_parameters(self) -> int:
@@ -132,9 +134,7 @@ class Model:
 
     @property
     def num_active_parameters(self) -> int:
-        """Elements that one token's forward pass multiplies with: experts count topk / experts of
-        their weights.
-        """
+        """Parameters that one token uses: topk / experts of the weights of routed experts."""
         total = 0
         for run in self.runs:
             for operator in self.blocks[run.block].operators:

@@ -1,6 +1,4 @@
-"""Operators: the named steps of a block, each with its dims, its parameters and what it keeps for
-backward.
-"""
+"""Operators: the named steps of a block, with shapes, parameters and tensors saved for backward."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 
 
 class OperatorClass(StrEnum):
-    """Class of an operator, by which a placement selects it (DESIGN section 2)."""
+    """Class of an operator, by which a placement of a plan selects it."""
 
     STREAM = "stream"
     ATTN = "attn"
@@ -28,9 +26,7 @@ class OperatorClass(StrEnum):
 
 
 class OperatorKind(StrEnum):
-    """Kind of an operator's computation, which decides its cost formula and its executor
-    routine.
-    """
+    """Kind of an operator's computation, which selects its cost formula and its execution."""
 
     LINEAR = "linear"
     GROUPED_LINEAR = "grouped-linear"
@@ -57,7 +53,7 @@ class Mask(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
-    """The core softmax(QK^T)V of one layer.
+    """Shape of an attention core softmax(QK^T)V: heads, widths, mask, window.
 
     Args:
         heads: query heads.
@@ -91,8 +87,9 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertShape:
-    """A mixture of experts: how many, how many a token visits. `groups`: routing limited to this
-    many of `of_groups` equal runs of experts (0 = free).
+    """Number of experts, experts a token, and groups that limit routing.
+
+    `groups`: routing is limited to this many of `of_groups` equal runs of experts (0 = free).
     """
 
     experts: int
@@ -103,15 +100,14 @@ class ExpertShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockChoice:
-    """An indexer's selection of keys for a query: blocks of neighbours, for each of its heads other
-    blocks.
+    """An indexer's selection of keys for a query: blocks of neighbouring keys, by indexer head.
 
     Args:
         size: keys of a block.
-        count: blocks a query.
-        local: of them, its own and the nearest before it, whatever they score.
-        heads: of the indexer; each selects for equally many query heads in turn.
-        width: of a head of the core, of which as many elements are turned as of an indexer's.
+        count: selected blocks for a query.
+        local: number of them that are the query's own block and the nearest before it.
+        heads: heads of the indexer; each selects for equally many query heads in turn.
+        width: width of a head of the core; as many elements are rotated as in an indexer's head.
     """
 
     size: int
@@ -123,7 +119,7 @@ class BlockChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanShape:
-    """A linear recurrence (Mamba-2, gated linear attention).
+    """Shape of a linear recurrence (Mamba-2, gated linear attention).
 
     Args:
         heads, head_dim, state: state is heads x head_dim x state elements per sequence.
@@ -143,15 +139,15 @@ class ScanShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One named step of a block.
+    """One named step of a block, with its shapes, parameters and saved tensors.
 
     Sizes are per token: an operator over T tokens reads T x product(reads) and writes T x
     product(writes) elements.
 
     Args:
         name: unique in the block; also the name of the tensor it produces.
-        kind: how it computes.
-        klass: which placement rules it.
+        kind: kind of its computation.
+        klass: class by which a placement selects it.
         inputs: names of operators of the same block, or ``input`` (the block's input), or
             ``memory`` (another sequence).
         reads: extents of its contracted dim per token (LINEAR: the k dim); for others its per-token
@@ -175,8 +171,7 @@ class Operator:
         sees_images: ATTENTION of a text whose tokens of one image see each other, later ones too.
         factors: LINEAR: what each extent that it writes is multiplied with, its bias too; () =
             nothing.
-        weighed: PERMUTE of experts that work on a token times what they count for it, not counted
-            behind them.
+        weighed: PERMUTE that multiplies a token by its router weight before the experts, not after.
         joins: LINEAR or NORM that reads the tensors of so many neighbours of its sequence, side by
             side, as one token's; ACTIVATION that takes their mean.
         folds: its tokens are of so many neighbours of the sequence each, over which the elements
@@ -219,47 +214,45 @@ class Operator:
 
     @property
     def adapters(self) -> tuple[Parameter, ...]:
-        """The factors of what is added to the weights: A, and a B for each extent written; its last
-        parameters.
-        """
+        """The adapter factors: A, and a B for each extent written; the last parameters."""
         return self.parameters[-1 - len(self.writes) :] if self.adapted else ()
 
     @property
     def rank(self) -> int:
-        """Of the product that is added to its weights; 0 = none is."""
+        """Rank of the adapters; 0 = none."""
         return self.adapters[0].extents[-1].size if self.adapted else 0
 
     @property
     def distances(self) -> Parameter | None:
-        """The table of a bias for each bucket of distances and query head, its last parameter; None
-        = scores have none.
-        """
+        """The table of biases by distance bucket and query head; None = scores have none."""
         return self.parameters[-1] if self.biased else None
 
     @property
-    def trains_own(self) -> bool:
-        """Some parameter that is no adapter has a gradient."""
+    def trains_weights(self) -> bool:
+        """True if a parameter other than an adapter is trained."""
         return any(
             p.trainable for p in self.parameters[: len(self.parameters) - len(self.adapters)]
         )
 
     @property
     def joins_stream(self) -> bool:
-        """True if the operator adds a sub-block's output to a layer's stream. An operator that
-        combines experts works inside one, and an operator without extents only stands for it.
+        """True if the operator adds a sub-block's output to a layer's residual stream.
+
+        Not if it combines experts, or has no extents.
         """
         stream = self.kind is OperatorKind.RESIDUAL and self.klass is OperatorClass.STREAM
         return stream and bool(self.reads) and not self.name.endswith("combine")
 
     @property
     def reads_features(self) -> bool:
-        """A projection of data that are no tokens (patches of images)."""
+        """True for a projection of data that are not tokens (image patches)."""
         return self.kind is OperatorKind.LINEAR and self.klass is OperatorClass.EMBED
 
     @property
     def merges(self) -> bool:
-        """True if the operator writes another sequence's output over places of its own (image
-        tokens over placeholders), or `adds` it there.
+        """True if the operator writes or adds another sequence's output at some of its positions.
+
+        For example image tokens over placeholders.
         """
         return (
             self.kind is OperatorKind.PERMUTE
@@ -269,17 +262,17 @@ class Operator:
 
     @property
     def memory_width(self) -> int:
-        """Elements that a position of the memory has which it merges (`merges`)."""
+        """Elements of a memory position that the operator merges."""
         return -(-self.reads[0].size // self.folds)
 
     @property
     def pools(self) -> bool:
-        """True if the operator takes the mean of neighbours."""
+        """True if the operator takes the mean of neighbouring tokens."""
         return self.kind is OperatorKind.ACTIVATION and self.joins > 1
 
     @property
-    def is_taught(self) -> bool:
-        """A loss that reads a teacher's logits, its last input, beside the model's own."""
+    def reads_teacher_logits(self) -> bool:
+        """True for a loss that also reads a teacher's logits, its last input."""
         return self.kind is OperatorKind.LOSS and len(self.inputs) > 1
 
     def __hash__(self) -> int:
@@ -287,16 +280,14 @@ class Operator:
         return hash((self.name, self.inputs))
 
     def reading(self, renamed: Mapping[str, str]) -> Operator:
-        """The same operator with other tensors in the place of those that `renamed` has."""
+        """The same operator with its input tensors renamed by `renamed`."""
         inputs, keeps = (
             tuple(renamed.get(name, name) for name in names) for names in (self.inputs, self.keeps)
         )
         return replace(self, inputs=inputs, keeps=keeps)
 
     def width(self) -> Dim | None:
-        """The dim that a split on `t` cuts: heads, ffn, vocab or experts' ffn; None if the operator
-        has no width of its own.
-        """
+        """The dim that tensor parallelism splits: heads, ffn or vocab; None if there is none."""
         for extent in (*self.writes, *self.reads):
             if extent.dim in (Dim.HEADS, Dim.FFN, Dim.VOCAB):
                 return extent.dim

@@ -1,6 +1,4 @@
-"""Numbers of a model that its sizes do not tell: they change what it computes, and neither work nor
-memory.
-"""
+"""Numerical constants of a model that change its values, but neither its work nor its memory."""
 
 from __future__ import annotations
 
@@ -11,16 +9,15 @@ from typing import Final
 from shardwright.lazy_dataclass import dataclass
 
 QUICK: Final = 1.702
-"""Of GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""
+"""Factor in GELU by a sigmoid (Hendrycks and Gimpel 2016, arXiv 1606.08415, section 2)."""
 ACTIVATIONS: Final = ("silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2")
 USUAL: Final = {True: "silu", False: "gelu_tanh"}
-"""The activation of most published models, by whether it is multiplied by a second half."""
+"""Gated or not -> activation of most published models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongerRotary:
-    """Rotary positions of a model that was trained on shorter sequences first: slow turns are made
-    slower.
+    """Rotary positions extended for longer contexts by slowing low frequencies (Llama 3, linear).
 
     A turn that takes more than `trained` / `low` positions is `factor` times slower, one of less
     than `trained` / `high` is as it was, and between the two, in proportion to turns in `trained`
@@ -29,7 +26,7 @@ class LongerRotary:
     Args:
         factor: above 1.
         trained: positions of the first training.
-        low, high: turns in them; both 0: every turn is slower.
+        low, high: rotations in these positions; both 0: every rotation is slower.
 
     Source: Llama Team 2024 (arXiv 2407.21783), and the field ``rope_scaling`` of its
     configurations, types ``llama3`` and ``linear``.
@@ -43,12 +40,14 @@ class LongerRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnRotary:
-    """YaRN: pairs that turn more than `fast` times in `trained` positions are as they were, those
-    of less than `slow` are `factor` times slower, and between the two in proportion to the number
-    of the pair.
+    """YaRN context extension: fast pairs unchanged, slow pairs slowed, a ramp between.
+
+    Pairs that turn more than `fast` times in `trained` positions are unchanged, pairs of less than
+    `slow` turns are `factor` times slower, and between the two in proportion to the number of the
+    pair.
 
     Args:
-        scale: of what is turned.
+        scale: factor of the rotated elements.
         whole: the numbers of the pairs at `fast` and `slow` turns are rounded outwards.
 
     Source: Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4. The paper is in proportion to
@@ -66,8 +65,7 @@ class YarnRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicRotary:
-    """Dynamic NTK: a base that grows with a sequence of more than `trained` positions; up to that,
-    positions as they were.
+    """Dynamic NTK context extension: the base grows with sequences beyond `trained` positions.
 
     base' = base (factor length / trained - (factor - 1))^(d / (d - 2)) with d turned elements a
     head.
@@ -81,11 +79,12 @@ class DynamicRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongRotary:
-    """LongRoPE: every pair has a factor of its own that it is slower by: `short` in sequences of up
-    to `trained` positions, else `long`.
+    """LongRoPE context extension: a slow-down factor for every pair, by sequence length.
+
+    The factors are `short` up to `trained` positions, else `long`.
 
     Args:
-        scale: of what is turned, in both.
+        scale: factor of the rotated elements, for both.
 
     Source: Ding et al. 2024 (arXiv 2402.13753), section 3.
     """
@@ -98,14 +97,15 @@ class LongRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProportionalRotary:
-    """The first pairs of a head, a `share` of all, turn as they would in a head that is turned
-    whole; the others do not turn.
+    """Rotary positions on a `share` of a head's pairs, at the frequencies of the whole head.
+
+    The other pairs do not rotate.
 
     Not as with `Settings.rope_share`, element i is turned with i + half of the whole head: of 8
     elements and a share of 0.5, 0 with 4 and 1 with 5.
 
     Args:
-        factor: all of them turn so much slower.
+        factor: slow-down of all pairs.
 
     Source: the field ``rope_parameters`` of Gemma 4's configurations, type ``proportional``.
     """
@@ -119,14 +119,13 @@ Longer = LongerRotary | YarnRotary | DynamicRotary | LongRotary | ProportionalRo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageInput:
-    """The input of images into a text: patches, and the tokens that they become.
+    """Input of images into a text: placeholder token, patches, and merging into image tokens.
 
     Args:
-        token: of the text, over which image tokens are written: its k-th place in a sample has the
-            k-th of them.
+        token: placeholder token of the text: its k-th place in a sample gets the k-th image token.
         patch: channels, rows and columns of pixels of a patch, in the order of the elements that
             its projection reads.
-        frames: of a patch, behind its channels, or 0: it has none. An image is as many equal ones.
+        frames: frames of a patch, after its channels; 0: none. An image is as many equal frames.
         first: image tokens before the first that is written (a class token that only the tower
             reads: 1).
         block: rows and columns of patches that become one image token. A tower's patches stand
@@ -148,21 +147,17 @@ class ImageInput:
 
     @property
     def pixels(self) -> tuple[int, ...]:
-        """The dims of a patch: channels, frames where it has some, rows, columns; or channels
-        last.
-        """
+        """Dims of a patch: channels, frames if any, rows, columns; or channels last."""
         if self.channels_last:
             return (*self.patch[1:], self.patch[0])
         return (self.patch[0], *((self.frames,) if self.frames else ()), *self.patch[1:])
 
     def written(self, positions: int) -> int:
-        """Image tokens that are written of an image with so many positions in its tower."""
+        """Number of image tokens of an image with this many positions in the tower."""
         return (positions - self.first) // (self.block[0] * self.block[1])
 
     def grid(self, patches: int) -> tuple[int, int] | None:
-        """Rows and columns of an image of so many patches, which are as many; None: such an image
-        is not of whole blocks.
-        """
+        """(rows, columns) of a square image of this many patches; None if blocks do not fit."""
         side = isqrt(patches)
         return (
             (side, side)
@@ -173,12 +168,12 @@ class ImageInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridRotary:
-    """Rotary positions of a patch: a pair of elements turns by the patch's row, or by its column.
+    """Rotary positions of image patches: a pair of elements rotates by the patch's row or column.
 
     Args:
-        axes: of the equal parts of a head's pairs: 0 = rows, 1 = columns, 2 = frames, of which an
-            image is the first. Pair k of a part turns at base^(-k / pairs of the part); pairs that
-            are left over do not turn.
+        axes: axes of the equal parts of a head's pairs: 0 = rows, 1 = columns, 2 = frames; an
+            image is the first frame. Pair k of a part turns at base^(-k / pairs of the part);
+            pairs that are left over do not turn.
         in_turns: parts lie in turns, pair by pair; else one behind the other.
         apart: each has as large a part of a head's elements to itself, of which its pairs are
             halves.
@@ -193,12 +188,11 @@ class GridRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRotary:
-    """Rotary positions of a text with an image: a pair of elements turns by a token's time, its row
-    or its column (`text_positions`).
+    """Rotary positions of a text with images: pairs rotate by a token's time, row or column.
 
     Args:
-        rows, columns: so many pairs turn by them: of every three the second and the third, the
-            first ones; all others turn by time.
+        rows, columns: number of pairs that rotate by rows and by columns: of every three pairs
+            the second and the third, from the first on; all others rotate by time.
 
     Source: Qwen Team 2025, Qwen3-VL (arXiv 2511.21631), section 2, and the field ``mrope_section``
     of its configurations.
@@ -210,12 +204,12 @@ class TextRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionGrid:
-    """A table of learned positions that is a grid, stretched over the grid of an image's patches.
+    """A grid of learned positions that is interpolated to an image's grid of patches.
 
     Args:
-        rows, columns: of the table.
-        cubic: by cubic convolution of 4 x 4 rows (else between 2 x 2, in proportion).
-        corners: the corners of both grids are in one place; else their edges are.
+        rows, columns: size of the table.
+        cubic: cubic convolution of 4 x 4 rows (else bilinear between 2 x 2).
+        corners: align the corners of both grids; else their edges.
 
     Source of the cubic form: Keys 1981, Cubic convolution interpolation for digital image
     processing, with a = -0.75.
@@ -228,52 +222,50 @@ class PositionGrid:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the table as files have it, without the width of a row."""
+        """(rows, columns) of the table in files, without the width of a row."""
         return self.rows, self.columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionAxes:
-    """Two tables of learned positions of so many rows, one behind the other: a patch gets its
-    column's of the first, and its row's.
-    """
+    """Two tables of learned positions: a patch adds a row by column and a row by its row."""
 
     rows: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The shape in files, without the width of a row."""
+        """(2, rows) of the table in files, without the width of a row."""
         return 2, self.rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Constants of the operators' computation other than sizes and parameters.
+    """Numerical constants of a model's operators, other than sizes and parameters.
 
     Args:
-        rope_base: of rotary positions.
-        longer: how they were made longer; None = not.
+        rope_base: base of rotary positions.
+        longer: their context extension; None = none.
         rope_share: of a head's width, the first elements of which are turned; not of latent
             attention.
         rope_pairs: published weights of latent attention have turned elements as pairs.
         local_rope_base: of layers whose queries see a window, which then are not made longer; 0:
             they turn as all do.
         first_position: row of a table of learned positions that the first token reads.
-        eps: of norms.
-        score_factor: of scores of attention, beside one over the root of a head's width.
-        plain_scores: without that one.
+        eps: epsilon of norms.
+        score_factor: factor of attention scores, besides 1 / sqrt(head width).
+        plain_scores: attention scores without 1 / sqrt(head width).
         norms_centred: norms of the stream take the mean away even where they have no bias.
-        embed_factor: of rows of the embedding, not where its table is tied to the head.
-        residual_factor: of what joins the stream of a layer.
-        logits_factor: of logits.
+        embed_factor: factor of the embedding's rows, not of the head that is tied to it.
+        residual_factor: factor of sub-block outputs before the residual sum.
+        logits_factor: factor of logits.
         logits_cap: bound of logits x behind that, cap tanh(x / cap); 0 = none.
-        step_limits: between which steps of a scan with heads (Mamba-2) are kept.
-        gate_limit: of both halves of a clamped gate.
-        gate_slope: of the sigmoid in it.
-        activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty:
-            the usual one (`USUAL`).
-        shares_add_up: what a token's experts count is made to add up to one.
-        share_factor: of what each of them counts.
+        step_limits: bounds of the time steps of a scan with heads (Mamba-2).
+        gate_limit: bound of both halves of a clamped gate.
+        gate_slope: slope of the sigmoid in a clamped gate.
+        activation: activation of feed-forwards, a name of `ACTIVATIONS`; empty: the usual one
+            (`USUAL`).
+        shares_add_up: the router weights of a token's experts are normalized to add up to one.
+        share_factor: factor of router weights.
         sigmoid_scores: scores of experts are sigmoids, whether or not their choice is corrected.
         bias_reach: distance from which on all keys of a direction have one learned bias
             (`Operator.distances`).
@@ -332,9 +324,7 @@ class Settings:
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:
-        """The settings of a block, of one of its operators that stands alone (``projector.up``), or
-        of an operator of this block.
-        """
+        """The settings of a block, or of a single operator (``projector.up``), by name."""
         return next(
             (
                 settings
@@ -345,7 +335,7 @@ class Settings:
         )
 
     def of_layers(self, *, local: bool) -> Settings:
-        """The settings of layers with a window (`local`), or of the others."""
+        """The settings of layers with a window (`local`), or of the other layers."""
         return (
             replace(self, rope_base=self.local_rope_base, longer=None, local_rope_base=0.0)
             if local and self.local_rope_base

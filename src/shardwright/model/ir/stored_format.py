@@ -7,7 +7,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFormat:
-    """Number format of a checkpoint's weights, as its quantisation fields say it.
+    """Number format of a checkpoint's weights, from its quantization fields.
 
     Formats are names of `shardwright.job.serving_job.NumberFormat` ("fp8", "int4", ..).
 
@@ -35,7 +35,7 @@ class StoredFormat:
     head: bool = False
 
     def text(self) -> str:
-        """The format and the method, such as ``fp8`` or ``int4 (awq)``."""
+        """The number format and the method as text, such as ``fp8`` or ``int4 (awq)``."""
         if not self.weights:
             return self.method
         return self.weights if self.method == self.weights else f"{self.weights} ({self.method})"

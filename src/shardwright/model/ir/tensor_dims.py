@@ -1,4 +1,4 @@
-"""Dims of tensors, and the extents and parameters that operators are made of."""
+"""Tensor dims, and the extents and parameters of operators."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class Dim(StrEnum):
-    """The dims that a split may cut (DESIGN section 2). `WIDTH` is an operator's own width,
-    `REPLICATE` cuts nothing.
-    """
+    """The dims that a split may cut; `WIDTH` is an operator's own width, `REPLICATE` copies."""
 
     BATCH = "b"
     SEQUENCE = "s"
@@ -26,7 +24,7 @@ class Dim(StrEnum):
 
 
 class ParameterClass(StrEnum):
-    """Class of a parameter, by which `Shards` rules and sync groups select it."""
+    """Class of a parameter, by which sharding rules and synchronisation groups select it."""
 
     DENSE = "dense"
     EXPERTS = "experts"
@@ -37,20 +35,20 @@ class ParameterClass(StrEnum):
 
 
 TABLES = (ParameterClass.EMBED, ParameterClass.HEAD)
-"""Classes of a row for each word of the vocabulary."""
+"""Parameter classes with a row for each word of the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """A stretch of a dim: `size` elements that can be cut only between runs of `quantum` elements.
+    """`size` elements of a tensor dim, divisible only between runs of `quantum` elements.
 
     Args:
         dim: the dim it lies in.
         size: elements, whole (unsplit).
         quantum: indivisible run in elements (head_dim for heads, 1 for a feed-forward width).
 
-    A split into more parts than there are runs gives every part one run (KV heads fewer than tp are
-    copied).
+    A split into more parts than there are runs gives every part one run (fewer KV heads than tp
+    are copied).
     """
 
     dim: Dim
@@ -65,21 +63,21 @@ class Extent:
 
     @property
     def runs(self) -> int:
-        """Indivisible runs in the whole extent."""
+        """Number of indivisible runs."""
         return self.size // self.quantum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A weight tensor.
+    """A weight tensor: its shape, class, and whether it is trained.
 
     Args:
         name: unique within its block; a tied weight names its owner in `tied_to`
             (``block.parameter``) and is stored once.
         extents: its shape.
-        klass: selected by shard rules.
+        klass: class by which sharding rules select it.
         trainable: frozen parameters have no gradient and no optimizer state.
-        counted: among a model's parameters; not a number that files keep beside them (a buffer).
+        counted: counted as a parameter; False for a stored buffer.
     """
 
     name: str
@@ -91,7 +89,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """Elements of the whole tensor."""
+        """Number of elements of the whole tensor."""
         product = 1
         for extent in self.extents:
             product *= extent.size

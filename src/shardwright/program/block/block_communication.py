@@ -401,7 +401,7 @@ def operator_moves(operator: Operator, structure: Placing, context: Context) -> 
         group = structure.members(operator, Dim.VOCAB)
         # Maximum, normal sum and the label's logit; beside a teacher maxima and normal sums of
         # both, and the divergence.
-        volume = tokens.scaled((5 if operator.is_taught else 3) * 4)
+        volume = tokens.scaled((5 if operator.reads_teacher_logits else 3) * 4)
         move = _move(
             operator, Phase.F, Collective.ALL_REDUCE, "tp", (volume,), Exposure.BLOCKING, group
         )

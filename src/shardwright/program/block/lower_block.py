@@ -14,7 +14,11 @@ from functools import lru_cache
 from typing import Final
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.model.backward_reach import asks_inputs, runs_backward, without_gradient
+from shardwright.model.backward_reach import (
+    computes_input_gradient,
+    runs_backward,
+    without_gradient,
+)
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
@@ -60,7 +64,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
     for operator in block.operators:
         if structure.runs(operator):
             local = _local(operator, structure, context)
-            needs_input_gradient = asks_inputs(operator, constant)
+            needs_input_gradient = computes_input_gradient(operator, constant)
             sort_kernels = (
                 chunk_sort_works(operator, local)
                 if _sorts_by_expert(operator, structure, context)
@@ -132,7 +136,7 @@ def _without_unread_input_gradient(
     One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
     """
     if needs_input_gradient or (
-        operator.trains_own and all(work.phase is not Phase.W for work in works)
+        operator.trains_weights and all(work.phase is not Phase.W for work in works)
     ):
         return works
     return tuple(work for work in works if work.phase is not Phase.I)
@@ -166,7 +170,7 @@ def _kernels_of(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
     gradient.
     """
     kernels = KERNELS_OF[operator.kind](operator, local)
-    if operator.parameters and not operator.trains_own:
+    if operator.parameters and not operator.trains_weights:
         kernels = tuple(work for work in kernels if work.phase is not Phase.W)
     return (*(adapter_works(operator, local) if operator.adapted else ()), *kernels)
 

@@ -410,7 +410,7 @@ def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    if o.is_taught:
+    if o.reads_teacher_logits:
         # No framework's own loss reads two logits: it is plain PyTorch in all of them.
         traffic = eager.DIVERGENCE_FORWARD, eager.DIVERGENCE_BACKWARD
         return _eager_kernels(o, x, *traffic, width=x.reads[:1])

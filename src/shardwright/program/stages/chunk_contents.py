@@ -27,7 +27,7 @@ def chunk_contents(
     chunk.
     """
     sizes = chunk_layers(num_layers(model), pp=pp, vpp=vpp, first=first, last=last, layers=layers)
-    of_teacher = [run for run in model.runs if model.blocks[run.block].is_teachers]
+    of_teacher = [run for run in model.runs if model.blocks[run.block].is_of_teacher]
     student_chunks = _blocks_by_chunk(
         [run for run in model.runs if run not in of_teacher],
         sizes,
@@ -35,7 +35,9 @@ def chunk_contents(
     )
     if not of_teacher:
         return tuple(map(run_lengths, student_chunks))
-    teacher_layer_names = {run.name for run in of_teacher if not model.blocks[run.block].has_words}
+    teacher_layer_names = {
+        run.name for run in of_teacher if not model.blocks[run.block].has_vocabulary
+    }
     teacher_blocks = _blocks_by_chunk(
         of_teacher, teacher_chunks(model.teacher_layers, chunks=len(sizes)), teacher_layer_names
     )

@@ -11,7 +11,7 @@ from functools import lru_cache
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList, union
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.backward_reach import asks_inputs, without_gradient
+from shardwright.model.backward_reach import computes_input_gradient, without_gradient
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.identity_keys import Same
@@ -257,7 +257,7 @@ def _families(
 def single_operator(block: Block, name: str) -> Block:
     """A block of one operator of `block`, which reads the tensors that the stage before it made."""
     operator = next(o for o in block.operators if o.name == name)
-    constant = () if asks_inputs(operator, without_gradient(block)) else (INPUT,)
+    constant = () if computes_input_gradient(operator, without_gradient(block)) else (INPUT,)
     operator_alone = replace(
         operator,
         inputs=tuple(dict.fromkeys(INPUT for _ in operator.inputs)),

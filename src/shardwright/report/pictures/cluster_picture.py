@@ -1,5 +1,6 @@
-"""A cluster as a tree: the network from its widest tier down, nodes, their scale-up islands and
-links.
+"""A cluster as a tree: network tiers, nodes, scale-up islands and links.
+
+Equal neighbours are one branch.
 
 Units that are alike and side by side are one branch.
 """
@@ -34,19 +35,19 @@ from shardwright.units import (
 )
 
 MOST_BRANCHES: Final = 64
-"""Branches of one unit that are told apart; the devices of the others are counted."""
+"""Most branches drawn for one unit; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branch:
-    """Units side by side that are alike.
+    """Neighbouring equal units of a cluster tree, drawn once with their count.
 
     Args:
-        title: of one.
-        count: how many.
-        lines: what is said of it.
-        inside: what it holds, in the order of devices.
-        level: 0 = nodes.
+         title: title of one unit.
+        count: number of equal units.
+        lines: further text of one unit.
+        inside: branches of one unit, in the order of devices.
+        level: level of the network tree; 0 = nodes.
     """
 
     title: str
@@ -58,7 +59,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPicture:
-    """A cluster: what it is called, its tree, and the links of its zones."""
+    """A cluster, its tree of network units, and the text of the links between its zones."""
 
     cluster: Cluster
     tree: Branch
@@ -66,19 +67,19 @@ class ClusterPicture:
 
 
 def cluster_picture(cluster: Cluster) -> ClusterPicture:
-    """The tree of a cluster, as the planner sees it: its levels are those of `hardware.graph`."""
+    """Build the tree of a cluster's tiers, nodes and islands, as `hardware.graph` divides it."""
     units = network_units(cluster)
     tree = _unit(cluster, units, len(units) - 1, 0, cluster.num_devices)
     return ClusterPicture(cluster=cluster, tree=tree, links=tuple(map(_zone_link, cluster.links)))
 
 
 def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int) -> Branch:
-    """The unit of a level that holds the devices from `start` up to `end`."""
-    groups, inner = _of(cluster, start, end), levels_inside_nodes(cluster)
+    """Branch of the unit of a level that holds the devices from `start` up to `end`."""
+    groups, inner = _groups_in_range(cluster, start, end), levels_inside_nodes(cluster)
     inside = (
-        _inside(cluster, units, level - 1, start, end)
+        _inner_branches(cluster, units, level - 1, start, end)
         if level > inner
-        else [one for _, group, most in groups for one in _nodes(group, most)]
+        else [branch for _, group, most in groups for branch in _node_branches(group, most)]
     )
     if len(inside) > MOST_BRANCHES:
         inside[MOST_BRANCHES:] = [
@@ -102,12 +103,12 @@ def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, en
 
 
 def _tier_lines(cluster: Cluster, tiers: Sequence[Tier]) -> tuple[str, ...]:
-    """Bandwidth of a device over a tier, of the slowest and the fastest kind of node."""
+    """Text of a tier's bandwidth a device (slowest to fastest node kind), latency and rails."""
     if not tiers:
         return ()
     rates = sorted(tier.bandwidth / GIGA for tier in tiers)
     rate = " to ".join(dict.fromkeys(f"{rate:.4g}" for rate in (rates[0], rates[-1])))
-    fabric = next((one for one in cluster.fabric if one.name == tiers[0].name), None)
+    fabric = next((tier for tier in cluster.fabric if tier.name == tiers[0].name), None)
     rails = ", rail-optimised" if fabric is not None and fabric.rails else ""
     ratio = (
         f", oversubscribed {fabric.oversubscription:.4g}:1"
@@ -122,11 +123,11 @@ def _tier_lines(cluster: Cluster, tiers: Sequence[Tier]) -> tuple[str, ...]:
     )
 
 
-def _inside(
+def _inner_branches(
     cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int
 ) -> list[Branch]:
-    """Units of a level, those that are alike and neighbours together."""
-    found: list[Branch] = []
+    """Branches of a level for the devices from `start` to `end`, equal neighbours merged."""
+    branches: list[Branch] = []
     at, below = start, units[level]
     while at < end:
         run = bisect_right(below.first, at) - 1
@@ -138,16 +139,14 @@ def _inside(
         )
         branch = _unit(cluster, units, level, at, at + size)
         at += alike * size
-        if found and replace(found[-1], count=1) == branch:
-            alike += found.pop().count
-        found.append(replace(branch, count=alike))
-    return found
+        if branches and replace(branches[-1], count=1) == branch:
+            alike += branches.pop().count
+        branches.append(replace(branch, count=alike))
+    return branches
 
 
-def _of(cluster: Cluster, start: int, end: int) -> list[tuple[int, NodeGroup, int]]:
-    """Groups of nodes that have devices from `start` up to `end`: number, group, and how many of
-    its devices.
-    """
+def _groups_in_range(cluster: Cluster, start: int, end: int) -> list[tuple[int, NodeGroup, int]]:
+    """(number, node group, devices of it) of each group with devices from `start` up to `end`."""
     firsts = (0, *group_ends(cluster))
     counts = [min(end, last) - max(start, first) for first, last in pairwise(firsts)]
     return [
@@ -156,12 +155,14 @@ def _of(cluster: Cluster, start: int, end: int) -> list[tuple[int, NodeGroup, in
 
 
 def _host_memory(host: Host) -> str:
+    """The host's memory in words."""
     return f"of {format_bytes(host.memory_bytes)}" if host.memory_bytes else "of unknown memory"
 
 
-def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
-    """Nodes of a group that have so many devices, with their links; where islands are larger than
-    nodes, inside their islands.
+def _node_branches(group: NodeGroup, devices: int) -> list[Branch]:
+    """Branches of the nodes of a group that have `devices` devices, with the links of a node.
+
+    Where an island is larger than a node, the nodes are inside their islands.
     """
     kind = group.kind
     size, nic = min(kind.island, devices), kind.nic
@@ -169,7 +170,7 @@ def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
     lines = (
         (
             f"{cards} of {nic.bandwidth * BITS_PER_BYTE / GIGA:.4g} Gb/s,"
-            f" {_reached(nic.efficiency)}, {format_seconds(nic.latency_s)}"
+            f" {_efficiency_text(nic.efficiency)}, {format_seconds(nic.latency_s)}"
         ),
         f"host {_host_memory(kind.host)}, {kind.host.pcie.bandwidth / GIGA:.4g} GB/s a device",
         *((f"{group.price:.4g} $ a device and hour",) if group.price else ()),
@@ -199,42 +200,43 @@ def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
 
 
 def _island(kind: NodeKind, size: int) -> str:
-    """A device's link in an island."""
+    """Text of a device's scale-up link inside an island of `size` devices."""
     up = kind.scale_up
     reduces = ", its switch reduces" if kind.in_network_reduction else ""
-    said = (
-        f"{up.bandwidth / GIGA:.4g} GB/s a device, {_reached(up.efficiency)},"
+    link_text = (
+        f"{up.bandwidth / GIGA:.4g} GB/s a device, {_efficiency_text(up.efficiency)},"
         f" {format_seconds(up.latency_s)}{reduces}"
     )
-    return f"island of {size} devices: {said}" if size > 1 else "every device alone"
+    return f"island of {size} devices: {link_text}" if size > 1 else "every device alone"
 
 
 def _node_tier(tier: NodeTier) -> str:
-    """The link of a unit of the level below into a tier of a node."""
+    """Text of a tier inside a node: its devices, and the link of each unit below into the tier."""
     link = tier.link
-    said = (
-        f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_reached(link.efficiency)},"
+    link_text = (
+        f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_efficiency_text(link.efficiency)},"
         f" {format_seconds(link.latency_s)}"
     )
-    return f"{tier.name} of {tier.num_devices} devices: {said}"
+    return f"{tier.name} of {tier.num_devices} devices: {link_text}"
 
 
-def _reached(efficiency: float) -> str:
+def _efficiency_text(efficiency: float) -> str:
+    """Text of the share of a link's bandwidth that transfers reach."""
     return f"{format_percent(efficiency, digits=0)} reached"
 
 
-def _zone_link(one: ZoneLink) -> str:
-    """A link of zones in words."""
-    price = f", {one.egress:.4g} $ a gigabyte that leaves" if one.egress else ""
-    rate = one.link.achieved * BITS_PER_BYTE / GIGA
+def _zone_link(link: ZoneLink) -> str:
+    """Text of a link between two zones: Gb/s a node, latency, and dollars per gigabyte sent."""
+    price = f", {link.egress:.4g} $ a gigabyte that leaves" if link.egress else ""
+    rate = link.link.achieved * BITS_PER_BYTE / GIGA
     return (
-        f"{one.source} to {one.target}: {rate:.4g} Gb/s a node,"
-        f" {format_seconds(one.link.latency_s)}{price}"
+        f"{link.source} to {link.target}: {rate:.4g} Gb/s a node,"
+        f" {format_seconds(link.link.latency_s)}{price}"
     )
 
 
 def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
-    """A cluster for programs: its nodes, tiers and links with their numbers, and the tree."""
+    """JSON document of a cluster: its nodes, tiers and links with their numbers, and its tree."""
     cluster = picture.cluster
     return {
         "name": cluster.expression,
@@ -264,6 +266,7 @@ def cluster_document(picture: ClusterPicture) -> dict[str, Any]:
 
 
 def _group_document(group: NodeGroup) -> dict[str, Any]:
+    """JSON object of a node group: accelerator, islands, links, NICs and host memory."""
     kind = group.kind
     return {
         "name": kind.name,
@@ -293,6 +296,7 @@ def _group_document(group: NodeGroup) -> dict[str, Any]:
 
 
 def _branch_document(branch: Branch) -> dict[str, Any]:
+    """JSON object of a branch and the branches inside it."""
     return {
         "title": branch.title,
         "count": branch.count,

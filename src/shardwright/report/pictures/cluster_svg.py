@@ -1,5 +1,6 @@
-"""A cluster's picture as SVG: boxes within boxes, the network outside and nodes inside. No scripts
-and no fonts of its own.
+"""SVG picture of a cluster: boxes within boxes, the network outside and nodes inside.
+
+It has no scripts and no fonts of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from shardwright.report.pictures.svg_sheet import (
     LINE,
     MARGIN,
     PAD,
-    Sheet,
+    SvgSheet,
     coordinate,
 )
 from shardwright.strategy.text.printable import printable
@@ -26,10 +27,8 @@ MAX_WORDS: Final = 200
 
 
 def cluster_svg(picture: ClusterPicture) -> str:
-    """The picture: a box for each branch of the tree, of class ``unit`` or ``node``, with what it
-    says; links of zones below.
-    """
-    sheet = Sheet(parts=[])
+    """Draw a cluster's tree as nested SVG boxes of class ``unit`` or ``node``, zone links below."""
+    sheet = SvgSheet(parts=[])
     y = float(MARGIN + LINE)
     cluster = picture.cluster
     sheet.text(
@@ -39,7 +38,7 @@ def cluster_svg(picture: ClusterPicture) -> str:
         f" {printable(cluster.described(), length=MAX_WORDS)}",
         bold=True,
     )
-    width = _width(picture.tree)
+    width = _box_width(picture.tree)
     y = _box(sheet, picture.tree, MARGIN, y + LINE, width)
     for link in picture.links:
         y += LINE
@@ -57,26 +56,27 @@ def cluster_svg(picture: ClusterPicture) -> str:
 
 
 def cluster_page(picture: ClusterPicture) -> str:
-    """The picture as a page of HTML."""
+    """HTML page with the SVG picture of a cluster."""
     title = escape(printable(picture.cluster.expression, length=MAX_WORDS))
     head = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
     return f"{head}<body>\n{cluster_svg(picture)}</body>\n</html>\n"
 
 
 def _title(branch: Branch) -> str:
+    """Title of a branch's box, with the number of equal units."""
     return printable(
         f"{branch.count:,} x {branch.title}" if branch.count > 1 else branch.title, length=MAX_WORDS
     )
 
 
-def _width(branch: Branch) -> float:
+def _box_width(branch: Branch) -> float:
     """Width of a branch's box: enough for its longest text and for the boxes inside."""
     words = max(map(len, (_title(branch), *branch.lines))) * LETTER + 2 * PAD
-    return max([words, *(_width(inner) + 2 * GAP for inner in branch.inside)])
+    return max([words, *(_box_width(inner) + 2 * GAP for inner in branch.inside)])
 
 
-def _box(sheet: Sheet, branch: Branch, x: float, y: float, width: float) -> float:
-    """Draw a branch and all inside it from the corner (x, y); the y below it."""
+def _box(sheet: SvgSheet, branch: Branch, x: float, y: float, width: float) -> float:
+    """Draw a branch and its inner boxes with the corner at (x, y); returns the y below the box."""
     place = len(sheet.parts)
     below = y + LINE
     sheet.text(x + PAD, below, _title(branch), bold=True)

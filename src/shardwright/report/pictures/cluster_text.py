@@ -1,4 +1,4 @@
-"""A cluster on a terminal: its tree."""
+"""Terminal text of a cluster's tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.pictures.cluster_picture import Branch, ClusterPicture
 from shardwright.strategy.text.printable import printable
 
@@ -18,36 +18,36 @@ MAX_WORDS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterText:
-    """A renderable of a cluster's tree."""
+    """Terminal renderable of a cluster's tree and its zone links."""
 
     picture: ClusterPicture
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lines that break between words where the console is narrow."""
+        """Yield the lines of the tree, wrapped between words on a narrow console."""
         cluster = self.picture.cluster
-        yield Words(
+        yield WrappedText(
             Text.assemble(
                 (printable(cluster.expression, length=MAX_WORDS), "bold"),
                 f": {cluster.described()}",
             )
         )
         yield Text("")
-        for begin, words, bold in _lines(self.picture.tree, "", ""):
-            yield Words(
+        for begin, words, bold in _tree_lines(self.picture.tree, "", ""):
+            yield WrappedText(
                 Text.assemble((begin, "dim"), (words, "bold" if bold else "")), hanging=len(begin)
             )
         for link in self.picture.links:
-            yield Words(Text(link), hanging=2)
+            yield WrappedText(Text(link), hanging=2)
 
 
-def _lines(branch: Branch, first: str, later: str) -> Iterator[tuple[str, str, bool]]:
-    """(lines of the tree, words, whether they are a title) of a branch and all inside it."""
+def _tree_lines(branch: Branch, first: str, later: str) -> Iterator[tuple[str, str, bool]]:
+    """Yield (tree-drawing prefix, text, is a title) of each line of a branch and its inside."""
     times = f"{branch.count:,} x " if branch.count > 1 else ""
     yield first, f"{times}{branch.title}", True
     for line in branch.lines:
         yield later + ("│  " if branch.inside else "   "), line, False
     for number, inner in enumerate(branch.inside):
         last = number == len(branch.inside) - 1
-        yield from _lines(
+        yield from _tree_lines(
             inner, later + ("└─ " if last else "├─ "), later + ("   " if last else "│  ")
         )

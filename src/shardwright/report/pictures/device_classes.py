@@ -1,6 +1,4 @@
-"""Classes of devices that do the same in a plan, and the path down a split tree that leads to each
-class.
-"""
+"""Classes of devices with equal shares of a plan, and the split-tree path to each class."""
 
 from __future__ import annotations
 
@@ -15,14 +13,13 @@ from shardwright.strategy.plan.split_tree import Split, num_leaves
 from shardwright.strategy.plan.tree_shape import MAX_LISTED
 
 MAX_DEVICES = MAX_LISTED
-"""Most devices of a drawn plan."""
+"""Largest number of devices of a plan that is drawn."""
 MAX_RANGES = 3
 
 
 @lru_cache(maxsize=1024)
-def ways(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
-    """The ways down a tree: the cuts met, outermost first, and the offsets of the devices they lead
-    to.
+def split_paths(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
+    """Paths from a split tree's root to its leaves: (cuts as text, offsets of the devices reached).
 
     Equal parts are one way (``b8``); an unequal part says its share (``b2/3``). ``b[2:1]{t2, .+2}``
     has the ways ``b2/3 t2`` to 0 and 1, and ``b1/3`` to 2. A single device without cuts is the
@@ -36,34 +33,39 @@ def ways(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
             f"a tree of {num_leaves(split)} devices is too large to draw",
             hint=f"at most {MAX_LISTED}",
         )
-    return tuple((way, np.sort(offsets)) for way, offsets in _ways(split))
+    return tuple((way, np.sort(offsets)) for way, offsets in _split_paths(split))
 
 
-def _ways(split: Split | None) -> list[tuple[str, IntArray]]:
+def _split_paths(split: Split | None) -> list[tuple[str, IntArray]]:
+    """Unsorted (cuts, device offsets) of every path below a split."""
     if split is None:
         return [("", np.zeros(1, np.int64))]
     zigzag = "z" if split.zigzag else ""
     if isinstance(split.step, int):
         starts = np.arange(split.num_parts, dtype=np.int64)[:, None] * split.step
         return [
-            (_after(f"{split.dim.value}{split.num_parts}{zigzag}", way), (starts + offsets).ravel())
-            for way, offsets in _ways(split.children[0])
+            (
+                _prefixed(f"{split.dim.value}{split.num_parts}{zigzag}", way),
+                (starts + offsets).ravel(),
+            )
+            for way, offsets in _split_paths(split.children[0])
         ]
     assert isinstance(split.parts, tuple)
-    found: dict[str, list[IntArray]] = {}
+    class_of: dict[str, list[IntArray]] = {}
     for weight, step, child in zip(split.parts, split.step, split.children, strict=True):
-        for way, offsets in _ways(child):
-            cut = _after(f"{split.dim.value}{weight}/{sum(split.parts)}{zigzag}", way)
-            found.setdefault(cut, []).append(step + offsets)
-    return [(way, np.concatenate(several)) for way, several in found.items()]
+        for way, offsets in _split_paths(child):
+            cut = _prefixed(f"{split.dim.value}{weight}/{sum(split.parts)}{zigzag}", way)
+            class_of.setdefault(cut, []).append(step + offsets)
+    return [(way, np.concatenate(several)) for way, several in class_of.items()]
 
 
-def _after(cut: str, way: str) -> str:
+def _prefixed(cut: str, way: str) -> str:
+    """Prefix a path's cuts with one more cut."""
     return f"{cut} {way}" if way else cut
 
 
-def classes_of(sets: Iterable[IntArray], *, devices: int) -> IntArray:
-    """The class of each device: two devices are in one class if every set holds both or neither.
+def device_classes(sets: Iterable[IntArray], *, devices: int) -> IntArray:
+    """Class of each device: two devices are in one class if every set holds both or neither.
 
     Args:
         sets: distinct device numbers each.
@@ -80,7 +82,7 @@ def classes_of(sets: Iterable[IntArray], *, devices: int) -> IntArray:
         raise StrategyError(
             f"{devices} devices are too many to draw", hint=f"at most {MAX_DEVICES}"
         )
-    found = np.zeros(devices, np.int64)
+    class_of = np.zeros(devices, np.int64)
     sizes = [devices]
     for members in sets:
         if members.size and not 0 <= members.min() <= members.max() < devices:
@@ -89,21 +91,24 @@ def classes_of(sets: Iterable[IntArray], *, devices: int) -> IntArray:
                 hint="devices are counted from 0",
                 rule="plan.devices",
             )
-        here, inverse, counts = np.unique(found[members], return_inverse=True, return_counts=True)
+        here, inverse, counts = np.unique(
+            class_of[members], return_inverse=True, return_counts=True
+        )
         for place, (klass, count) in enumerate(zip(here.tolist(), counts.tolist(), strict=True)):
             if count < sizes[klass]:
-                found[members[inverse == place]] = len(sizes)
+                class_of[members[inverse == place]] = len(sizes)
                 sizes[klass] -= count
                 sizes.append(count)
-    _, first, inverse = np.unique(found, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(class_of, return_index=True, return_inverse=True)
     rank = np.empty(first.size, np.int64)
     rank[np.argsort(first, kind="stable")] = np.arange(first.size)
     return rank[inverse]
 
 
 def device_text(devices: IntArray) -> str:
-    """Sorted device numbers as text: ``0-7``, ``0-7, 32-39``, or ``0-7 x8 @64`` for eight equal
-    ranges at stride 64.
+    """Sorted device numbers as text: ``0-7``, ``0-7, 32-39``, or ``0-7 x8 @64`` with a stride.
+
+    ``0-7 x8 @64`` is eight equal ranges at stride 64.
 
     Beyond a few irregular ranges only the first and the last are named: ``0-1, 4-7, .., 60``.
     """

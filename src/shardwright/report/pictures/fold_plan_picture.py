@@ -1,6 +1,4 @@
-"""Large pictures made readable: columns that repeat are drawn once, and what still does not fit is
-left out in the middle and counted.
-"""
+"""Shorten a large plan picture: draw repeated columns once, and leave out the middle."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.pictures.plan_picture import Cell, Picture
+from shardwright.report.pictures.plan_picture import PictureCell, PlanPicture
 
 MAX_PERIOD = 256
 _NUMBER = re.compile(r"\d+", re.ASCII)
@@ -16,8 +14,9 @@ _NUMBER = re.compile(r"\d+", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A drawn column or row: one that stands for itself, the first of several that repeat, or
-    (`hidden`) a gap for those left out.
+    """A drawn column or row: a single one, the first of several repeats, or a hidden gap.
+
+    A gap (`hidden`) stands for the members that are left out.
     """
 
     members: tuple[int, ...]
@@ -25,7 +24,7 @@ class Band:
 
     @property
     def repeat(self) -> str:
-        """``x7 @16``: drawn once for 7 columns, 16 apart; empty for one."""
+        """Text ``x7 @16`` if drawn once for 7 columns, 16 apart; empty for a single column."""
         return (
             f"x{len(self.members)} @{self.members[1] - self.members[0]}"
             if len(self.members) > 1 and not self.hidden
@@ -35,19 +34,21 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The rows and columns of a picture that are drawn."""
+    """The rows and columns of a plan picture that are drawn, as bands."""
 
     columns: tuple[Band, ...]
     rows: tuple[Band, ...]
 
 
-def whole(picture: Picture) -> View:
-    """Everything."""
+def full_view(picture: PlanPicture) -> View:
+    """A view that draws every row and column."""
     return View(columns=_single(len(picture.columns)), rows=_single(len(picture.rows)))
 
 
-def folded(picture: Picture, *, columns: int, rows: int) -> View:
-    """At most `columns` and `rows` bands (but three of each).
+def folded_view(picture: PlanPicture, *, columns: int, rows: int) -> View:
+    """A view of at most `columns` and `rows` bands: repeats are drawn once, then the middle is cut.
+
+    Three bands are always drawn.
 
     Columns repeat at a period if the same rows do the same there, in chunks that grow by the same
     number each time. A view that has room for all columns is not folded.
@@ -56,16 +57,18 @@ def folded(picture: Picture, *, columns: int, rows: int) -> View:
     if len(bands) > columns:
         bands = _repeats(picture)
     return View(
-        columns=_cut(bands, limit=columns), rows=_cut(_single(len(picture.rows)), limit=rows)
+        columns=_without_middle(bands, limit=columns),
+        rows=_without_middle(_single(len(picture.rows)), limit=rows),
     )
 
 
 def _single(count: int) -> tuple[Band, ...]:
+    """A band for each of `count` rows or columns."""
     return tuple(Band(members=(i,)) for i in range(count))
 
 
-def _cut(bands: tuple[Band, ...], *, limit: int) -> tuple[Band, ...]:
-    """Bands with the middle left out where there are more than `limit`."""
+def _without_middle(bands: tuple[Band, ...], *, limit: int) -> tuple[Band, ...]:
+    """Replace the middle of the bands by one hidden band where there are more than `limit`."""
     limit = max(limit, 3)
     if len(bands) <= limit:
         return bands
@@ -74,9 +77,9 @@ def _cut(bands: tuple[Band, ...], *, limit: int) -> tuple[Band, ...]:
     return (*bands[:before], Band(members=middle, hidden=True), *bands[len(bands) - after :])
 
 
-def _repeats(picture: Picture) -> tuple[Band, ...]:
-    """Columns as bands, each repetition drawn once; from the left, the period that saves most."""
-    cells: list[list[Cell]] = [[] for _ in picture.columns]
+def _repeats(picture: PlanPicture) -> tuple[Band, ...]:
+    """Columns as bands, each repetition drawn once: from the left, the period that saves most."""
+    cells: list[list[PictureCell]] = [[] for _ in picture.columns]
     for cell in picture.cells:
         cells[cell.column].append(cell)
     looks: dict[object, int] = {}
@@ -95,7 +98,7 @@ def _repeats(picture: Picture) -> tuple[Band, ...]:
     at = 0
     while at < len(marks):
         times, period = max(
-            ((_times(marks, chunks, at, p), p) for p in range(1, MAX_PERIOD + 1)),
+            ((_repetitions(marks, chunks, at, p), p) for p in range(1, MAX_PERIOD + 1)),
             key=lambda tp: ((tp[0] - 1) * tp[1], -tp[1]),
         )
         result += [
@@ -106,10 +109,10 @@ def _repeats(picture: Picture) -> tuple[Band, ...]:
     return tuple(result)
 
 
-def _times(marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, period: int) -> int:
-    """Number of times that the `period` columns from `at` repeat in a row, with chunks in equal
-    steps.
-    """
+def _repetitions(
+    marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, period: int
+) -> int:
+    """Number of times that the `period` columns from `at` repeat, with chunks in equal steps."""
     if at + 2 * period > len(marks) or marks[at] != marks[at + period]:
         return 1
     steps = [
@@ -130,31 +133,25 @@ def _times(marks: Sequence[int], chunks: Sequence[tuple[int, ...]], at: int, per
     return times
 
 
-def words_of(cell: Cell, *, picture: Picture, level: int) -> str:
-    """The text of a cell: lane, chunk and cuts (level 0), chunk and letter of its trees (1), or the
-    chunk alone (2).
-    """
-    named = len(picture.lanes) > 1
+def cell_text(cell: PictureCell, *, picture: PlanPicture, level: int) -> str:
+    """Text of a cell: lane, chunk and cuts (level 0), chunk and tree letter (1), or chunk (2)."""
+    several_lanes = len(picture.lanes) > 1
     if level == 0:
-        lane = f"{picture.lanes[cell.lane][0]}/" if named else ""
+        lane = f"{picture.lanes[cell.lane][0]}/" if several_lanes else ""
         return f"{lane}{cell.chunk} {cell.degrees}".rstrip()
     letter = picture.letters[cell.lane][cell.chunk] if level == 1 and len(picture.trees) > 1 else ""
-    return f"{lane_mark(cell.lane, lanes=len(picture.lanes))}{cell.chunk}{letter}"
+    return f"{lane_prefix(cell.lane, lanes=len(picture.lanes))}{cell.chunk}{letter}"
 
 
-def lane_mark(lane: int, *, lanes: int) -> str:
-    """The short sign of a lane before its chunks: nothing and ``'`` for one or two lanes, ``3:``
-    for one of many.
-    """
+def lane_prefix(lane: int, *, lanes: int) -> str:
+    """Prefix of a lane's chunks: nothing and ``'`` for one or two lanes, ``3:`` for one of many."""
     if lanes <= 2:
         return "'" * lane
     return f"{lane}:"
 
 
-def clipped(name: str, *, length: int) -> str:
-    """A name in at most `length` characters; of ``head.logits`` the end is kept, of others the
-    beginning.
-    """
+def shortened_name(name: str, *, length: int) -> str:
+    """Shorten a name to `length` characters: with a dot in it the end stays, else the start."""
     if len(name) <= length:
         return name
     return "…" + name[1 - length :] if "." in name else name[: length - 1] + "…"

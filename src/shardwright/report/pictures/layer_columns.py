@@ -1,6 +1,4 @@
-"""The blocks of a model cut where any stage of a plan, or any tree inside a stage,
-begins or ends.
-"""
+"""Ranges of a model's blocks in which no stage and no split tree of a plan begins or ends."""
 
 from __future__ import annotations
 
@@ -18,9 +16,10 @@ from shardwright.strategy.verify.block_coverage import Piece, stage_pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Blocks `first` .. `first + count` of a run, or one operator of its only block: no stage and
-    no tree begins or ends inside.
+class ColumnBlocks:
+    """Blocks of a run, or one operator, inside which no stage and no split tree begins or ends.
+
+    The blocks are `first` .. `first + count` of the run.
 
     Args:
         owners: by lane, its chunk and the numbers of the stage's placements that rule an operator
@@ -34,15 +33,15 @@ class Stretch:
     owners: tuple[tuple[int, tuple[int, ...]], ...]
 
 
-def stretches(plan: Plan, *, model: Model) -> tuple[Stretch, ...]:
-    """All blocks of the model, in its order.
+def block_ranges(plan: Plan, *, model: Model) -> tuple[ColumnBlocks, ...]:
+    """Divide all blocks of the model where any stage or split tree of the plan begins or ends.
 
     Raises:
         StrategyError: a stage's items are not in the model, or a lane leaves blocks out or takes
         them twice.
     """
     taken = [_taken(lane, model=model) for lane in plan.lanes]
-    result: list[Stretch] = []
+    result: list[ColumnBlocks] = []
     for number, run in enumerate(model.runs):
         operators = model.blocks[run.block].operators
         is_cut = any(piece.operator for lane in taken for _, _, piece in lane.get(number, ()))
@@ -65,7 +64,7 @@ def stretches(plan: Plan, *, model: Model) -> tuple[Stretch, ...]:
         for first, count, name in spans:
             classes = frozenset(o.klass.value for o in operators if name in ("", o.name))
             owners = tuple(
-                _owner(
+                _owner_in_lane(
                     lane,
                     taken_here.get(number, []),
                     first=first,
@@ -76,7 +75,7 @@ def stretches(plan: Plan, *, model: Model) -> tuple[Stretch, ...]:
                 for lane, taken_here in zip(plan.lanes, taken, strict=True)
             )
             result.append(
-                Stretch(run=number, first=first, count=count, operator=name, owners=owners)
+                ColumnBlocks(run=number, first=first, count=count, operator=name, owners=owners)
             )
     return tuple(result)
 
@@ -86,14 +85,14 @@ _Taken = tuple["_Chunk", int, Piece]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunk:
+    """A stage and its number in the lane."""
+
     number: int
     stage: Stage
 
 
 def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
-    """By run: the pieces of a lane's stages in the run's order, each with the number of blocks of
-    its stage before it.
-    """
+    """By run, the pieces of a lane's stages: (chunk, number of its blocks before, piece)."""
     pieces, broken = stage_pieces(lane, model=model)
     if broken:
         raise StrategyError(
@@ -113,9 +112,7 @@ def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
 
 
 def _edges(chunk: _Chunk, counted: int, piece: Piece) -> Iterator[int]:
-    """Positions at which a piece and the block ranges inside it begin and end, in blocks of its
-    run.
-    """
+    """Positions in a run at which a piece, or a block range of its placements, begins and ends."""
     yield piece.first
     yield piece.first + piece.count
     for placement in chunk.stage.placements:
@@ -128,7 +125,7 @@ def _edges(chunk: _Chunk, counted: int, piece: Piece) -> Iterator[int]:
             )
 
 
-def _owner(
+def _owner_in_lane(
     lane: Lane,
     taken: list[_Taken],
     *,
@@ -137,29 +134,34 @@ def _owner(
     classes: frozenset[str],
     where: str,
 ) -> tuple[int, tuple[int, ...]]:
-    """Chunk and placements of one lane for the blocks that begin at `first`."""
+    """Chunk and placements of one lane for the blocks or the operator that begin at `first`."""
     if operator:
-        found = [t for t in taken if t[2].operator in ("", operator)]
+        owners = [t for t in taken if t[2].operator in ("", operator)]
     else:
         place = bisect_left(taken, first + 1, key=lambda entry: entry[2].first)
-        found = [t for t in taken[max(0, place - 1) : place] if first < t[2].first + t[2].count]
-    if len(found) != 1:
+        owners = [t for t in taken[max(0, place - 1) : place] if first < t[2].first + t[2].count]
+    if len(owners) != 1:
         raise StrategyError(
-            f"{where} {operator}".strip() + f" is in {len(found)} stages",
+            f"{where} {operator}".strip() + f" is in {len(owners)} stages",
             hint="every block exactly once in each lane",
             rule="stage.coverage",
             path=f"lane {lane.name}",
         )
-    chunk, counted, piece = found[0]
+    chunk, counted, piece = owners[0]
     block = counted + first - piece.first if piece.counted else -1
     return chunk.number, tuple(
         sorted(
-            {_ruling(chunk.stage.placements, klass, block=block, lane=lane) for klass in classes}
+            {
+                _last_matching_placement(chunk.stage.placements, klass, block=block, lane=lane)
+                for klass in classes
+            }
         )
     )
 
 
-def _ruling(placements: tuple[Placement, ...], klass: str, *, block: int, lane: Lane) -> int:
+def _last_matching_placement(
+    placements: tuple[Placement, ...], klass: str, *, block: int, lane: Lane
+) -> int:
     """Number of the last placement that selects an operator class in a block.
 
     Args:

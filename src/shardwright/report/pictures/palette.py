@@ -1,4 +1,4 @@
-"""Light colours for what is numbered, in turn; dark text is legible on each."""
+"""Light fill colours for numbered items, used in turn; dark text is legible on each."""
 
 from __future__ import annotations
 

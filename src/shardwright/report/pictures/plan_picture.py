@@ -1,5 +1,6 @@
-"""A plan as a picture, before it has a form: devices x layers, the split trees of its stages, its
-orders.
+"""The content of a plan's picture: devices x layers, split trees and schedules.
+
+The drawings are in plan_svg, plan_text and plan_picture_json.
 
 Columns are the blocks of the model in order, folded where nothing changes; rows are classes of
 devices that do the same, folded whatever their number; a cell is what a class does in a column for
@@ -18,8 +19,8 @@ import numpy as np
 from shardwright.arrays import IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.model_graph import Model, Run
-from shardwright.report.pictures.device_classes import classes_of, device_text, ways
-from shardwright.report.pictures.layer_columns import Stretch, stretches
+from shardwright.report.pictures.device_classes import device_classes, device_text, split_paths
+from shardwright.report.pictures.layer_columns import ColumnBlocks, block_ranges
 from shardwright.report.pictures.schedule_text import OrderPicture, order_pictures
 from shardwright.report.pictures.split_tree import TreeNode, split_tree
 from shardwright.report.pictures.step_picture import StepPicture
@@ -31,9 +32,10 @@ from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """Blocks in which every class of devices does the same. `parts`: their names, such as ``embed``
-    and ``0-7`` (layers 0 to 7).
+class PictureColumn:
+    """Blocks with equal work on every class of devices; one column of the grid.
+
+    `parts`: the names of the blocks, such as ``embed`` and ``0-7`` (layers 0 to 7).
     """
 
     parts: tuple[str, ...]
@@ -41,8 +43,8 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """Devices that take part in the same stages with the same shares.
+class PictureRow:
+    """A class of devices with the same stages and shares; one row of the grid.
 
     `members` are their numbers, `devices` these as text, `kind` what they are, where that is known
     and there are several.
@@ -54,21 +56,19 @@ class Row:
 
     @property
     def count(self) -> int:
-        """Devices of the class."""
+        """Number of devices of the class."""
         return int(self.members.size)
 
     def label(self, *, length: int) -> str:
-        """Its devices, cut off behind `length` letters, how many they are, and their kind."""
+        """Text of the devices, cut to `length` characters, with their number and kind."""
         devices = self.devices[: length - 1] + "…" if len(self.devices) > length else self.devices
         count = f" ({self.count:,})" if self.count > 1 else ""
         return f"{devices}{count}{f' {self.kind}' if self.kind else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """The chunk that the devices of a row run in a column for a lane, and the cuts that lead to
-    them (``b2 t8``).
-    """
+class PictureCell:
+    """The chunk of a lane on a row's devices in a column, with the cuts to them (``b2 t8``)."""
 
     row: int
     column: int
@@ -78,8 +78,8 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trees:
-    """The trees that some stages share.
+class StageTrees:
+    """The split trees that several stages share.
 
     Args:
         letter: A, B, .. in order of appearance.
@@ -93,8 +93,8 @@ class Trees:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """All that is drawn of a plan.
+class PlanPicture:
+    """Everything that a plan's picture shows: lanes, grid, split trees, schedules and the step.
 
     Args:
         lanes: (name, what it takes).
@@ -105,17 +105,17 @@ class Picture:
     name: str
     devices: int
     lanes: tuple[tuple[str, str], ...]
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    cells: tuple[Cell, ...]
-    trees: tuple[Trees, ...]
+    columns: tuple[PictureColumn, ...]
+    rows: tuple[PictureRow, ...]
+    cells: tuple[PictureCell, ...]
+    trees: tuple[StageTrees, ...]
     letters: tuple[tuple[str, ...], ...]
     orders: tuple[OrderPicture, ...]
     step: StepPicture | None = None
 
 
-def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
-    """The picture of `plan` for `model`.
+def plan_picture(plan: Plan, *, model: Model, name: str = "plan") -> PlanPicture:
+    """Compute the picture of `plan`: grid of device classes and blocks, split trees, schedules.
 
     Cells of a row and a column: one for each lane whose stage there runs an operator on these
     devices. Left out: shards, recompute and offload, and all times.
@@ -124,18 +124,18 @@ def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
         StrategyError: stages and model do not fit (rules ``stage.item``, ``stage.coverage``,
             ``placement.missing``), a device is not the plan's, or the plan is too large to draw.
     """
-    spans = stretches(plan, model=model)
+    spans = block_ranges(plan, model=model)
     uses = dict.fromkeys((lane, *owner) for span in spans for lane, owner in enumerate(span.owners))
     reached = {
         use: [
             (way, stage.base + p.offset + offsets)
             for p in (stage.placements[n] for n in use[2])
-            for way, offsets in ways(p.split)
+            for way, offsets in split_paths(p.split)
         ]
         for use in uses
         for stage in (plan.lanes[use[0]].stages[use[1]],)
     }
-    klass = classes_of(
+    klass = device_classes(
         (members for several in reached.values() for _, members in several), devices=plan.devices
     )
     order = np.argsort(klass, kind="stable")
@@ -152,16 +152,16 @@ def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
     }
     columns, cells = _columns(spans, degrees, model=model)
     trees, letters = _trees(plan)
-    return Picture(
+    return PlanPicture(
         name=printable(" ".join(map(printable, name.split(" "))), length=MAX_STRATEGY),
         devices=plan.devices,
         lanes=tuple((printable(lane.name), _lane_text(lane)) for lane in plan.lanes),
         columns=columns,
-        rows=tuple(Row(devices=device_text(members), members=members) for members in groups),
+        rows=tuple(PictureRow(devices=device_text(members), members=members) for members in groups),
         cells=cells,
         trees=trees,
         letters=letters,
-        orders=order_pictures(plan, rows=groups, takes=_takes(cells, rows=len(groups))),
+        orders=order_pictures(plan, rows=groups, takes=_stages_of_rows(cells, rows=len(groups))),
     )
 
 
@@ -169,13 +169,14 @@ _Use = tuple[int, int, tuple[int, ...]]
 
 
 def _columns(
-    spans: Sequence[Stretch], degrees: dict[_Use, dict[int, str]], *, model: Model
-) -> tuple[tuple[Column, ...], tuple[Cell, ...]]:
-    """Neighbouring stretches that look the same as one column, and the cells of all columns."""
-    columns: list[Column] = []
-    cells: list[Cell] = []
+    spans: Sequence[ColumnBlocks], degrees: dict[_Use, dict[int, str]], *, model: Model
+) -> tuple[tuple[PictureColumn, ...], tuple[PictureCell, ...]]:
+    """Merge neighbouring block ranges with equal cells into columns; returns columns and cells."""
+    columns: list[PictureColumn] = []
+    cells: list[PictureCell] = []
 
-    def look(span: Stretch) -> tuple[tuple[int, dict[int, str]], ...]:
+    def look(span: ColumnBlocks) -> tuple[tuple[int, dict[int, str]], ...]:
+        """Chunk and device paths of each lane, by which neighbouring ranges are equal."""
         return tuple(
             (chunk, degrees[lane, chunk, used]) for lane, (chunk, used) in enumerate(span.owners)
         )
@@ -183,21 +184,19 @@ def _columns(
     for looks, several in groupby(spans, key=look):
         group = list(several)
         cells += [
-            Cell(row=row, column=len(columns), lane=lane, chunk=chunk, degrees=way)
-            for lane, (chunk, found) in enumerate(looks)
-            for row, way in sorted(found.items())
+            PictureCell(row=row, column=len(columns), lane=lane, chunk=chunk, degrees=way)
+            for lane, (chunk, row_paths) in enumerate(looks)
+            for row, way in sorted(row_paths.items())
         ]
         blocks = sum(span.count for span in group if not span.operator) + len(
             {span.run for span in group if span.operator}
         )
-        columns.append(Column(parts=_parts(group, model=model), blocks=blocks))
+        columns.append(PictureColumn(parts=_parts(group, model=model), blocks=blocks))
     return tuple(columns), tuple(cells)
 
 
-def _parts(spans: Sequence[Stretch], *, model: Model) -> tuple[str, ...]:
-    """Names of blocks: layers by their numbers alone, others by the run's name; neighbours are
-    joined.
-    """
+def _parts(spans: Sequence[ColumnBlocks], *, model: Model) -> tuple[str, ...]:
+    """Names of the blocks of a column: layers by number, others by run, neighbours joined."""
     parts: list[tuple[str, int, int]] = []
     names: list[tuple[str, str]] = []
     for span in spans:
@@ -217,9 +216,7 @@ def _parts(spans: Sequence[Stretch], *, model: Model) -> tuple[str, ...]:
 
 
 def _numbered(run: Run) -> tuple[str, int]:
-    """The name that numbered blocks share and the number of the run's first; -1 for a block that
-    stands alone.
-    """
+    """(shared name, number of the first block) of a run; -1 for a block without a number."""
     stem, _, number = run.name.rpartition(".")
     if stem and number.isascii() and number.isdigit() and len(number) < 9:
         return stem, int(number)
@@ -227,22 +224,23 @@ def _numbered(run: Run) -> tuple[str, int]:
 
 
 def _lane_text(lane: Lane) -> str:
+    """Text of a lane: its role, or its samples, microbatches and slices."""
     slices = f", {len(lane.slices)} slices" if lane.slices else ""
     if lane.role is not Role.TRAIN:
         return f"{lane.role.value}{slices}"
     return f"{lane.samples:,} samples in {lane.microbatches:,} microbatches{slices}"
 
 
-def _takes(cells: Sequence[Cell], *, rows: int) -> list[frozenset[tuple[int, int]]]:
-    """(lane, chunk) that each row takes part in."""
+def _stages_of_rows(cells: Sequence[PictureCell], *, rows: int) -> list[frozenset[tuple[int, int]]]:
+    """For each row, the set of (lane, chunk) that the row's devices run."""
     result: list[set[tuple[int, int]]] = [set() for _ in range(rows)]
     for cell in cells:
         result[cell.row].add((cell.lane, cell.chunk))
-    return [frozenset(found) for found in result]
+    return [frozenset(pairs) for pairs in result]
 
 
-def _trees(plan: Plan) -> tuple[tuple[Trees, ...], tuple[tuple[str, ...], ...]]:
-    """The distinct placements of a plan's stages, and the letter of every stage."""
+def _trees(plan: Plan) -> tuple[tuple[StageTrees, ...], tuple[tuple[str, ...], ...]]:
+    """The distinct placements of a plan's stages as trees, and each stage's letter by lane."""
     users: dict[tuple[Placement, ...], dict[int, list[int]]] = {}
     for number, lane in enumerate(plan.lanes):
         for chunk, stage in enumerate(lane.stages):
@@ -250,16 +248,19 @@ def _trees(plan: Plan) -> tuple[tuple[Trees, ...], tuple[tuple[str, ...], ...]]:
     letter = {placements: _letter(place) for place, placements in enumerate(users)}
     result = []
     for placements, lanes in users.items():
-        lines = tuple(_users(plan.lanes[number], chunks) for number, chunks in lanes.items())
+        lines = tuple(
+            _stage_list_text(plan.lanes[number], chunks) for number, chunks in lanes.items()
+        )
         first = next(iter(lanes))
         stage = plan.lanes[first].stages[lanes[first][0]]
-        result.append(Trees(letter=letter[placements], stages=lines, trees=_roots(stage)))
+        result.append(StageTrees(letter=letter[placements], stages=lines, trees=_roots(stage)))
     return tuple(result), tuple(
         tuple(letter[stage.placements] for stage in lane.stages) for lane in plan.lanes
     )
 
 
-def _users(lane: Lane, chunks: Sequence[int]) -> str:
+def _stage_list_text(lane: Lane, chunks: Sequence[int]) -> str:
+    """Text of the stages of a lane that share a tree, and of the devices where they begin."""
     bases = printable(print_bases([lane.stages[c].base for c in chunks]), length=60)
     noun = "stage" if len(chunks) == 1 else "stages"
     return (
@@ -269,21 +270,21 @@ def _users(lane: Lane, chunks: Sequence[int]) -> str:
 
 
 def _letter(place: int) -> str:
-    """A to Z, then A1, B1, .."""
-    turn, at = divmod(place, len(ascii_uppercase))
-    return ascii_uppercase[at] + (str(turn) if turn else "")
+    """Letter of a position: A to Z, then A1, B1, .."""
+    round_number, at = divmod(place, len(ascii_uppercase))
+    return ascii_uppercase[at] + (str(round_number) if round_number else "")
 
 
 def _roots(stage: Stage) -> tuple[tuple[str, TreeNode], ...]:
-    """Each tree of a stage once, under the names of all classes that use it."""
-    found: dict[tuple[object, ...], list[str]] = {}
+    """(names of the operator classes, split tree) of each distinct tree of a stage."""
+    names: dict[tuple[object, ...], list[str]] = {}
     for p in stage.placements:
         blocks = f"[{p.select.blocks[0]}-{p.select.blocks[1]}]" if p.select.blocks else ""
         via = f" via {p.exchange.value}" if p.exchange else ""
-        found.setdefault((p.split, p.offset), []).append(
+        names.setdefault((p.split, p.offset), []).append(
             printable(",".join(p.select.classes) or "all") + blocks + via
         )
     splits = dict.fromkeys((p.split, p.offset) for p in stage.placements)
     return tuple(
-        (", ".join(found[key]), split_tree(key[0], base=stage.base + key[1])) for key in splits
+        (", ".join(names[key]), split_tree(key[0], base=stage.base + key[1])) for key in splits
     )

@@ -1,23 +1,24 @@
-"""A plan's picture as JSON: the folded structure."""
+"""JSON document of a plan's picture."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from shardwright.program.step_trace import Span
-from shardwright.report.pictures.plan_picture import Picture
+from shardwright.report.pictures.plan_picture import PlanPicture
 from shardwright.report.pictures.split_tree import TreeNode
-from shardwright.report.pictures.step_picture import StepPicture, room_of
+from shardwright.report.pictures.step_picture import StepPicture, capacity_bytes
 
 SCHEMA: Final = "shardwright.picture"
 VERSION: Final = 1
 
 
-def picture_document(picture: Picture) -> dict[str, Any]:
-    """Rows, columns and cells by their numbers, the split trees, the orders. Cells of a lane and a
-    chunk are that stage.
+def picture_document(picture: PlanPicture) -> dict[str, Any]:
+    """JSON document of a plan picture: rows, columns, cells, split trees and schedules.
+
+    Cells refer to rows and columns by number; cells of a lane and a chunk are that stage.
     """
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
         "name": picture.name,
@@ -60,11 +61,11 @@ def picture_document(picture: Picture) -> dict[str, Any]:
             for order in picture.orders
         ],
     }
-    return found if picture.step is None else found | {"step": _step(picture.step)}
+    return document if picture.step is None else document | {"step": _step(picture.step)}
 
 
 def _step(step: StepPicture) -> dict[str, Any]:
-    """The whole step: spans in seconds, bytes of memory, bytes sent over each tier."""
+    """JSON object of the simulated step: spans in seconds, bytes of memory, bytes sent by tier."""
     return {
         "cluster": step.cluster,
         "step_s": step.step_s,
@@ -80,14 +81,18 @@ def _step(step: StepPicture) -> dict[str, Any]:
                 "alike": row.alike,
                 "runs": row.runs,
                 "idle_s": row.idle_s,
-                "capacity_bytes": room_of(step, row),
+                "capacity_bytes": capacity_bytes(step, row),
                 **({"kind": row.memory.kind} if row.memory.kind else {}),
                 "reserved_bytes": row.memory.reserved,
                 "memory_bytes": dict(row.memory.items),
                 "spans": [_span(span) for span in (*row.compute, *row.beside)],
                 "sent": [
-                    {"part": one.part, "group": list(one.group), "bytes": list(one.sent)}
-                    for one in row.traffic
+                    {
+                        "part": group_traffic.part,
+                        "group": list(group_traffic.group),
+                        "bytes": list(group_traffic.sent),
+                    }
+                    for group_traffic in row.traffic
                 ],
             }
             for row in step.rows
@@ -96,6 +101,7 @@ def _step(step: StepPicture) -> dict[str, Any]:
 
 
 def _span(span: Span) -> dict[str, Any]:
+    """JSON object of one span of the timeline."""
     where = {
         "lane": span.lane,
         "chunk": span.chunk,
@@ -112,9 +118,10 @@ def _span(span: Span) -> dict[str, Any]:
 
 
 def _tree(node: TreeNode) -> dict[str, Any]:
-    found: dict[str, Any] = {"label": node.label}
+    """JSON object of a split-tree node and its children."""
+    document: dict[str, Any] = {"label": node.label}
     if node.branch:
-        found["branch"] = node.branch
+        document["branch"] = node.branch
     if node.children:
-        found["children"] = [_tree(child) for child in node.children]
-    return found
+        document["children"] = [_tree(child) for child in node.children]
+    return document

@@ -1,4 +1,4 @@
-"""A plan's picture as SVG: the same bytes for the same plan, no scripts and no fonts of its own."""
+"""SVG picture of a plan: the same bytes for the same plan, without scripts or fonts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from shardwright.report.pictures.fold_plan_picture import Band, View, clipped, folded, words_of
+from shardwright.report.pictures.fold_plan_picture import (
+    Band,
+    View,
+    cell_text,
+    folded_view,
+    shortened_name,
+)
 from shardwright.report.pictures.palette import PALETTE
-from shardwright.report.pictures.plan_picture import Cell, Picture, Trees
+from shardwright.report.pictures.plan_picture import PictureCell, PlanPicture, StageTrees
 from shardwright.report.pictures.split_tree import TreeNode
 from shardwright.report.pictures.step_svg import step_parts
 from shardwright.report.pictures.svg_sheet import (
@@ -19,7 +25,7 @@ from shardwright.report.pictures.svg_sheet import (
     LINE,
     MARGIN,
     PAD,
-    Sheet,
+    SvgSheet,
     coordinate,
 )
 from shardwright.strategy.text.printable import printable
@@ -31,14 +37,13 @@ MAX_SLOTS: Final = 160
 ROW: Final = 24
 
 
-def plan_svg(picture: Picture) -> str:
-    """The picture: lanes, the grid of devices x layers, the split trees, and the order where it is
-    small.
+def plan_svg(picture: PlanPicture) -> str:
+    """Draw a plan picture as SVG: lanes, grid of devices x layers, split trees, small schedules.
 
     Widths of columns grow with the blocks they hold; lanes after the first are hatched. Every drawn
     cell is a rect of class ``cell``.
     """
-    sheet = Sheet(parts=[])
+    sheet = SvgSheet(parts=[])
     y = float(MARGIN + LINE)
     sheet.text(MARGIN, y, f"{printable(picture.name)}: {picture.devices:,} devices", bold=True)
     y = _lanes(sheet, picture, y + LINE)
@@ -64,7 +69,8 @@ def plan_svg(picture: Picture) -> str:
     return "\n".join([*head, *sheet.parts, "</svg>"]) + "\n"
 
 
-def _lanes(sheet: Sheet, picture: Picture, y: float) -> float:
+def _lanes(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
+    """Draw a line for each lane from `y`; returns the y below."""
     for number, (name, takes) in enumerate(picture.lanes[:MAX_ROWS]):
         if len(picture.lanes) > 1:
             sheet.rect(MARGIN, y - 10, 18, 12, fill="#eee")
@@ -75,19 +81,19 @@ def _lanes(sheet: Sheet, picture: Picture, y: float) -> float:
     return y
 
 
-def _grid(sheet: Sheet, picture: Picture, y: float) -> float:
-    """Headers, cells and notes; the y below them."""
-    view = folded(picture, columns=MAX_COLUMNS, rows=MAX_ROWS)
+def _grid(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
+    """Draw the grid's headers, cells and notes from `y`; returns the y below."""
+    view = folded_view(picture, columns=MAX_COLUMNS, rows=MAX_ROWS)
     level = 0 if len(view.columns) <= MAX_COLUMNS // 2 else 1
-    cells: dict[tuple[int, int], list[Cell]] = {}
+    cells: dict[tuple[int, int], list[PictureCell]] = {}
     for cell in picture.cells:
         cells.setdefault((cell.row, cell.column), []).append(cell)
     headers = [_header(picture, band) for band in view.columns]
     widths = [
-        _width(picture, band, header, cells, view=view, level=level)
+        _column_width(picture, band, header, cells, view=view, level=level)
         for band, header in zip(view.columns, headers, strict=True)
     ]
-    labels = [_label(picture, band) for band in view.rows]
+    labels = [_row_label(picture, band) for band in view.rows]
     left = MARGIN + max(map(len, [*labels, "devices"])) * LETTER + 2 * PAD
     top = y + max(map(len, headers)) * LINE
     sheet.text(MARGIN, top - PAD, "devices", colour=FAINT)
@@ -122,16 +128,16 @@ def _grid(sheet: Sheet, picture: Picture, y: float) -> float:
 
 
 def _cell(
-    sheet: Sheet,
-    picture: Picture,
-    cells: Sequence[Cell],
+    sheet: SvgSheet,
+    picture: PlanPicture,
+    cells: Sequence[PictureCell],
     x: float,
     y: float,
     width: float,
     *,
     level: int,
 ) -> None:
-    """A faint frame, or one rect a lane side by side."""
+    """Draw one grid cell: a faint frame if empty, or one rectangle a lane side by side."""
     if not cells:
         sheet.rect(x, y, width, ROW, fill="#f7f7f7")
         return
@@ -151,50 +157,57 @@ def _cell(
         sheet.text(
             at + share / 2,
             y + ROW / 2 + 4,
-            words_of(cell, picture=picture, level=level),
+            cell_text(cell, picture=picture, level=level),
             middle=True,
         )
 
 
-def _header(picture: Picture, band: Band) -> tuple[str, ...]:
+def _header(picture: PlanPicture, band: Band) -> tuple[str, ...]:
+    """Lines of a column's header."""
     if band.hidden:
         return (f".. {len(band.members)}",)
-    parts = tuple(clipped(part, length=16) for part in picture.columns[band.members[0]].parts)
+    parts = tuple(
+        shortened_name(part, length=16) for part in picture.columns[band.members[0]].parts
+    )
     parts = parts if len(parts) <= 4 else (*parts[:2], "..", parts[-1])
     return (*parts, band.repeat) if band.repeat else parts
 
 
-def _label(picture: Picture, band: Band) -> str:
+def _row_label(picture: PlanPicture, band: Band) -> str:
+    """Label of a row: its devices, or the number of hidden rows."""
     if band.hidden:
         return f".. {len(band.members)} more classes"
     row = picture.rows[band.members[0]]
     return row.label(length=len(row.devices))
 
 
-def _width(
-    picture: Picture,
+def _column_width(
+    picture: PlanPicture,
     band: Band,
     header: Sequence[str],
-    cells: dict[tuple[int, int], list[Cell]],
+    cells: dict[tuple[int, int], list[PictureCell]],
     *,
     view: View,
     level: int,
 ) -> float:
-    """Room for the words, and more for more blocks."""
+    """Width of a column: enough for its text, and growing with its number of blocks."""
     words = max(map(len, header))
     if not band.hidden:
         for row in view.rows:
-            found = cells.get((row.members[0], band.members[0]), []) if not row.hidden else []
+            cells_here = cells.get((row.members[0], band.members[0]), []) if not row.hidden else []
             words = max(
                 words,
-                len(found)
-                * max((len(words_of(c, picture=picture, level=level)) for c in found), default=0),
+                len(cells_here)
+                * max(
+                    (len(cell_text(c, picture=picture, level=level)) for c in cells_here), default=0
+                ),
             )
     blocks = 0 if band.hidden else picture.columns[band.members[0]].blocks
     return max(words * LETTER + 2 * PAD, min(16 + 4.0 * blocks, 160))
 
 
-def _all_trees(sheet: Sheet, picture: Picture, y: float) -> float:
+def _all_trees(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
+    """Draw the split trees of all stages from `y`; returns the y below."""
     sheet.text(MARGIN, y, "Split trees", bold=True)
     y += LINE
     for trees in picture.trees[:MAX_TREES]:
@@ -205,8 +218,8 @@ def _all_trees(sheet: Sheet, picture: Picture, y: float) -> float:
     return y
 
 
-def _trees(sheet: Sheet, trees: Trees, y: float, *, lettered: bool) -> float:
-    """The trees of some stages, each growing to the right, one below the other."""
+def _trees(sheet: SvgSheet, trees: StageTrees, y: float, *, lettered: bool) -> float:
+    """Draw the trees of stages that share them, one below the other; returns the y below."""
     for line in trees.stages[:MAX_TREES]:
         sheet.text(MARGIN, y, f"{trees.letter}  {line}" if lettered else line)
         y += LINE
@@ -224,8 +237,8 @@ def _trees(sheet: Sheet, trees: Trees, y: float, *, lettered: bool) -> float:
     return y + PAD
 
 
-def _node(sheet: Sheet, node: TreeNode, x: float, y: float) -> float:
-    """A node with its children to the right of it; the y below them all."""
+def _node(sheet: SvgSheet, node: TreeNode, x: float, y: float) -> float:
+    """Draw a tree node with its children to the right; returns the y below all of them."""
     width, height = len(node.label) * LETTER + 2 * PAD, ROW - 6
     sheet.rect(x, y, width, height, fill="#eef3f8" if node.children else "#f4f4ea", kind="node")
     sheet.text(x + PAD, y + height / 2 + 4, node.label)
@@ -245,7 +258,8 @@ def _node(sheet: Sheet, node: TreeNode, x: float, y: float) -> float:
     return below
 
 
-def _orders(sheet: Sheet, picture: Picture, y: float) -> float:
+def _orders(sheet: SvgSheet, picture: PlanPicture, y: float) -> float:
+    """Draw the schedules as text lines from `y`; returns the y below."""
     sheet.text(MARGIN, y, "Order" if len(picture.orders) == 1 else "Orders", bold=True)
     y += LINE
     for order in picture.orders[:MAX_ROWS]:

@@ -1,4 +1,4 @@
-"""A plan's picture on a terminal, as wide as that is."""
+"""Terminal text of a plan's picture, as wide as the terminal."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.pictures.fold_plan_picture import (
     Band,
     View,
-    clipped,
-    folded,
-    lane_mark,
-    whole,
-    words_of,
+    cell_text,
+    folded_view,
+    full_view,
+    lane_prefix,
+    shortened_name,
 )
 from shardwright.report.pictures.palette import PALETTE
-from shardwright.report.pictures.plan_picture import Cell, Picture, Trees
+from shardwright.report.pictures.plan_picture import PictureCell, PlanPicture, StageTrees
 from shardwright.report.pictures.split_tree import tree_lines
 from shardwright.report.pictures.step_text import render_step
 
@@ -31,16 +31,16 @@ MAX_LABEL = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanText:
-    """A renderable of a picture: the grid of devices x layers, the split trees, the orders."""
+    """Terminal renderable of a plan picture: grid of devices x layers, split trees, schedules."""
 
-    picture: Picture
+    picture: PlanPicture
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Lines no wider than the console."""
-        yield Words(
+        """Yield lines no wider than the console."""
+        yield WrappedText(
             Text.assemble(
                 (self.picture.name, "bold"),
-                f": {self.picture.devices:,} devices, {_blocks(self.picture)}",
+                f": {self.picture.devices:,} devices, {_block_count_text(self.picture)}",
             )
         )
         for line in _lines(self.picture, width=max(options.max_width, 30)):
@@ -51,10 +51,11 @@ class PlanText:
             yield render_step(self.picture.step, width=max(options.max_width, 30))
 
 
-def _lines(picture: Picture, *, width: int) -> Iterator[Text]:
+def _lines(picture: PlanPicture, *, width: int) -> Iterator[Text]:
+    """Yield the lanes, the grid, the split trees and the schedules as lines."""
     several = len(picture.lanes) > 1
     for number, (name, takes) in enumerate(picture.lanes[:MAX_ROWS]):
-        mark = lane_mark(number, lanes=len(picture.lanes))
+        mark = lane_prefix(number, lanes=len(picture.lanes))
         yield Text(f"  lane {name}{f' ({mark})' if several and mark else ''}: {takes}")
     yield Text("")
     yield from _grid(picture, width=width)
@@ -72,7 +73,8 @@ def _lines(picture: Picture, *, width: int) -> Iterator[Text]:
             yield Text(line if len(line) <= width else line[: width - 1] + ">")
 
 
-def _blocks(picture: Picture) -> str:
+def _block_count_text(picture: PlanPicture) -> str:
+    """Text of the numbers of blocks and stages."""
     stages = sum(map(len, picture.letters))
     return (
         f"{sum(c.blocks for c in picture.columns):,} blocks, {stages:,}"
@@ -82,12 +84,10 @@ def _blocks(picture: Picture) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """A view and what stands in it: words of each cell by (row, column), width of each band in
-    characters.
-    """
+    """A view with the text of each cell by (row, column) and the width of each column."""
 
     view: View
-    words: dict[tuple[int, int], list[tuple[Cell, str]]]
+    words: dict[tuple[int, int], list[tuple[PictureCell, str]]]
     widths: tuple[int, ...]
     label: int
     gap: int
@@ -95,16 +95,18 @@ class _Layout:
 
     @property
     def width(self) -> int:
+        """Characters of a line of the grid."""
         return self.label + sum(w + self.gap for w in self.widths)
 
 
-def _layout(picture: Picture, view: View, *, level: int) -> _Layout:
-    words: dict[tuple[int, int], list[tuple[Cell, str]]] = {}
+def _layout(picture: PlanPicture, view: View, *, level: int) -> _Layout:
+    """Compute the cell texts and column widths of a view at a level of detail."""
+    words: dict[tuple[int, int], list[tuple[PictureCell, str]]] = {}
     drawn = {band.members[0] for band in view.rows if not band.hidden}
     for cell in picture.cells:
         if cell.row in drawn:
             words.setdefault((cell.row, cell.column), []).append(
-                (cell, words_of(cell, picture=picture, level=level))
+                (cell, cell_text(cell, picture=picture, level=level))
             )
     widest: dict[int, int] = {}
     for (_, column), several in words.items():
@@ -128,7 +130,7 @@ def _layout(picture: Picture, view: View, *, level: int) -> _Layout:
 
 
 def _spans(bands: Sequence[Band]) -> Iterator[tuple[int, int, str]]:
-    """(first, count, words) of neighbouring bands that repeat alike."""
+    """Yield (first, count, text) of neighbouring bands with the same repetition."""
     at = 0
     for repeat, several in groupby(bands, key=lambda band: band.repeat):
         count = len(list(several))
@@ -136,68 +138,78 @@ def _spans(bands: Sequence[Band]) -> Iterator[tuple[int, int, str]]:
         at += count
 
 
-def _length(words: Sequence[tuple[Cell, str]]) -> int:
+def _length(words: Sequence[tuple[PictureCell, str]]) -> int:
+    """Characters of a cell's texts with the spaces between."""
     return sum(len(word) for _, word in words) + len(words) - 1
 
 
-def _header(picture: Picture, band: Band, *, level: int) -> tuple[str, ...]:
+def _header(picture: PlanPicture, band: Band, *, level: int) -> tuple[str, ...]:
+    """Lines of a column's header."""
     if band.hidden:
         return (f".. {len(band.members)}",)
     parts = tuple(
-        clipped(part, length=14 if level < 2 else 7)
+        shortened_name(part, length=14 if level < 2 else 7)
         for part in picture.columns[band.members[0]].parts
     )
     return parts if len(parts) <= 4 else (*parts[:2], "..", parts[-1])
 
 
-def _row_label(picture: Picture, band: Band) -> str:
+def _row_label(picture: PlanPicture, band: Band) -> str:
+    """Label of a row: its devices, or the number of hidden rows."""
     if band.hidden:
         return f".. {len(band.members)} more classes"
     return picture.rows[band.members[0]].label(length=MAX_LABEL)
 
 
-def _fit(picture: Picture, *, width: int) -> _Layout:
-    """The layout that says most and is no wider than `width`: all columns, else repeats drawn once,
-    else the middle left out.
-    """
-    rows = folded(picture, columns=len(picture.columns), rows=MAX_ROWS).rows
+def _widest_fitting_layout(picture: PlanPicture, *, width: int) -> _Layout:
+    """The most detailed layout of at most `width`: whole, else folded, else without middle."""
+    rows = folded_view(picture, columns=len(picture.columns), rows=MAX_ROWS).rows
     for level in (0, 1):
-        found = _layout(picture, View(columns=whole(picture).columns, rows=rows), level=level)
-        if found.width <= width:
-            return found
-    most = len(picture.columns) - 1
+        layout = _layout(picture, View(columns=full_view(picture).columns, rows=rows), level=level)
+        if layout.width <= width:
+            return layout
+    last_column = len(picture.columns) - 1
     for level in (0, 1):
-        found = _layout(
+        layout = _layout(
             picture,
-            View(columns=folded(picture, columns=most, rows=MAX_ROWS).columns, rows=rows),
+            View(
+                columns=folded_view(picture, columns=last_column, rows=MAX_ROWS).columns, rows=rows
+            ),
             level=level,
         )
-        if found.width <= width:
-            return found
-    for columns_most in (len(picture.columns), most):
-        found = _layout(
+        if layout.width <= width:
+            return layout
+    for columns_most in (len(picture.columns), last_column):
+        layout = _layout(
             picture,
-            View(columns=folded(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows),
+            View(
+                columns=folded_view(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows
+            ),
             level=2,
         )
-        if found.width <= width:
-            return found
+        if layout.width <= width:
+            return layout
     for level in (1, 2):
-        for columns in range(min(len(found.view.columns), width // 3), 4, -1):
-            found = _layout(
+        for columns in range(min(len(layout.view.columns), width // 3), 4, -1):
+            layout = _layout(
                 picture,
-                View(columns=folded(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows),
+                View(
+                    columns=folded_view(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows
+                ),
                 level=level,
             )
-            if found.width <= width:
-                return found
+            if layout.width <= width:
+                return layout
     return _layout(
-        picture, View(columns=folded(picture, columns=3, rows=MAX_ROWS).columns, rows=rows), level=2
+        picture,
+        View(columns=folded_view(picture, columns=3, rows=MAX_ROWS).columns, rows=rows),
+        level=2,
     )
 
 
-def _grid(picture: Picture, *, width: int) -> Iterator[Text]:
-    layout = _fit(picture, width=width)
+def _grid(picture: PlanPicture, *, width: int) -> Iterator[Text]:
+    """Yield the lines of the grid of devices x layers."""
+    layout = _widest_fitting_layout(picture, width=width)
     between = " " * layout.gap
     if any(band.repeat for band in layout.view.columns):
         text = Text(" " * layout.label, style="dim")
@@ -232,8 +244,8 @@ def _grid(picture: Picture, *, width: int) -> Iterator[Text]:
         yield Text("xN @P: drawn once for N columns, P apart", style="dim")
 
 
-def _append_cell(text: Text, words: Sequence[tuple[Cell, str]], *, size: int) -> None:
-    """The words of one cell on the colours of their chunks, filled to `size`."""
+def _append_cell(text: Text, words: Sequence[tuple[PictureCell, str]], *, size: int) -> None:
+    """Append the texts of one cell on the colours of their chunks, padded to `size`."""
     if not words:
         text.append("·".ljust(size), style="dim")
         return
@@ -244,8 +256,8 @@ def _append_cell(text: Text, words: Sequence[tuple[Cell, str]], *, size: int) ->
         text.append(word + " " * (room if last else 1), style=style)
 
 
-def _trees(trees: Trees, *, lettered: bool, width: int) -> Iterator[Text]:
-    """The trees of some stages, side by side as far as they fit."""
+def _trees(trees: StageTrees, *, lettered: bool, width: int) -> Iterator[Text]:
+    """Yield the trees of stages that share them, side by side as far as they fit into `width`."""
     for number, line in enumerate(trees.stages[:MAX_TREES]):
         letter = trees.letter + "  " if lettered and not number else "   " if lettered else ""
         yield Text(f"  {letter}{line}")
@@ -262,6 +274,7 @@ def _trees(trees: Trees, *, lettered: bool, width: int) -> Iterator[Text]:
 
 
 def _side_by_side(blocks: Sequence[Sequence[str]]) -> Iterator[Text]:
+    """Yield lines with blocks of text next to each other."""
     height = max(map(len, blocks), default=0)
     for line in range(height):
         text = Text("    ", style="dim" if line == 0 else "")

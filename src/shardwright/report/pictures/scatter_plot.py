@@ -1,6 +1,4 @@
-"""Predicted against measured as an SVG picture: one point a row, one colour a source, both axes
-logarithmic.
-"""
+"""SVG scatter plot of predicted against measured values, both axes logarithmic."""
 
 from __future__ import annotations
 
@@ -22,10 +20,8 @@ COLOURS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One row: its group (a colour), measured and predicted value in the same unit, and what a
-    pointer shows.
-    """
+class ScatterPoint:
+    """One dot: group (colour), measured and predicted value in the same unit, and its tooltip."""
 
     group: str
     measured: float
@@ -33,15 +29,17 @@ class Point:
     label: str
 
 
-def scatter_svg(points: Sequence[Point], *, title: str, unit: str) -> str:
-    """The picture. The line is predicted = measured, the band 10 % to either side. Points must be
-    positive.
+def scatter_svg(points: Sequence[ScatterPoint], *, title: str, unit: str) -> str:
+    """Draw points as an SVG scatter plot with the line predicted = measured and a 10 % band.
+
+    Values must be positive.
     """
     values = [v for p in points for v in (p.measured, p.predicted)]
     low, high = floor(2 * log10(min(values))) / 2, ceil(2 * log10(max(values))) / 2
     span = max(high - low, 0.5)
 
     def place(value: float) -> float:
+        """Position of a value on a logarithmic axis."""
         return (log10(value) - low) / span * SIZE
 
     groups = sorted({p.group for p in points})
@@ -73,6 +71,7 @@ def scatter_svg(points: Sequence[Point], *, title: str, unit: str) -> str:
 
 
 def _band(low: float, span: float) -> str:
+    """SVG of the 10 % band and of the line predicted = measured."""
     wide = log10(1 + BAND) / span * SIZE
     corners = (
         f"0,{SIZE - wide:.1f} {SIZE - wide:.1f},0 {SIZE},0 {SIZE},{wide:.1f} {wide:.1f},{SIZE}"
@@ -85,6 +84,7 @@ def _band(low: float, span: float) -> str:
 
 
 def _ticks(low: float, high: float) -> list[str]:
+    """SVG of the tick marks at powers of ten on both axes."""
     parts = []
     for exponent in range(ceil(low), floor(high) + 1):
         at = (exponent - low) / (high - low) * SIZE
@@ -100,7 +100,8 @@ def _ticks(low: float, high: float) -> list[str]:
     return parts
 
 
-def _dot(point: Point, *, place: Callable[[float], float], colour: str) -> str:
+def _dot(point: ScatterPoint, *, place: Callable[[float], float], colour: str) -> str:
+    """SVG circle of one point with its tooltip."""
     x, y = place(point.measured), SIZE - place(point.predicted)
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"'
@@ -109,6 +110,7 @@ def _dot(point: Point, *, place: Callable[[float], float], colour: str) -> str:
 
 
 def _legend(groups: Sequence[str], *, colour: Mapping[str, str]) -> list[str]:
+    """SVG of the colours of the groups."""
     parts = []
     for index, group in enumerate(groups):
         y = 12 + 20 * index

@@ -1,4 +1,4 @@
-"""The orders of a plan as text: one line a class of devices, where that is small enough to read."""
+"""The pipeline schedules of a plan as text, one line a class of devices."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ MAX_ACTIONS = 512
 MAX_LINE = 400
 
 Stages = frozenset[tuple[int, int]]
-"""(lane, chunk) pairs, lanes counted in the plan."""
+"""(lane, chunk) pairs; a lane is its number in the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderPicture:
-    """An order: its name, lanes and parameters, and (lowest device, slots) of each class; no lines
-    where it is too large to show.
+    """A pipeline schedule: its title and (lowest device, slots as text) of each device class.
+
+    There are no lines where the schedule is too large to show.
     """
 
     title: str
@@ -36,11 +37,11 @@ class OrderPicture:
 def order_pictures(
     plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stages]
 ) -> tuple[OrderPicture, ...]:
-    """The orders of `plan`.
+    """Text of every pipeline schedule of `plan`, one line a class of devices.
 
     Args:
         rows: device numbers of each class of devices.
-        takes: the stages that each takes part in.
+        takes: the stages that each class runs.
     """
     lowest: dict[Stages, int] = {}
     for members, stages in zip(rows, takes, strict=True):
@@ -62,14 +63,15 @@ def order_pictures(
 
 
 def _title(order: NamedOrder | Table) -> str:
-    among = ", ".join(name if name.isprintable() else repr(name) for name in order.lanes)
+    """Title of a schedule: its name with lanes and parameters, or the size of an explicit table."""
+    lanes = ", ".join(name if name.isprintable() else repr(name) for name in order.lanes)
     if isinstance(order, Table):
         return (
-            f"an order of its own ({among}): {sum(len(row) for _, row in order.rows):,} entries on"
+            f"an order of its own ({lanes}): {sum(len(row) for _, row in order.rows):,} entries on"
             f" {len(order.rows):,} ranks"
         )
     return " ".join(
-        [f"{order.schedule}({among})", *(f"{key}={value}" for key, value in order.parameters)]
+        [f"{order.schedule}({lanes})", *(f"{key}={value}" for key, value in order.parameters)]
     )
 
 
@@ -79,18 +81,16 @@ def _lines(
     numbers: list[int],
     classes: dict[int, Stages],
 ) -> tuple[tuple[int, str], ...]:
-    """One line a class; none if the order is large, unknown, or has actions that wait for ever on a
-    chain of chunks.
-    """
+    """(device, actions as text) of each class; empty if large, unknown or in deadlock."""
     try:
-        found = (
+        devices_and_table = (
             _from_table(order)
             if isinstance(order, Table)
             else _from_name(order, [lanes[n] for n in numbers], numbers, classes)
         )
-        if found is None:
+        if devices_and_table is None:
             return ()
-        devices, table = found
+        devices, table = devices_and_table
         text = draw(table, width=MAX_LINE, lanes=tuple(order.lanes))
     except StrategyError:
         return ()
@@ -102,6 +102,7 @@ def _lines(
 
 
 def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
+    """Devices and action table of an explicit schedule; None if it is too large."""
     count = sum(len(entries) for _, entries in order.rows)
     if not order.rows or len(order.rows) > MAX_ROWS or count > MAX_ACTIONS:
         return None
@@ -111,7 +112,10 @@ def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
 def _from_name(
     order: NamedOrder, lanes: list[Lane], numbers: list[int], classes: dict[int, Stages]
 ) -> tuple[list[int], ActionTable] | None:
-    """The schedule's table if the plan puts the same chunks together as its ranks do."""
+    """Devices and action table of a named schedule; None if the plan groups chunks differently.
+
+    The ranks of the schedule must run the same chunks together as the device classes do.
+    """
     sizes = {(len(lane.stages), lane.microbatches, len(lane.slices)) for lane in lanes}
     if order.schedule not in SCHEDULES or len(sizes) != 1 or not 0 < len(classes) <= MAX_ROWS:
         return None
@@ -134,13 +138,13 @@ def _from_name(
     device = {stages: lowest for lowest, stages in classes.items()}
     devices: list[int] = []
     for rank in range(table.num_ranks):
-        run = frozenset(
+        rank_stages = frozenset(
             (numbers[a.lane], a.chunk)
             for entry in row_entries(table, rank=rank)
             for a in actions_of(entry)
             if a.lane < len(numbers)
         )
-        if run not in device:
+        if rank_stages not in device:
             return None
-        devices.append(device[run])
+        devices.append(device[rank_stages])
     return devices, table

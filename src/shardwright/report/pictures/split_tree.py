@@ -1,6 +1,4 @@
-"""Split trees as pictures: equal children once, with their count and stride, and the devices at the
-leaves.
-"""
+"""Split trees as pictures: equal children once, with count and stride, devices at the leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ MAX_BRANCHES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeNode:
-    """A cut, or the devices where the cuts end.
+    """A cut of a split tree, or the devices at a leaf.
 
     Args:
         label: ``b[2:1]``, ``t8``, or at a leaf ``devices 0-7``.
@@ -33,14 +31,15 @@ class TreeNode:
 
 
 def split_tree(split: Split | None, *, base: int = 0) -> TreeNode:
-    """The picture of a tree whose first device is `base`. Neighbours that are equal (weight,
-    subtree, stride) are one branch.
+    """Picture of a split tree whose first device is `base`, with equal children drawn once.
+
+    Children are equal if their weights, subtrees and strides are.
     """
     return _node(split, np.array([base], np.int64), branch="")
 
 
 def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:
-    """One node stands for the equal subtrees that begin at `bases`."""
+    """Picture node of the equal subtrees that begin at the devices `bases`."""
     if split is None:
         noun = "device" if bases.size == 1 else "devices"
         return TreeNode(label=f"{noun} {device_text(np.sort(bases))}", branch=branch)
@@ -83,7 +82,7 @@ def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:
 
 
 def _branches(split: Split) -> Iterator[tuple[int, list[int], Split | None]]:
-    """Neighbouring parts of one weight and one subtree at one stride, together."""
+    """Yield (weight, steps, subtree) of neighbouring parts with one weight, subtree and stride."""
     assert isinstance(split.parts, tuple)
     assert isinstance(split.step, tuple)
     run: list[int] = []
@@ -100,6 +99,7 @@ def _branches(split: Split) -> Iterator[tuple[int, list[int], Split | None]]:
 
 
 def _share(weight: int, total: int, steps: list[int]) -> str:
+    """Text of a part's weight of the total, its count and stride."""
     if len(steps) == 1:
         return f"{weight}/{total}"
     stride = f" @{steps[1] - steps[0]}" if steps[1] != steps[0] else ""
@@ -107,13 +107,14 @@ def _share(weight: int, total: int, steps: list[int]) -> str:
 
 
 def tree_lines(node: TreeNode) -> list[str]:
-    """The tree as text, one line a node."""
+    """The tree as text lines, one a node, with tree-drawing characters."""
     lines = [node.label]
     lines += _below(node, "")
     return lines
 
 
 def _below(node: TreeNode, indent: str) -> list[str]:
+    """Lines of the children of a node, with an indent."""
     lines: list[str] = []
     for place, child in enumerate(node.children):
         last = place == len(node.children) - 1

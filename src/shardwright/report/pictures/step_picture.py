@@ -1,6 +1,4 @@
-"""A plan's simulated step as a picture, before it has a form: when each class of devices does what,
-its memory, what it sends and where.
-"""
+"""The content of a simulated step's picture: timeline, memory and traffic by device class."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ BUBBLE: Final = "#dddddd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """The step of one device, which stands for `alike` devices.
+    """The simulated step of one device, which stands for `alike` equal devices.
 
     Args:
         runs: its layers, in words.
@@ -55,16 +53,17 @@ class TimelineRow:
 
     @property
     def idle_s(self) -> float:
-        """Seconds up to its last action in which it computes nothing."""
+        """Seconds up to the device's last action in which the device computes nothing."""
         return max((s.end_s for s in self.compute), default=0.0) - sum(
             s.end_s - s.start_s for s in self.compute
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nodes:
-    """Nodes in a row whose devices do the same: their numbers, and the row of the timeline (-1 =
-    none) of each device of one of them.
+class EqualNodes:
+    """Neighbouring nodes with equal devices, and the timeline row of each device of a node.
+
+    A row of -1 means that the device runs nothing.
     """
 
     first: int
@@ -74,7 +73,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPicture:
-    """All that is drawn of a simulated step.
+    """Everything that is drawn of a simulated step: rows, capacity, tiers and nodes.
 
     Args:
         cluster: as asked.
@@ -92,7 +91,7 @@ class StepPicture:
     rows: tuple[TimelineRow, ...]
     capacity: int
     tiers: tuple[str, ...]
-    nodes: tuple[Nodes, ...]
+    nodes: tuple[EqualNodes, ...]
 
 
 def step_picture(
@@ -105,7 +104,7 @@ def step_picture(
     tiers: Sequence[Tier],
     node_sizes: Sequence[int],
 ) -> StepPicture:
-    """The picture of a simulated step.
+    """Build the picture of a simulated step from its trace, prediction and traffic by class.
 
     Args:
         trace: of the first device of each class.
@@ -119,14 +118,14 @@ def step_picture(
     rows = []
     for k in order:
         device, memory = classes[k][0], prediction.stages[k]
-        own = spans.get(device, [])
+        device_spans = spans.get(device, [])
         rows.append(
             TimelineRow(
                 device=device,
                 alike=len(classes[k]),
                 runs=memory.layers,
-                compute=tuple(s for s in own if s.track is Track.COMPUTE),
-                beside=tuple(s for s in own if s.track is not Track.COMPUTE),
+                compute=tuple(s for s in device_spans if s.track is Track.COMPUTE),
+                beside=tuple(s for s in device_spans if s.track is not Track.COMPUTE),
                 memory=memory,
                 traffic=traffic[k],
             )
@@ -142,33 +141,34 @@ def step_picture(
     )
 
 
-def _nodes(classes: Sequence[Sequence[int]], sizes: Sequence[int]) -> tuple[Nodes, ...]:
+def _nodes(classes: Sequence[Sequence[int]], sizes: Sequence[int]) -> tuple[EqualNodes, ...]:
+    """Merge neighbouring nodes whose devices are in the same timeline rows."""
     row_of = {device: row for row, devices in enumerate(classes) for device in devices}
-    first, each = 0, []
+    first, rows_by_node = 0, []
     for size in sizes:
-        each.append(tuple(row_of.get(device, -1) for device in range(first, first + size)))
+        rows_by_node.append(tuple(row_of.get(device, -1) for device in range(first, first + size)))
         first += size
-    found, at = [], 0
-    for rows, several in groupby(each):
+    merged, at = [], 0
+    for rows, several in groupby(rows_by_node):
         count = len(list(several))
-        found.append(Nodes(first=at, count=count, rows=rows))
+        merged.append(EqualNodes(first=at, count=count, rows=rows))
         at += count
-    return tuple(found)
+    return tuple(merged)
 
 
-def room_of(step: StepPicture, row: TimelineRow) -> int:
-    """Bytes that a row's devices have."""
+def capacity_bytes(step: StepPicture, row: TimelineRow) -> int:
+    """Memory capacity in bytes of a device of a row."""
     return row.memory.capacity or step.capacity
 
 
-def row_name(row: TimelineRow) -> str:
-    """A row's device, how many do the same, and their kind where there are several."""
+def row_label(row: TimelineRow) -> str:
+    """Label of a row: its device, the number of equal devices, and their kind if known."""
     count = f" (x{row.alike:,})" if row.alike > 1 else ""
     return f"{row.device}{count}{f' {row.memory.kind}' if row.memory.kind else ''}"
 
 
-def nodes_name(nodes: Nodes) -> str:
-    """Numbers of equal nodes."""
+def nodes_label(nodes: EqualNodes) -> str:
+    """Label of equal neighbouring nodes: ``node 3`` or ``nodes 0-7``."""
     return (
         f"node {nodes.first}"
         if nodes.count == 1
@@ -177,5 +177,5 @@ def nodes_name(nodes: Nodes) -> str:
 
 
 def group_text(group: DeviceList) -> str:
-    """The devices of a group."""
+    """Device numbers and size of a communication group as text."""
     return f"{device_text(group.array)} ({len(group):,})"

@@ -1,6 +1,4 @@
-"""A simulated step as SVG: its timeline to scale, memory against capacity, nodes, and what is sent
-over each tier.
-"""
+"""SVG picture of a simulated step: timeline to scale, memory, nodes and traffic by tier."""
 
 from __future__ import annotations
 
@@ -14,20 +12,20 @@ from shardwright.report.pictures.step_picture import (
     COLOURS,
     StepPicture,
     TimelineRow,
+    capacity_bytes,
     group_text,
-    nodes_name,
-    room_of,
-    row_name,
+    nodes_label,
+    row_label,
 )
-from shardwright.report.pictures.svg_sheet import FAINT, LETTER, LINE, MARGIN, PAD, Sheet
+from shardwright.report.pictures.svg_sheet import FAINT, LETTER, LINE, MARGIN, PAD, SvgSheet
 from shardwright.units import format_bytes, format_percent, format_seconds
 
 TIMELINE: Final = 1000
-"""Width of the step."""
+"""Width of the step's timeline."""
 MEMORY: Final = 400
-"""Width of a device's memory."""
+"""Width of a device's memory bar."""
 SENT: Final = 200
-"""Width of the most that is sent to a group over a tier."""
+"""Width of the bar of the largest traffic over a tier."""
 BAR: Final = 14
 THIN: Final = 4
 MAX_BARS: Final = 20_000
@@ -36,12 +34,13 @@ MAX_TRAFFIC: Final = 48
 MAX_NODES: Final = 32
 
 
-def step_parts(sheet: Sheet, step: StepPicture, y: float) -> float:
-    """Draw a step from `y` downwards; the y below it.
+def step_parts(sheet: SvgSheet, step: StepPicture, y: float) -> float:
+    """Draw the timeline, memory, nodes and traffic of a step from `y`; returns the y below.
 
-    Actions are rects of class ``action``, what runs beside them of class ``beside``; bubbles are
-    the grey behind. Rects of class ``memory`` and ``sent`` have a device's bytes as lengths. All
-    say in their titles what they are.
+    Actions are rects of class ``action``, messages beside them of class ``beside``; bubbles are the
+    grey behind. Rects of class ``memory`` and ``sent`` have a device's bytes as lengths. The title
+    of each says its content.
+
     """
     y = _timeline(sheet, step, y)
     y = _memory(sheet, step, y + LINE)
@@ -49,8 +48,8 @@ def step_parts(sheet: Sheet, step: StepPicture, y: float) -> float:
     return _traffic(sheet, step, y + LINE)
 
 
-def shown_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
-    """The first rows, as many as keep the picture small; one at least."""
+def drawn_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
+    """The first rows whose spans together keep the picture small; at least one row."""
     spans = accumulate(len(row.compute) + len(row.beside) for row in step.rows)
     return (
         tuple(
@@ -63,11 +62,13 @@ def shown_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
 
 
 def _left(rows: tuple[TimelineRow, ...]) -> float:
-    return MARGIN + max(len(row_name(row)) for row in rows) * LETTER + 2 * PAD
+    """x of the bars, right of the row labels."""
+    return MARGIN + max(len(row_label(row)) for row in rows) * LETTER + 2 * PAD
 
 
-def _timeline(sheet: Sheet, step: StepPicture, y: float) -> float:
-    rows = shown_rows(step)
+def _timeline(sheet: SvgSheet, step: StepPicture, y: float) -> float:
+    """Draw each device's actions and messages to scale; returns the y below."""
+    rows = drawn_rows(step)
     sheet.text(
         MARGIN,
         y,
@@ -86,7 +87,7 @@ def _timeline(sheet: Sheet, step: StepPicture, y: float) -> float:
         x += 24 + (len(word) + 1) * LETTER
     y, left = y + 2 * LINE, _left(rows)
     for row in rows:
-        sheet.text(MARGIN, y + BAR - 3, row_name(row))
+        sheet.text(MARGIN, y + BAR - 3, row_label(row))
         sheet.bar(
             left,
             y,
@@ -113,12 +114,21 @@ def _timeline(sheet: Sheet, step: StepPicture, y: float) -> float:
 
 
 def _idle(step: StepPicture, row: TimelineRow) -> str:
+    """Text of a device's idle share of the step."""
     return f"computes nothing for {format_percent(row.idle_s / step.end_s)} of the step"
 
 
 def _span(
-    sheet: Sheet, step: StepPicture, span: Span, left: float, y: float, height: float, *, kind: str
+    sheet: SvgSheet,
+    step: StepPicture,
+    span: Span,
+    left: float,
+    y: float,
+    height: float,
+    *,
+    kind: str,
 ) -> None:
+    """Draw one span of the timeline with its tooltip."""
     scale = TIMELINE / step.end_s
     where = f" lane {span.lane} chunk {span.chunk}" if span.chunk >= 0 else ""
     what = f" microbatch {span.microbatch}" if span.microbatch >= 0 else ""
@@ -137,16 +147,18 @@ def _span(
     )
 
 
-def _more(sheet: Sheet, count: int, y: float) -> float:
+def _more(sheet: SvgSheet, count: int, y: float) -> float:
+    """Draw the number of rows that were left out, if any; returns the y below."""
     if count > 0:
         sheet.text(MARGIN, y, f".. {count:,} more, all with --json", colour=FAINT)
         y += LINE
     return y
 
 
-def _memory(sheet: Sheet, step: StepPicture, y: float) -> float:
+def _memory(sheet: SvgSheet, step: StepPicture, y: float) -> float:
+    """Draw each device's memory by item against its capacity; returns the y below."""
     rows = step.rows[:MAX_ROWS]
-    scale = MEMORY / max(max(room_of(step, row), row.memory.reserved) for row in rows)
+    scale = MEMORY / max(max(capacity_bytes(step, row), row.memory.reserved) for row in rows)
     names = list(dict.fromkeys(name for row in rows for name, _ in row.memory.items))
     sheet.text(MARGIN, y, "Memory of each device against its capacity", bold=True)
     x = float(MARGIN)
@@ -156,15 +168,15 @@ def _memory(sheet: Sheet, step: StepPicture, y: float) -> float:
         x += 24 + (len(name) + 1) * LETTER
     y, left = y + 2 * LINE, _left(rows)
     for row in rows:
-        sheet.text(MARGIN, y + BAR - 3, row_name(row))
+        sheet.text(MARGIN, y + BAR - 3, row_label(row))
         sheet.rect(
             left,
             y,
-            room_of(step, row) * scale,
+            capacity_bytes(step, row) * scale,
             BAR,
             fill="#f7f7f7",
             kind="capacity",
-            title=f"{room_of(step, row)} bytes",
+            title=f"{capacity_bytes(step, row)} bytes",
         )
         x = left
         for name, size in row.memory.items:
@@ -179,7 +191,7 @@ def _memory(sheet: Sheet, step: StepPicture, y: float) -> float:
                 title=f"device {row.device}: {name} {size} bytes",
             )
             x += size * scale
-        full = format_percent(row.memory.reserved / room_of(step, row))
+        full = format_percent(row.memory.reserved / capacity_bytes(step, row))
         sheet.text(
             left + MEMORY + PAD,
             y + BAR - 3,
@@ -189,14 +201,15 @@ def _memory(sheet: Sheet, step: StepPicture, y: float) -> float:
     return _more(sheet, len(step.rows) - len(rows), y)
 
 
-def _nodes(sheet: Sheet, step: StepPicture, y: float) -> float:
+def _nodes(sheet: SvgSheet, step: StepPicture, y: float) -> float:
+    """Draw each node's devices coloured by timeline row; returns the y below."""
     sheet.text(MARGIN, y, "Nodes: devices coloured by the row that they are in", bold=True)
     y += LINE
     left = (
-        MARGIN + max(len(nodes_name(nodes)) for nodes in step.nodes[:MAX_NODES]) * LETTER + 2 * PAD
+        MARGIN + max(len(nodes_label(nodes)) for nodes in step.nodes[:MAX_NODES]) * LETTER + 2 * PAD
     )
     for nodes in step.nodes[:MAX_NODES]:
-        sheet.text(MARGIN, y + BAR - 3, nodes_name(nodes))
+        sheet.text(MARGIN, y + BAR - 3, nodes_label(nodes))
         for place, row in enumerate(nodes.rows):
             colour = PALETTE[row % len(PALETTE)] if row >= 0 else "#f7f7f7"
             name = (
@@ -211,7 +224,8 @@ def _nodes(sheet: Sheet, step: StepPicture, y: float) -> float:
     return _more(sheet, len(step.nodes) - MAX_NODES, y)
 
 
-def _traffic(sheet: Sheet, step: StepPicture, y: float) -> float:
+def _traffic(sheet: SvgSheet, step: StepPicture, y: float) -> float:
+    """Draw the bytes that each device sends, by group and network tier; returns the y below."""
     sheet.text(
         MARGIN,
         y,
@@ -219,20 +233,21 @@ def _traffic(sheet: Sheet, step: StepPicture, y: float) -> float:
         bold=True,
     )
     y += LINE
-    sent = [(row, one) for row in step.rows for one in row.traffic]
-    most = max((size for _, one in sent for size in one.sent), default=0.0)
+    sent = [(row, group_traffic) for row in step.rows for group_traffic in row.traffic]
+    most = max((size for _, group_traffic in sent for size in group_traffic.sent), default=0.0)
     words = [
-        f"{row_name(row)}  {one.part}  {group_text(one.group)}" for row, one in sent[:MAX_TRAFFIC]
+        f"{row_label(row)}  {group_traffic.part}  {group_text(group_traffic.group)}"
+        for row, group_traffic in sent[:MAX_TRAFFIC]
     ]
     left = MARGIN + max(map(len, words), default=0) * LETTER + 2 * PAD
     for place, tier in enumerate(step.tiers):
         sheet.text(left + place * (SENT + 100), y, tier, colour=FAINT)
-    for (row, one), label in zip(sent[:MAX_TRAFFIC], words, strict=True):
+    for (row, group_traffic), label in zip(sent[:MAX_TRAFFIC], words, strict=True):
         y += LINE
         sheet.text(MARGIN, y, label)
-        for place, (tier, size) in enumerate(zip(step.tiers, one.sent, strict=True)):
+        for place, (tier, size) in enumerate(zip(step.tiers, group_traffic.sent, strict=True)):
             x, width = left + place * (SENT + 100), size / most * SENT if most else 0.0
-            title = f"device {row.device}: {one.part} {size:.0f} bytes over {tier}"
+            title = f"device {row.device}: {group_traffic.part} {size:.0f} bytes over {tier}"
             sheet.bar(x, y - 10, width, BAR - 4, fill=PALETTE[place], kind="sent", title=title)
             sheet.text(x + width + PAD, y, format_bytes(size) if size else "-")
     return _more(sheet, len(sent) - MAX_TRAFFIC, y + LINE)

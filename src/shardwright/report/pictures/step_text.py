@@ -1,6 +1,4 @@
-"""A simulated step on a terminal: a line a device, memory against capacity, nodes, and what is sent
-over each tier.
-"""
+"""Terminal text of a simulated step: timeline, memory, nodes and traffic by tier."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from shardwright.report.pictures.step_picture import (
     COLOURS,
     StepPicture,
     TimelineRow,
+    capacity_bytes,
     group_text,
-    nodes_name,
-    room_of,
-    row_name,
+    nodes_label,
+    row_label,
 )
 from shardwright.report.table_style import plain_table
 from shardwright.units import format_bytes, format_percent, format_seconds
@@ -34,58 +32,68 @@ _SYMBOLS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 def render_step(step: StepPicture, *, width: int) -> RenderableType:
-    """The step, no wider than `width`."""
+    """Terminal renderable of the simulated step, at most `width` characters wide."""
     return Group(*_timeline(step, width), *_memory(step), *_nodes(step), _traffic(step))
 
 
 def row_line(step: StepPicture, row: TimelineRow, *, columns: int) -> str:
-    """A device's step in equal columns of time: each the letter of what it computes most of the
-    column, or a dot where that is nothing.
+    """A device's step as a string: in each equal interval, the letter of the longest action.
+
+    A dot stands for an interval that is mostly idle.
     """
     spent: list[dict[str, float]] = [{} for _ in range(columns)]
-    each = step.end_s / columns
+    interval_s = step.end_s / columns
     for span in row.compute:
-        first, last = (min(int(time / each), columns - 1) for time in (span.start_s, span.end_s))
+        first, last = (
+            min(int(time / interval_s), columns - 1) for time in (span.start_s, span.end_s)
+        )
         for column in range(first, last + 1):
-            inside = min(span.end_s, (column + 1) * each) - max(span.start_s, column * each)
+            inside = min(span.end_s, (column + 1) * interval_s) - max(
+                span.start_s, column * interval_s
+            )
             letter = _LETTERS.get(span.kind, span.kind)
             spent[column][letter] = spent[column].get(letter, 0.0) + max(inside, 0.0)
     return "".join(
-        max((*letters.items(), (IDLE, each - sum(letters.values()))), key=lambda one: one[1])[0]
+        max(
+            (*letters.items(), (IDLE, interval_s - sum(letters.values()))),
+            key=lambda letter_time: letter_time[1],
+        )[0]
         for letters in spent
     )
 
 
 def _timeline(step: StepPicture, width: int) -> Iterator[Text]:
+    """Yield a line of actions for each device, with its idle share."""
     yield Text(
         f"\nOne step on {step.cluster}: {format_seconds(step.step_s)}, as simulated", style="bold"
     )
     rows = step.rows[:MAX_ROWS]
-    label = max(len(row_name(row)) for row in rows)
+    label = max(len(row_label(row)) for row in rows)
     columns = max(width - label - 14, 10)
     colour = {_LETTERS.get(kind, kind): f"black on {value}" for kind, value in COLOURS.items()} | {
         IDLE: f"black on {BUBBLE}"
     }
     for row in rows:
-        text = Text(f"  {row_name(row):>{label}}  ")
+        text = Text(f"  {row_label(row):>{label}}  ")
         for letter in row_line(step, row, columns=columns):
             text.append(letter, style=colour.get(letter, ""))
         text.append(f"  {format_percent(row.idle_s / step.end_s):>7}")
         yield text
     if len(step.rows) > MAX_ROWS:
         yield Text(f"  .. {len(step.rows) - MAX_ROWS:,} more, all with --json", style="dim")
-    each = format_seconds(step.end_s / columns, digits=3)
+    interval = format_seconds(step.end_s / columns, digits=3)
     yield Text(
-        f"  {'':>{label}}  a letter is {each}; {IDLE} and the share behind: nothing is computed"
+        f"  {'':>{label}}  a letter is {interval}; {IDLE} and the share behind: nothing is computed"
         " (bubbles)",
         style="dim",
     )
 
 
 def _memory(step: StepPicture) -> Iterator[RenderableType]:
+    """Yield a bar of reserved memory against capacity for each device."""
     yield Text("\nMemory of each device against its capacity", style="bold")
     for row in step.rows[:MAX_ROWS]:
-        room = room_of(step, row)
+        room = capacity_bytes(step, row)
         share = row.memory.reserved / room
         filled = min(round(MEMORY * share), MEMORY)
         bar = "█" * filled + "░" * (MEMORY - filled)
@@ -95,17 +103,18 @@ def _memory(step: StepPicture) -> Iterator[RenderableType]:
             f"  {row.runs}"
         )
         yield Text.assemble(
-            f"  {row_name(row):>{max(len(row_name(r)) for r in step.rows[:MAX_ROWS])}}  ",
+            f"  {row_label(row):>{max(len(row_label(r)) for r in step.rows[:MAX_ROWS])}}  ",
             (bar, style),
             f"  {words}",
         )
 
 
 def _nodes(step: StepPicture) -> Iterator[Text]:
+    """Yield a line for each group of equal nodes, a symbol a device."""
     yield Text("\nNodes: each device by the row above that it is in, from 0", style="bold")
-    label = max(len(nodes_name(nodes)) for nodes in step.nodes[:MAX_NODES])
+    label = max(len(nodes_label(nodes)) for nodes in step.nodes[:MAX_NODES])
     for nodes in step.nodes[:MAX_NODES]:
-        text = Text(f"  {nodes_name(nodes):<{label}}  ")
+        text = Text(f"  {nodes_label(nodes):<{label}}  ")
         for row in nodes.rows:
             text.append(
                 _SYMBOLS[row % len(_SYMBOLS)] if row >= 0 else "-",
@@ -117,15 +126,16 @@ def _nodes(step: StepPicture) -> Iterator[Text]:
 
 
 def _traffic(step: StepPicture) -> RenderableType:
+    """Table of the bytes that each device sends, by group and network tier."""
     sent = [
         (
-            row_name(row),
-            one.part,
-            group_text(one.group),
-            *(format_bytes(size) if size else "-" for size in one.sent),
+            row_label(row),
+            group_traffic.part,
+            group_text(group_traffic.group),
+            *(format_bytes(size) if size else "-" for size in group_traffic.sent),
         )
         for row in step.rows
-        for one in row.traffic
+        for group_traffic in row.traffic
     ]
     header = ("device", "part", "group", *step.tiers)
     table = plain_table(

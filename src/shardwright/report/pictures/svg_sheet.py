@@ -1,4 +1,4 @@
-"""A sheet that pictures are drawn on as SVG: no scripts and no fonts of its own."""
+"""An SVG drawing surface for text, rectangles and lines, without scripts or fonts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FAINT: Final = "#777"
 
 
 @dataclass(slots=True)
-class Sheet:
-    """Elements so far, and how far right they reach."""
+class SvgSheet:
+    """The SVG elements drawn so far, and the largest x that they reach."""
 
     parts: list[str]
     right: float = 0.0
@@ -33,7 +33,7 @@ class Sheet:
         bold: bool = False,
         middle: bool = False,
     ) -> None:
-        """Words that begin at `x`, or have their middle there, on the line `y`."""
+        """Draw text that begins at `x`, or is centred there, on the baseline `y`."""
         weight = ' font-weight="bold"' if bold else ""
         anchor = ' text-anchor="middle"' if middle else ""
         self.parts.append(
@@ -53,11 +53,11 @@ class Sheet:
         kind: str = "",
         title: str = "",
     ) -> None:
-        """A framed rectangle; `kind` is its class, `title` what it says when it is pointed at."""
-        named = f' class="{kind}"' if kind else ""
+        """Draw a framed rectangle; `kind` is its CSS class, `title` its tooltip."""
+        css_class = f' class="{kind}"' if kind else ""
         inside = f"><title>{escape(title)}</title></rect>" if title else "/>"
         self.parts.append(
-            f'<rect{named} x="{coordinate(x)}" y="{coordinate(y)}" width="{coordinate(width)}"'
+            f'<rect{css_class} x="{coordinate(x)}" y="{coordinate(y)}" width="{coordinate(width)}"'
             f' height="{coordinate(height)}" fill="{fill}" stroke="{FAINT}"'
             f' stroke-width="0.5"{inside}'
         )
@@ -66,7 +66,7 @@ class Sheet:
     def bar(
         self, x: float, y: float, width: float, height: float, *, fill: str, kind: str, title: str
     ) -> None:
-        """A rect without a frame whose ends say a quantity: to a thousandth."""
+        """Draw a frameless rectangle whose width is a quantity, with a precision of 0.001."""
         self.parts.append(
             f'<rect class="{kind}" x="{x:.3f}" y="{coordinate(y)}" width="{width:.3f}"'
             f' height="{coordinate(height)}" fill="{fill}"><title>{escape(title)}</title></rect>'
@@ -74,11 +74,11 @@ class Sheet:
         self.right = max(self.right, x + width)
 
     def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        """A thin line between two points."""
+        """Draw a thin line between two points."""
         path = f"M{coordinate(x1)} {coordinate(y1)}L{coordinate(x2)} {coordinate(y2)}"
         self.parts.append(f'<path d="{path}" stroke="{FAINT}" stroke-width="0.8"/>')
 
 
 def coordinate(value: float) -> str:
-    """A coordinate: at most one decimal."""
+    """Format a coordinate with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,6 +1,4 @@
-"""The front of time and cost as text: a number for each plan, a line below which no plan of the
-space can lie.
-"""
+"""Text plot of the plans on the time-cost Pareto front, with the proven lower bound."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from shardwright.report.line_breaking import unbroken
+from shardwright.report.line_breaking import without_wrapping
 from shardwright.search.mixed_certificate import FrontPoint
 from shardwright.units import format_dollars, format_seconds
 
@@ -18,12 +16,13 @@ WIDTH: Final = 64
 HEIGHT: Final = 14
 BOUND: Final = "·"
 AXIS: Final = 12
-"""Columns of the values on the left."""
+"""Characters of the axis labels on the left."""
 
 
 def front_picture(front: Sequence[FrontPoint]) -> Text:
-    """Seconds to the right (in equal factors), dollars upwards; digits are plans, dots what no plan
-    by that time is below.
+    """Plot plans (digits) by log seconds and dollars, with the lower bound of the cost as dots.
+
+    Seconds run to the right, dollars upwards.
     """
     low, high = min(point.lower_bound for point in front), max(point.value for point in front)
     rows = [[" "] * WIDTH for _ in range(HEIGHT)]
@@ -38,28 +37,31 @@ def front_picture(front: Sequence[FrontPoint]) -> Text:
     ]
     first, last = (format_seconds(point.step_time_s) for point in (front[0], front[-1]))
     ends = f"{first}{last:>{WIDTH - len(first)}}" if len(front) > 1 else first
-    return unbroken(
+    return without_wrapping(
         Text("\n".join([*lines, f"{'':>{AXIS}} └{'─' * WIDTH}", f"{'':>{AXIS}}  {ends}"]))
     )
 
 
 def _digit(number: int) -> str:
+    """Character of a plan's number: 1 to 9, then a to z."""
     return "123456789abcdefghijklmnopqrstuvwxyz"[min(number, 35) - 1]
 
 
 def _row(value: float, low: float, high: float) -> int:
-    """Line of a value, the largest one on top."""
+    """Line of a value in the plot; the largest value is on top."""
     return round((high - value) / (high - low) * (HEIGHT - 1)) if high > low else HEIGHT - 1
 
 
 def _column(seconds: float, front: Sequence[FrontPoint]) -> int:
+    """Column of a step time in the plot, on a logarithmic scale."""
     first, last = front[0].step_time_s, front[-1].step_time_s
     return round(log(seconds / first) / log(last / first) * (WIDTH - 1)) if last > first else 0
 
 
 def _bound_at(front: Sequence[FrontPoint], column: int) -> float:
-    """The bound of plans that end by a column's time: that of the next point of the front, which is
-    of later ones too.
+    """Lower bound of the cost of plans whose step time is at most a column's.
+
+    The next point of the front has this bound, for later times as well.
     """
     return next(
         (point.lower_bound for point in front if _column(point.step_time_s, front) >= column),

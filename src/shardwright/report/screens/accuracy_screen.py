@@ -1,4 +1,4 @@
-"""Predicted against measured on a terminal: a row a source."""
+"""The `validate` screen for training runs: prediction errors, a row a source."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import Words
-from shardwright.report.pictures.scatter_plot import Point
+from shardwright.report.line_breaking import WrappedText
+from shardwright.report.pictures.scatter_plot import ScatterPoint
 from shardwright.report.table_style import plain_table
 from shardwright.units import format_percent
 from shardwright.validation.errors.judged_rows import (
@@ -27,11 +27,11 @@ from shardwright.validation.training.order_and_scaling import (
 )
 
 MOST_LISTED: Final = 20
-"""Most skipped rows of which each has a line."""
+"""Up to this number of skipped rows, each has a line of its own."""
 
 
 def render_validation(validation: TrainingValidation) -> RenderableType:
-    """Table of errors by source, with the skipped rows and the failures below it."""
+    """Table of prediction errors by source, with the skipped rows and failures below the table."""
     rows = [
         source_cells(source, members)
         for source, members in grouped(validation.rows, source_of).items()
@@ -50,7 +50,7 @@ def render_validation(validation: TrainingValidation) -> RenderableType:
     )
     parts: list[RenderableType] = [
         plain_table(header, rows, right=range(1, len(header)), spare=(5, 4, 8, 6, 9)),
-        Words(Text(f"\n{judged_line(validation)}")),
+        WrappedText(Text(f"\n{judged_line(validation)}")),
         *skipped_lines(validation),
     ]
     if validation.failures:
@@ -58,16 +58,16 @@ def render_validation(validation: TrainingValidation) -> RenderableType:
             f"{validation.predicted_failures} of {len(validation.failures)} configurations that did"
             " not fit are predicted not to fit"
         )
-        parts.append(Words(Text(text)))
+        parts.append(WrappedText(Text(text)))
     return Group(*parts)
 
 
 def skipped_lines(validation: Validation[Any, Any]) -> list[RenderableType]:
-    """A line for each skipped row of a table that has few of them."""
+    """A line for each skipped row with its reason, or a hint at --json if there are too many."""
     if len(validation.skipped) > MOST_LISTED:
-        return [Words(Text("--json says of each what it lacks", style="dim"))]
+        return [WrappedText(Text("--json lists what each row lacks", style="dim"))]
     return [
-        Words(
+        WrappedText(
             Text(
                 f"  line {skip.measurement.line}:"
                 f" {skip.reason.value}{f': {skip.detail}' if skip.detail else ''}"
@@ -78,31 +78,32 @@ def skipped_lines(validation: Validation[Any, Any]) -> list[RenderableType]:
 
 
 def judged_line(validation: TrainingValidation) -> str:
-    """Numbers of judged and of skipped rows, with the reasons."""
+    """Sentence with the number of judged rows, the number of skipped rows, and the reasons."""
     return f"{len(validation.rows)} rows judged, {validation.summary}"
 
 
 def source_cells(source: str, rows: Sequence[TrainingRow]) -> tuple[str, ...]:
-    """Cells of a source: statistics of the errors in time and in memory, infeasible rows."""
+    """Table cells of a source: error statistics of time and memory, number of infeasible rows."""
     time, memory = (error_statistics(rows, metric) for metric in TrainingMetric)
     infeasible = sum(bool(row.infeasible) for row in rows)
     return (
         source,
-        *(_figures(time) if time else ("-",) * 5),
-        *(_figures(memory)[i] if memory else "-" for i in (0, 1, 3)),
+        *(_error_cells(time) if time else ("-",) * 5),
+        *(_error_cells(memory)[i] if memory else "-" for i in (0, 1, 3)),
         str(infeasible) if infeasible else "-",
     )
 
 
-def _figures(errors: ErrorStatistics) -> tuple[str, ...]:
+def _error_cells(errors: ErrorStatistics) -> tuple[str, ...]:
+    """Cells of the number of rows, mean, median, worst and bias of errors."""
     sizes = (format_percent(size) for size in (errors.mean, errors.median, errors.worst))
     return (str(errors.n), *sizes, f"{100 * errors.bias:+.1f} %")
 
 
-def points_of(validation: TrainingValidation) -> tuple[Point, ...]:
+def scatter_points(validation: TrainingValidation) -> tuple[ScatterPoint, ...]:
     """Predicted and measured step times of all rows that have both, for a scatter plot."""
     return tuple(
-        Point(
+        ScatterPoint(
             group=source_of(row),
             measured=measured,
             predicted=predicted,

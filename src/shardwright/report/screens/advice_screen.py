@@ -1,4 +1,4 @@
-"""A launch and what would make it faster: on a terminal, and as JSON."""
+"""The `advise` screen: a launch, its bottleneck and faster changes; and its JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from rich.text import Text
 from shardwright.files.stored_documents import plan_document, prediction_document
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.settings.verdicts import Setting, Verdict
-from shardwright.report.screens.plan_screen import head, part_name, render_simulation, section
-from shardwright.report.screens.why_screen import faster
+from shardwright.report.screens.plan_screen import (
+    labelled_lines,
+    part_name,
+    render_simulation,
+    section,
+)
+from shardwright.report.screens.why_screen import step_change_text
 from shardwright.report.table_style import plain_table
 from shardwright.search.advice_answer import Advice, Change
 from shardwright.search.answer_summary import Line
@@ -20,11 +25,11 @@ from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_seconds
 
 LIMITS: Final = 3
-"""Parts of the step that are named as what limits it."""
+"""Number of parts of the step that the screen names as its limits."""
 
 
 def advice_document(launch: Launch, advice: Advice) -> dict[str, Any]:
-    """``advise --json``."""
+    """JSON document of ``advise --json``: launch, settings, rules broken, prediction, changes."""
     return {
         "framework": launch.framework,
         "runtime": launch.runtime,
@@ -47,13 +52,15 @@ def advice_document(launch: Launch, advice: Advice) -> dict[str, Any]:
             for b in advice.broken
         ],
         "prediction": prediction_document(advice.now.prediction) if advice.now else None,
-        "limited_by": [{"part": name, "seconds": seconds} for name, seconds in limits(advice)],
-        "causes": [_document(change) for change in advice.causes],
+        "limited_by": [
+            {"part": name, "seconds": seconds} for name, seconds in longest_parts(advice)
+        ],
+        "causes": [_change_document(change) for change in advice.causes],
         "considered": advice.considered,
-        "changes": [_document(change) for change in advice.changes],
+        "changes": [_change_document(change) for change in advice.changes],
         "best": (
             {
-                **_document(advice.everything),
+                **_change_document(advice.everything),
                 "certificate": plan_document(advice.best)["certificate"],
             }
             if advice.best and advice.everything
@@ -62,7 +69,8 @@ def advice_document(launch: Launch, advice: Advice) -> dict[str, Any]:
     }
 
 
-def _document(change: Change) -> dict[str, Any]:
+def _change_document(change: Change) -> dict[str, Any]:
+    """JSON object of a proposed change with its step time and its settings."""
     return {
         "change": change.text,
         "strategy": print_grid(change.grid),
@@ -73,8 +81,8 @@ def _document(change: Change) -> dict[str, Any]:
     }
 
 
-def limits(advice: Advice) -> tuple[tuple[str, float], ...]:
-    """The parts of the launch's step that take longest, products apart: (part, seconds)."""
+def longest_parts(advice: Advice) -> tuple[tuple[str, float], ...]:
+    """Parts of the step that take longest, besides GEMM and attention: (part, seconds)."""
     if advice.now is None:
         return ()
     parts = [
@@ -86,7 +94,10 @@ def limits(advice: Advice) -> tuple[tuple[str, float], ...]:
 
 
 def advice_line(launch: Launch, advice: Advice) -> str:
-    """One line: seconds of the launch's step, of the best one, and the strategy of that."""
+    """Line of ``advise --quiet``: seconds of the launch's step and of the best strategy's step.
+
+    With the best strategy.
+    """
     now = f"{advice.now.prediction.step_time_s:.6g}" if advice.now else "illegal"
     return (
         f"{now}\t{advice.everything.step_time_s:.6g}\t{advice.everything.text}\n"
@@ -96,17 +107,15 @@ def advice_line(launch: Launch, advice: Advice) -> str:
 
 
 def render_advice(launch: Launch, advice: Advice) -> RenderableType:
-    """The screen of `advise`: the launch as understood, its time and memory, its bottleneck, and
-    the changes that would make it faster.
-    """
-    parts: list[RenderableType] = [head(_understood(launch))]
+    """The `advise` screen: the launch as understood, its time and memory, and faster changes."""
+    parts: list[RenderableType] = [labelled_lines(_understood(launch))]
     for verdict, title in (
-        (Verdict.DIFFERENT, "The launch's model is another than MODEL"),
+        (Verdict.DIFFERENT, "The launch's model differs from MODEL"),
         (Verdict.UNKNOWN, "Not understood, so not counted"),
         (Verdict.IDLE, "No effect in this launch"),
     ):
         if launch.of(verdict):
-            parts.append(section(title, _settings(launch.of(verdict))))
+            parts.append(section(title, _settings_table(launch.of(verdict))))
     if advice.now is None:
         rows = [(b.rule, b.message, b.hint) for b in advice.broken]
         parts.append(
@@ -118,7 +127,8 @@ def render_advice(launch: Launch, advice: Advice) -> RenderableType:
     else:
         parts += [Text(""), render_simulation(advice.now)]
         limited = ", ".join(
-            f"{part_name(name)} {format_seconds(seconds)}" for name, seconds in limits(advice)
+            f"{part_name(name)} {format_seconds(seconds)}"
+            for name, seconds in longest_parts(advice)
         )
         parts.append(
             section(
@@ -129,15 +139,16 @@ def render_advice(launch: Launch, advice: Advice) -> RenderableType:
     if advice.causes:
         parts.append(
             section(
-                "What costs most, and no option of the search changes",
-                Group(*(_told(one, step) for one in advice.causes)),
+                "Largest costs that no search option changes",
+                Group(*(_change_text(cause, step) for cause in advice.causes)),
             )
         )
-    parts += _better(launch, advice)
+    parts += _improvement_sections(launch, advice)
     return Group(*parts)
 
 
 def _understood(launch: Launch) -> list[Line]:
+    """Labelled lines of the launch: counts of settings, strategy, job, ignored settings, notes."""
     counts = ", ".join(
         f"{len(launch.of(verdict))} {verdict.value}" for verdict in Verdict if launch.of(verdict)
     )
@@ -145,33 +156,37 @@ def _understood(launch: Launch) -> list[Line]:
         ("Launch", f"{launch.framework}: {len(launch.settings)} settings: {counts}"),
         ("Strategy", print_grid(launch.grid)),
     ]
-    said = (
+    job_text = (
         f"{launch.global_batch:,} samples of {launch.seq_len:,} tokens a step, {launch.precision}"
     )
-    said += ", dropout" if launch.dropout else ""
-    lines.append(("Job", f"{said}, trained: {launch.train}" if launch.train else said))
+    job_text += ", dropout" if launch.dropout else ""
+    lines.append(("Job", f"{job_text}, trained: {launch.train}" if launch.train else job_text))
     ignored = launch.of(Verdict.IGNORED)
     if ignored:
-        lines.append(("Ignored", ", ".join(one.name for one in ignored)))
+        lines.append(("Ignored", ", ".join(setting.name for setting in ignored)))
     return [*lines, *(("Note", note) for note in launch.notes)]
 
 
-def _settings(settings: tuple[Setting, ...]) -> RenderableType:
+def _settings_table(settings: tuple[Setting, ...]) -> RenderableType:
+    """Table of settings with their values and meanings."""
     return plain_table(
         ("setting", "value", ""),
-        [(one.name, one.value[:60], one.means) for one in settings],
+        [(setting.name, setting.value[:60], setting.means) for setting in settings],
         whole=(0,),
     )
 
 
-def _better(launch: Launch, advice: Advice) -> list[RenderableType]:
+def _improvement_sections(launch: Launch, advice: Advice) -> list[RenderableType]:
+    """Sections of the best single changes and of the best strategy with all changes."""
     parts: list[RenderableType] = []
     step = advice.now.prediction.step_time_s if advice.now else 0.0
     if advice.changes:
         title = (
             f"Changes of one decision that gain most, of {advice.considered} that were simulated"
         )
-        parts.append(section(title, Group(*(_told(change, step) for change in advice.changes))))
+        parts.append(
+            section(title, Group(*(_change_text(change, step) for change in advice.changes)))
+        )
     elif advice.considered:
         parts.append(
             section(
@@ -195,19 +210,20 @@ def _better(launch: Launch, advice: Advice) -> list[RenderableType]:
     proven = claim(optimal=certificate.optimal, lower_bound_s=certificate.lower_bound_s)
     parts.append(
         section(
-            "Everything at once", Group(_told(advice.everything, step), Text(f"{beside}{proven}"))
+            "Everything at once",
+            Group(_change_text(advice.everything, step), Text(f"{beside}{proven}")),
         )
     )
     return parts
 
 
-def _told(change: Change, step: float) -> RenderableType:
-    """A change, its step, and the settings that go and come, as a launch has them."""
+def _change_text(change: Change, step: float) -> RenderableType:
+    """Text of a change, its step time, and the settings to remove and to add."""
     ratio = step / change.step_time_s
     gain = (
         f"{ratio:.1f} times as fast"
         if ratio >= 2
-        else faster(change.step_time_s / step - 1)
+        else step_change_text(change.step_time_s / step - 1)
         if step
         else ""
     )
@@ -218,5 +234,5 @@ def _told(change: Change, step: float) -> RenderableType:
         for mark, (name, value) in marked
     ]
     if not marked and step:
-        lines = [Text("  no setting of these files: what the program does")]
+        lines = [Text("  not set in these files; the framework's default applies")]
     return Group(Text(f"{change.text}: {format_seconds(change.step_time_s)}{instead}"), *lines)

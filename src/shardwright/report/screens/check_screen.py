@@ -1,4 +1,4 @@
-"""A verified plan file, and a proof on virtual devices: as a screen, and as JSON."""
+"""The `check` screen: a verified plan file, and its execution on virtual devices; and JSON."""
 
 from __future__ import annotations
 
@@ -9,90 +9,91 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from shardwright.execute.proof.proof_result import Proof
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.search.grid.verify_certificate import Recheck
 from shardwright.search.simulated_strategy import Verified
 from shardwright.units import format_percent
 
 
-def checked_document(found: Recheck | Verified) -> dict[str, Any]:
-    """``check --json`` of a file that holds (one that does not is an error)."""
-    return {"holds": True, **asdict(found)}
+def checked_document(check: Recheck | Verified) -> dict[str, Any]:
+    """JSON document of ``check --json`` for a file that holds; a file that does not is an error."""
+    return {"holds": True, **asdict(check)}
 
 
-def checked_line(found: Recheck | Verified) -> str:
-    """The line of ``--quiet``: a plan file holds."""
-    return "The plan and its certificate hold." if isinstance(found, Recheck) else "The plan holds."
+def checked_line(check: Recheck | Verified) -> str:
+    """Line of ``check --quiet`` for a plan file that holds."""
+    return "The plan and its certificate hold." if isinstance(check, Recheck) else "The plan holds."
 
 
-def render_checked(found: Recheck | Verified) -> RenderableType:
-    """The screen of `check`: the parts of a file that were recomputed and are equal."""
+def render_checked(check: Recheck | Verified) -> RenderableType:
+    """The `check` screen: the parts of a file that were recomputed and are equal."""
     lines = (
-        f"All {found.leaves:,} values of the file were recomputed and are equal. "
-        if found.leaves
+        f"All {check.leaves:,} values of the file were recomputed and are equal. "
+        if check.leaves
         else ""
     )
-    drift = f"The step time differs by a fraction of {found.drift:.1g}."
-    if isinstance(found, Recheck):
-        return Words(
+    drift = f"The step time differs by a fraction of {check.drift:.1g}."
+    if isinstance(check, Recheck):
+        return WrappedText(
             Text.assemble(
-                (f"{checked_line(found)}\n", "green"),
-                f"{lines}{found.strategies:,} distinct strategies were counted and bounded again;"
-                f" {found.sampled:,} random ones and the {found.contenders:,} whose bound is below"
+                (f"{checked_line(check)}\n", "green"),
+                f"{lines}{check.strategies:,} distinct strategies were counted and bounded again;"
+                f" {check.sampled:,} random ones and the {check.contenders:,} whose bound is below"
                 f" the plan's time were simulated. {drift}",
             )
         )
-    acts = f"{found.actions:,} actions end without a deadlock; " if found.actions else ""
-    devices = f"{found.devices:,} device{'' if found.devices == 1 else 's'}"
-    return Words(
+    actions = f"{check.actions:,} actions end without a deadlock; " if check.actions else ""
+    devices = f"{check.devices:,} device{'' if check.devices == 1 else 's'}"
+    return WrappedText(
         Text.assemble(
-            (f"{checked_line(found)}\n", "green"),
-            f"{lines}Its rules hold on {devices}; {acts}the fullest device needs"
-            f" {format_percent(found.full)} of its memory. {drift}",
+            (f"{checked_line(check)}\n", "green"),
+            f"{lines}Its rules hold on {devices}; {actions}the fullest device needs"
+            f" {format_percent(check.full)} of its memory. {drift}",
         )
     )
 
 
-def proof_document(found: Proof) -> dict[str, Any]:
+def proof_document(proof: Proof) -> dict[str, Any]:
     """The part ``execution`` of ``check --execute --json``."""
-    name, difference = found.worst
+    name, difference = proof.worst
     return {
-        "equal": found.equal,
-        "devices": found.devices,
-        "tokens": dict(found.tokens),
-        "parameters": found.model.num_parameters,
-        "loss": found.loss,
-        "loss_difference": found.loss_difference,
+        "equal": proof.equal,
+        "devices": proof.devices,
+        "tokens": dict(proof.tokens),
+        "parameters": proof.model.num_parameters,
+        "loss": proof.loss,
+        "loss_difference": proof.loss_difference,
         "largest_gradient_difference": {"parameter": name, "difference": difference},
-        "gradient_differences": dict(found.gradients),
+        "gradient_differences": dict(proof.gradients),
         "moved": {
             kind: {"requests": requests, "elements": elements}
-            for kind, (requests, elements) in found.moved.items()
+            for kind, (requests, elements) in proof.moved.items()
         },
     }
 
 
-def render_proof(found: Proof) -> RenderableType:
-    """The screen of ``check --execute``: the executed model, the differences of loss and gradients
-    from the unsplit model's, and the bytes that moved.
+def render_proof(proof: Proof) -> RenderableType:
+    """The ``check --execute`` screen: differences of loss and gradients from the unsplit model.
+
+    With the executed model and the bytes that moved.
     """
-    name, difference = found.worst
+    name, difference = proof.worst
     moved = "; ".join(
         f"{kind} {requests:,} ({elements:,} elements)"
-        for kind, (requests, elements) in found.moved.items()
+        for kind, (requests, elements) in proof.moved.items()
     )
-    size, compared = found.model.num_parameters, len(found.gradients)
-    tokens = ", ".join(f"{count} {sequence} tokens" for sequence, count in found.tokens.items())
-    return Words(
+    size, compared = proof.model.num_parameters, len(proof.gradients)
+    tokens = ", ".join(f"{count} {sequence} tokens" for sequence, count in proof.tokens.items())
+    return WrappedText(
         Text.assemble(
             (
                 ("The plan trains as the unsplit model does.\n", "green")
-                if found.equal
+                if proof.equal
                 else ("The plan does NOT train as the unsplit model.\n", "red")
             ),
-            f"{found.devices} virtual devices, a model of the same structure with {size:,}"
+            f"{proof.devices} virtual devices, a model of the same structure with {size:,}"
             f" parameters, {tokens} per sample, float64.\n",
-            f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; "
+            f"Loss {proof.loss:.12g} differs by {abs(proof.loss_difference):.1e}; "
             f"the gradient that differs most, of {name}, by {difference:.1e} of "
             f"its largest element ({compared:,} parameters compared).\n",
             f"Moved: {moved or 'nothing'}.",

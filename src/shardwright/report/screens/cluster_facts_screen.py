@@ -1,4 +1,4 @@
-"""A cluster that was read from files: what was found, and where, and what was assumed, and why."""
+"""The `cluster read` screen: facts found in files with their places, assumptions with reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shardwright.hardware.inventories.node_facts import Assumption, FoundFact
 from shardwright.hardware.inventories.read_inventory import ClusterRead
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.screens.plan_screen import section
 from shardwright.report.table_style import plain_table
 from shardwright.strategy.text.printable import printable
@@ -18,9 +18,9 @@ from shardwright.strategy.text.printable import printable
 MAX_CELL: Final = 400
 
 
-def render_read(read: ClusterRead) -> RenderableType:
-    """The screen of ``cluster read``: facts with their places, assumptions with reasons."""
-    parts: list[RenderableType] = [Words(Text(read.cluster.described()))]
+def render_cluster_facts(read: ClusterRead) -> RenderableType:
+    """The ``cluster read`` screen: facts with their places, assumptions with reasons."""
+    parts: list[RenderableType] = [WrappedText(Text(read.cluster.described()))]
     parts += _facts("The nodes together", read.found, read.assumed)
     for kind in read.kinds:
         nodes = "1 node" if kind.count == 1 else f"{kind.count:,} nodes"
@@ -31,11 +31,12 @@ def render_read(read: ClusterRead) -> RenderableType:
 def _facts(
     title: str, found: Sequence[FoundFact], assumed: Sequence[Assumption]
 ) -> list[RenderableType]:
-    rows = [(str(one.what), _cell(one.words), _cell(one.where)) for one in found]
+    """Sections with a table of the facts that were found and a table of the assumptions."""
+    rows = [(str(entry.what), _cell(entry.words), _cell(entry.where)) for entry in found]
     parts = (
         [section(f"{title}: found", plain_table(("what", "value", "where"), rows))] if rows else []
     )
-    more = [(str(one.what), _cell(one.value), _cell(one.why)) for one in assumed]
+    more = [(str(entry.what), _cell(entry.value), _cell(entry.why)) for entry in assumed]
     return (
         [*parts, section(f"{title}: assumed", plain_table(("what", "value", "why"), more))]
         if more
@@ -44,32 +45,34 @@ def _facts(
 
 
 def _cell(text: str) -> str:
-    """Words that others chose, as a terminal may show them."""
+    """Text from a file, made safe for a terminal and limited in length."""
     return printable(text, length=MAX_CELL)
 
 
-def read_document(read: ClusterRead) -> dict[str, Any]:
-    """The same for programs: values in SI units, and the cluster file as text."""
+def cluster_facts_document(read: ClusterRead) -> dict[str, Any]:
+    """JSON document of ``cluster read``: values in SI units, and the cluster file as text."""
     return {
         "cluster": read.cluster.described(),
         "file": read.text,
-        "found": [_found(one) for one in read.found],
-        "assumed": [_assumed(one) for one in read.assumed],
+        "found": [_fact_document(entry) for entry in read.found],
+        "assumed": [_assumption_document(entry) for entry in read.assumed],
         "nodes": [
             {
                 "name": kind.name,
                 "count": kind.count,
-                "found": [_found(one) for one in kind.found],
-                "assumed": [_assumed(one) for one in kind.assumed],
+                "found": [_fact_document(entry) for entry in kind.found],
+                "assumed": [_assumption_document(entry) for entry in kind.assumed],
             }
             for kind in read.kinds
         ],
     }
 
 
-def _found(one: FoundFact) -> dict[str, Any]:
-    return {"what": str(one.what), "value": one.value, "words": one.words, "where": one.where}
+def _fact_document(fact: FoundFact) -> dict[str, Any]:
+    """JSON object of a fact that was found."""
+    return {"what": str(fact.what), "value": fact.value, "words": fact.words, "where": fact.where}
 
 
-def _assumed(one: Assumption) -> dict[str, Any]:
-    return {"what": str(one.what), "value": one.value, "why": one.why}
+def _assumption_document(assumption: Assumption) -> dict[str, Any]:
+    """JSON object of an assumption."""
+    return {"what": str(assumption.what), "value": assumption.value, "why": assumption.why}

@@ -1,6 +1,4 @@
-"""Strategies and clusters side by side, those that fit first, fastest first: on a terminal, and as
-JSON.
-"""
+"""The `compare` screen: strategies and clusters side by side, fitting first, then fastest first."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from rich.text import Text
 
 from shardwright.files.stored_documents import simulation_document
 from shardwright.hardware.catalog.list_prices import GIVE_A_PRICE
-from shardwright.report.screens.plan_screen import head, part_name, place_of_part, section
+from shardwright.report.screens.plan_screen import labelled_lines, part_name, part_order, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.answer_summary import request_lines
 from shardwright.search.compared_strategy import Compared
@@ -32,7 +30,7 @@ STEP_AFTER_STEP: Final = "step after step: no failures, checkpoints or evaluatio
 
 
 def comparison_document(rows: Sequence[Compared]) -> dict[str, Any]:
-    """``compare --json``: what a simulation file holds of each, and what each costs."""
+    """JSON document of ``compare --json``: each simulation and each cost."""
     return {
         "strategies": [simulation_document(row.simulation) for row in rows],
         "costs": [training_document(row) for row in rows],
@@ -40,7 +38,7 @@ def comparison_document(rows: Sequence[Compared]) -> dict[str, Any]:
 
 
 def training_document(row: Compared) -> dict[str, Any]:
-    """Days and dollars of training under one strategy, as JSON."""
+    """JSON object of days and dollars of training under one strategy."""
     return {
         "cluster": row.simulation.request.cluster,
         "devices": row.devices,
@@ -57,7 +55,7 @@ def training_document(row: Compared) -> dict[str, Any]:
 
 
 def render_training(row: Compared) -> RenderableType:
-    """Days and dollars of training under one strategy, and where prices come from."""
+    """Section with days and dollars of training under one strategy, and the sources of prices."""
     cost = (
         "no price is known of these devices (--price USD a device-hour)"
         if row.usd is None
@@ -70,12 +68,12 @@ def render_training(row: Compared) -> RenderableType:
 
 
 def days_text(row: Compared) -> str:
-    """Days of training."""
+    """Days of training, with one decimal."""
     return f"{row.seconds / SECONDS_PER_DAY:,.1f}"
 
 
-def ranked(rows: Sequence[Compared]) -> list[Compared]:
-    """The fastest first, of those that fit, and then of those that do not."""
+def by_step_time(rows: Sequence[Compared]) -> list[Compared]:
+    """Sort rows by step time: all rows that fit in memory first, then the others."""
     return sorted(
         rows,
         key=lambda row: (not row.simulation.prediction.fits, row.simulation.prediction.step_time_s),
@@ -83,10 +81,8 @@ def ranked(rows: Sequence[Compared]) -> list[Compared]:
 
 
 def render_comparison(rows: Sequence[Compared]) -> RenderableType:
-    """The screen of `compare`: time and cost of each row, its strategy, sources of prices, and the
-    breakdown of its step.
-    """
-    chosen = ranked(rows)
+    """The `compare` screen: time and cost of each row, strategies, prices, time breakdown."""
+    chosen = by_step_time(rows)
     columns = _columns(chosen)
     titles = [title for title, _ in columns]
     cells = list(zip(*(values for _, values in columns), strict=True))
@@ -97,7 +93,11 @@ def render_comparison(rows: Sequence[Compared]) -> RenderableType:
     several = len({row.simulation.request.cluster for row in chosen}) > 1
     places = {title: place for place, title in enumerate(titles)}
     return Group(
-        *([] if several else [head([*request_lines(chosen[0].simulation.request), ("", "")])]),
+        *(
+            []
+            if several
+            else [labelled_lines([*request_lines(chosen[0].simulation.request), ("", "")])]
+        ),
         plain_table(
             titles,
             cells,
@@ -129,18 +129,21 @@ _NUMBERS: Final = frozenset(
 
 
 def _columns(rows: Sequence[Compared]) -> list[tuple[str, list[str]]]:
-    """(title, cells) of every column; what all have in common has none."""
+    """(title, cells) of every column; the cluster is a column only where clusters differ."""
     predictions = [row.simulation.prediction for row in rows]
     best = predictions[0].step_time_s
     clusters = [row.simulation.request.cluster for row in rows]
     columns = [
         ("", [str(rank) for rank in range(1, len(rows) + 1)]),
-        ("s/step", [f"{p.step_time_s:.4g}" for p in predictions]),
-        ("slower", [_slower(p.step_time_s / best - 1) for p in predictions]),
-        ("tok/s/dev", [f"{p.tokens_per_s_per_device:,.0f}" for p in predictions]),
-        ("MFU", [format_percent(p.mfu_causal) for p in predictions]),
-        ("memory", [format_bytes(p.allocated_bytes) for p in predictions]),
-        ("fits", ["yes" if p.fits else "no" for p in predictions]),
+        ("s/step", [f"{prediction.step_time_s:.4g}" for prediction in predictions]),
+        (
+            "slower",
+            [_change_percent(prediction.step_time_s / best - 1) for prediction in predictions],
+        ),
+        ("tok/s/dev", [f"{prediction.tokens_per_s_per_device:,.0f}" for prediction in predictions]),
+        ("MFU", [format_percent(prediction.mfu_causal) for prediction in predictions]),
+        ("memory", [format_bytes(prediction.allocated_bytes) for prediction in predictions]),
+        ("fits", ["yes" if prediction.fits else "no" for prediction in predictions]),
         (
             "$/dev/h",
             [
@@ -164,28 +167,30 @@ def _columns(rows: Sequence[Compared]) -> list[tuple[str, list[str]]]:
     return columns + ([("cluster", clusters)] if len(set(clusters)) > 1 else [])
 
 
-def _slower(change: float) -> str:
-    """With its sign: one that does not fit may be faster than the fastest that does."""
+def _change_percent(change: float) -> str:
+    """Signed percentage of a step's change; negative for a plan that is faster but does not fit."""
     return f"{'-' if change < 0 else '+'}{format_percent(abs(change))}"
 
 
 def _dollars(value: float | None) -> str:
+    """Dollars with four digits, or a dash."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
+    """Rows of the breakdown: name of a part and its seconds under each strategy, without zeros."""
     parts = [dict(row.simulation.prediction.breakdown_s) for row in rows]
     shown = [
         (part_name(name), *(format_bare_seconds(part.get(name, 0.0)) for part in parts))
         for name, _ in sorted(
-            {name: 0.0 for part in parts for name in part}.items(), key=place_of_part
+            {name: 0.0 for part in parts for name in part}.items(), key=part_order
         )
     ]
     return [row for row in shown if set(row[1:]) != {format_bare_seconds(0.0)}]
 
 
 def _notes(rows: Sequence[Compared]) -> list[RenderableType]:
-    """Notes on the tokens, and on the source of each price."""
+    """Lines about the number of tokens and the source of each price."""
     tokens = rows[0].tokens
     lines = [f"{format_count(tokens)} tokens, {STEP_AFTER_STEP}"] if tokens else []
     lines += _price_lines(rows)
@@ -193,15 +198,18 @@ def _notes(rows: Sequence[Compared]) -> list[RenderableType]:
 
 
 def _price_lines(rows: Sequence[Compared]) -> list[str]:
-    known = dict.fromkeys(price for row in rows for price in row.prices)
-    without = dict.fromkeys(row.simulation.request.cluster for row in rows if not row.prices)
+    """A line for each price with its source, and for each cluster without a price."""
+    prices = dict.fromkeys(price for row in rows for price in row.prices)
+    clusters_without_price = dict.fromkeys(
+        row.simulation.request.cluster for row in rows if not row.prices
+    )
     return [
         *(
             f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}"
-            for price in known
+            for price in prices
         ),
         *(
             f"no price is known of {printable(cluster, length=60)}: --price 2.5, or {GIVE_A_PRICE}"
-            for cluster in without
+            for cluster in clusters_without_price
         ),
     ]

@@ -1,6 +1,4 @@
-"""The kinds of device of a mixed cluster: what part of the step each is busy, and which one it
-waits for.
-"""
+"""Table of a mixed cluster's device kinds: busy share of the step, and what each kind waits for."""
 
 from __future__ import annotations
 
@@ -10,30 +8,33 @@ from shardwright.units import format_percent
 
 
 def kinds_table(prediction: Prediction) -> PlainTable:
-    """A row a kind: shares of the step in which its mean device computes, and waits while another
-    kind computes or only links are busy.
+    """Table of device kinds: shares of the step busy, and waiting by what they wait for.
+
+    A kind waits while another kind computes, or while only links are busy.
     """
-    causes = list(dict.fromkeys(what for one in prediction.kinds for what, _ in one.waits_s))
+    causes = list(dict.fromkeys(cause for kind in prediction.kinds for cause, _ in kind.waits_s))
     order = [
-        *(one.name for one in prediction.kinds if one.name in causes),
-        *(what for what in causes if what not in _names(prediction)),
+        *(kind.name for kind in prediction.kinds if kind.name in causes),
+        *(cause for cause in causes if cause not in _names(prediction)),
     ]
     step = prediction.step_time_s
     rows = [
         (
-            f"{one.devices:,} x {one.name}",
-            format_percent(one.busy_s / step),
-            *(_share(dict(one.waits_s), what, step) for what in order),
+            f"{kind.devices:,} x {kind.name}",
+            format_percent(kind.busy_s / step),
+            *(_share(dict(kind.waits_s), cause, step) for cause in order),
         )
-        for one in prediction.kinds
+        for kind in prediction.kinds
     ]
-    header = ("devices", "busy", *(f"waits for {what}" for what in order))
+    header = ("devices", "busy", *(f"waits for {cause}" for cause in order))
     return plain_table(header, rows, right=range(1, len(header)))
 
 
 def _names(prediction: Prediction) -> set[str]:
-    return {one.name for one in prediction.kinds}
+    """Names of the device kinds."""
+    return {kind.name for kind in prediction.kinds}
 
 
-def _share(waits: dict[str, float], what: str, step: float) -> str:
-    return format_percent(waits[what] / step) if what in waits else "-"
+def _share(waits: dict[str, float], cause: str, step: float) -> str:
+    """Share of the step that a kind waits for a cause, in percent, or a dash."""
+    return format_percent(waits[cause] / step) if cause in waits else "-"

@@ -10,34 +10,35 @@ from rich.text import Text
 from shardwright.report.screens.plan_screen import section
 from shardwright.search.runnable_frameworks import Runners
 
-OWN = "shardwright run"
+RUN_COMMAND = "shardwright run"
 
 
-def runners_document(found: Runners) -> dict[str, Any]:
-    """Under ``frameworks``."""
+def frameworks_document(runners: Runners) -> dict[str, Any]:
+    """JSON object ``runners``: exact and lossy exporters, and refusals with reasons."""
     return {
-        "exact": list(found.exact),
-        "otherwise": dict(found.otherwise),
-        "refused": dict(found.refused),
+        "exact": list(runners.exact),
+        "otherwise": dict(runners.otherwise),
+        "refused": dict(runners.refused),
     }
 
 
-def render_runners(found: Runners) -> RenderableType:
-    """The frameworks by name; or that only `shardwright run` does, and why."""
-    if found.exact:
-        text = (
-            f"{', '.join(found.exact)} (shardwright export PLAN --to {found.exact[0]}), and {OWN}"
+def render_frameworks(runners: Runners) -> RenderableType:
+    """Section with the frameworks that can run a plan, or the reasons why none can."""
+    if runners.exact:
+        names, first = ", ".join(runners.exact), runners.exact[0]
+        text = f"{names} (shardwright export PLAN --to {first}), and {RUN_COMMAND}"
+    elif runners.otherwise:
+        names = ", ".join(
+            f"{name} (otherwise: {difference})" for name, difference in runners.otherwise
         )
-    elif found.otherwise:
-        names = ", ".join(f"{name} (otherwise: {what})" for name, what in found.otherwise)
         text = (
-            f"{names}: shardwright export PLAN --to {found.otherwise[0][0]} --allow-lossy; as"
-            f" planned, only {OWN} does"
+            f"{names}: shardwright export PLAN --to {runners.otherwise[0][0]} --allow-lossy; as"
+            f" planned, only {RUN_COMMAND} does"
         )
     else:
         reasons: dict[str, list[str]] = {}
-        for name, why in found.refused:
+        for name, why in runners.refused:
             reasons.setdefault(why, []).append(name)
-        told = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
-        text = f"Only {OWN}. No framework that plans are exported to can: {told}"
+        refusals = "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
+        text = f"Only {RUN_COMMAND}. No framework that plans are exported to can: {refusals}"
     return section("What can run this plan", Text(text))

@@ -1,4 +1,4 @@
-"""The answer of a search of general plans, joint, exact or mixed, on a terminal."""
+"""The answer of a search over general plans (joint, exact or mixed) on a terminal."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rich.text import Text
 
 from shardwright.model.ir.model_graph import Model
 from shardwright.program.orders.action_rows import TABLE_SEARCH
-from shardwright.report.line_breaking import unbroken
+from shardwright.report.line_breaking import without_wrapping
 from shardwright.report.screens.mixed_search_screen import render_mixed
 from shardwright.report.screens.plan_screen import (
     bound_lines,
     certificate_text,
-    claimed,
+    claim_text,
     render_simulation,
     section,
     unsearched_parts,
@@ -27,8 +27,8 @@ from shardwright.strategy.plan.order import NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.print_plan import print_plan
 
-MANY = 10**15
-"""Members whose digits nobody reads."""
+MANY_STRATEGIES = 10**15
+"""A count from here on is shown with four digits."""
 
 
 def render_general(
@@ -39,20 +39,21 @@ def render_general(
     search_time_s: float = 0.0,
     left: Unsearched | None = None,
 ) -> RenderableType:
-    """The plan, its time and memory, its notation (orders found by a joint search as one to be
-    searched again), the certificate, and the options that were not searched.
+    """The screen of a general plan: time, memory, notation, certificate, unsearched options.
+
+    Orders that a joint search found are printed as orders to be searched again.
     """
     parts: list[RenderableType] = [render_simulation(simulation)]
     if simulation.grid is None and simulation.plan is not None:
         plan, name = (
             (simulation.plan, simulation.name)
             if certificate.joint is None
-            else (_open(simulation.plan), "joint")
+            else (_with_searched_orders(simulation.plan), "joint")
         )
         parts.append(
             section(
                 "The plan in notation",
-                unbroken(Text(print_plan(plan, name=name, model=model).rstrip())),
+                without_wrapping(Text(print_plan(plan, name=name, model=model).rstrip())),
             )
         )
     return Group(
@@ -62,8 +63,8 @@ def render_general(
     )
 
 
-def _open(plan: Plan) -> Plan:
-    """`plan` with each table as an order that is to be found."""
+def _with_searched_orders(plan: Plan) -> Plan:
+    """Replace each explicit action table of `plan` by an order to be searched."""
     orders = tuple(
         NamedOrder(schedule=TABLE_SEARCH, lanes=order.lanes) if isinstance(order, Table) else order
         for order in plan.orders
@@ -72,7 +73,7 @@ def _open(plan: Plan) -> Plan:
 
 
 def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
-    """Why no member of a space of general plans is better."""
+    """Section with the proof that no plan of a space of general plans is better."""
     c, joint = certificate, certificate.joint
     if c.scenarios is not None:
         return render_scenarios(c, search_time_s=search_time_s)
@@ -82,10 +83,10 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
         return section("Certificate", certificate_text(certificate, search_time_s=search_time_s))
     cut = "" if joint.complete else " The time limit cut in."
     lines = (
-        claimed(c, search_time_s=search_time_s) + cut,
+        claim_text(c, search_time_s=search_time_s) + cut,
         (
-            f"{_whole(c.enumerated)} strategies in {joint.pipelines:,} pipelines:"
-            f" {_whole(c.infeasible)} do not fit in memory, {_whole(c.bounded_b0)} are ruled out by"
+            f"{_count(c.enumerated)} strategies in {joint.pipelines:,} pipelines:"
+            f" {_count(c.infeasible)} do not fit in memory, {_count(c.bounded_b0)} are ruled out by"
             f" a lower bound of their time, {c.bounded_b1:,} by the longest path of their order,"
             f" {c.simulated:,} simulated; and {joint.grids:,} grids"
         ),
@@ -103,6 +104,6 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
     return section("Certificate", Text("\n".join(lines)))
 
 
-def _whole(count: int) -> str:
-    """A count with all its digits, as far as a person reads them."""
-    return f"{count:,}" if count < MANY else f"{count:.4g}"
+def _count(count: int) -> str:
+    """A count with all digits, or with four digits if it is too long to read."""
+    return f"{count:,}" if count < MANY_STRATEGIES else f"{count:.4g}"

@@ -1,4 +1,4 @@
-"""Memory of every pipeline rank, itemised, with equal ranks in one row."""
+"""Table of the memory of every pipeline rank, itemised, with equal ranks in one row."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from shardwright.report.table_style import PlainTable, plain_table
 from shardwright.simulator.prediction import HostMemory, Prediction, StageMemory
 from shardwright.units import GIB, format_percent
 
-FEW_ROWS = 6
-FEW_ITEMS = 5
-_SHORT = {
+MAX_ROWS = 6
+MAX_ITEMS = 5
+_TITLES = {
     "parameters": "params",
     "gradients": "grads",
     "optimizer": "optim",
@@ -24,14 +24,16 @@ _SHORT = {
     "communication": "comm",
     "context": "ctx",
 }
-"""Titles of the columns, in their order."""
+"""Short titles of the memory columns, in their order."""
 
 
 def memory_table(
     prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()
 ) -> PlainTable:
-    """A row for every run of equal ranks; of many rows the first, the last, the worst and their
-    neighbours, unless `all_stages`.
+    """Table of memory in GiB by item, a row for each run of equal ranks.
+
+    Of many rows the first, the last, the fullest and their neighbours are shown, unless
+    `all_stages`.
 
     Every row is one line. A narrow screen leaves out the smallest items, then their sum, which the
     title has; then what a stage holds and which devices are shortened; then further items are left
@@ -42,14 +44,22 @@ def memory_table(
             stages' numbers.
     """
     runs = equal_ranks(prediction.stages)
-    chosen = runs if all_stages else _few(runs)
-    found = dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items)
+    chosen = runs if all_stages else _rows_to_show(runs)
+    items = dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items)
     names = tuple(
-        sorted(found, key=lambda name: list(_SHORT).index(name) if name in _SHORT else len(_SHORT))
+        sorted(
+            items, key=lambda name: list(_TITLES).index(name) if name in _TITLES else len(_TITLES)
+        )
     )
     kinds = tuple(dict.fromkeys(stage.kind for stage in prediction.stages if stage.kind))
     labels = ("devices" if classes else "stage", *(["kind"] if kinds else []), "holds")
-    header = (*labels, *(_SHORT.get(name, name) for name in names), "allocated", "reserved", "full")
+    header = (
+        *labels,
+        *(_TITLES.get(name, name) for name in names),
+        "allocated",
+        "reserved",
+        "full",
+    )
     rows: list[tuple[str, ...]] = []
     forms: list[tuple[tuple[str, ...], ...]] = []
     before = -1
@@ -58,25 +68,25 @@ def memory_table(
             rows.append(("...", *("" for _ in header[1:])))
             forms.append((("...",),) * len(labels))
         before = run[-1].rank
-        told = (
+        label_forms = (
             _devices(run, classes),
             *([_kind(run[0].kind, kinds)] if kinds else []),
             _holds(run[0].layers),
         )
         rows.append(
             (
-                *(one[0] for one in told),
+                *(form[0] for form in label_forms),
                 *_numbers(run[0], names=names, capacity=prediction.capacity_bytes),
             )
         )
-        forms.append(told)
+        forms.append(label_forms)
     largest = {
         name: max(dict(stage.items).get(name, 0) for stage in prediction.stages) for name in names
     }
     columns = [
         len(labels) + names.index(name) for name in sorted(names, key=lambda name: largest[name])
     ]
-    few = max(len(columns) - FEW_ITEMS, 0)
+    few = max(len(columns) - MAX_ITEMS, 0)
     spare = (*columns[:few], header.index("allocated"), *columns[few:])
     shorter = {column: [row[column] for row in forms] for column in range(len(labels))}
     return plain_table(
@@ -90,16 +100,17 @@ def memory_table(
 
 
 def host_table(hosts: tuple[HostMemory, ...]) -> PlainTable:
-    """A row for nodes that need the same in host memory, itemised. A narrow screen leaves out the
-    smallest items.
+    """Table of host memory in GiB by item, a row for nodes of equal need.
+
+    A narrow screen leaves out the smallest items.
     """
     names = tuple(dict.fromkeys(name for host in hosts for name, _ in host.items))
-    rows = [_host_row(host, names=names) for host in hosts[:FEW_ROWS]]
-    rows += [("...", *("" for _ in range(len(names) + 4)))] if len(hosts) > FEW_ROWS else []
+    rows = [_host_row(host, names=names) for host in hosts[:MAX_ROWS]]
+    rows += [("...", *("" for _ in range(len(names) + 4)))] if len(hosts) > MAX_ROWS else []
     header = (
         "nodes",
         "devices",
-        *(_SHORT.get(name, name) for name in names),
+        *(_TITLES.get(name, name) for name in names),
         "needed",
         "capacity",
         "full",
@@ -110,6 +121,7 @@ def host_table(hosts: tuple[HostMemory, ...]) -> PlainTable:
 
 
 def _host_row(host: HostMemory, *, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Cells of a node's host memory: items, need, capacity, share."""
     items = dict(host.items)
     nodes = "node" if host.nodes == 1 else f"{host.nodes:,} from node"
     return (
@@ -126,6 +138,7 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
     """Runs of neighbouring ranks with the same memory, layers and number of devices."""
 
     def look(stage: StageMemory) -> tuple[object, ...]:
+        """The values by which two ranks are equal."""
         return (
             stage.layers,
             stage.devices,
@@ -139,12 +152,13 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
     return [tuple(run) for _, run in groupby(sorted(stages, key=lambda s: s.rank), key=look)]
 
 
-def _few(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
-    if len(runs) <= FEW_ROWS:
+def _rows_to_show(runs: list[tuple[StageMemory, ...]]) -> list[tuple[StageMemory, ...]]:
+    """The runs of ranks to show: first, last, fullest and their neighbours."""
+    if len(runs) <= MAX_ROWS:
         return runs
     worst = max(range(len(runs)), key=lambda i: runs[i][0].reserved)
-    shown = sorted({0, 1, worst, len(runs) - 2, len(runs) - 1})
-    return [runs[i] for i in shown]
+    indices = sorted({0, 1, worst, len(runs) - 2, len(runs) - 1})
+    return [runs[i] for i in indices]
 
 
 def _devices(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[str, ...]:
@@ -153,19 +167,21 @@ def _devices(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[st
         return (str(run[0].rank) if len(run) == 1 else f"{run[0].rank}-{run[-1].rank}",)
     first, last = classes[run[0].rank], classes[run[-1].rank]
     text = first if len(run) == 1 else f"{first} .. {last}"
-    found = re.match(r"[0-9]+", first)
-    more = sum(stage.devices for stage in run) - 1
-    return (text, f"{found[0] if found else ''} +{more:,} more" if more else text)
+    first_number = re.match(r"[0-9]+", first)
+    others = sum(stage.devices for stage in run) - 1
+    return (text, f"{first_number[0] if first_number else ''} +{others:,} more" if others else text)
 
 
 def _kind(name: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """A kind of device, and the fewest of its parts by which it is told from the others:
-    ``a100-sxm-40gb``, ``a100``.
+    """A kind of device, and its shortest prefix that differs from the other kinds.
+
+    Of ``a100-sxm-40gb``, the prefix is ``a100``.
     """
     parts = [kind.split("-") for kind in kinds]
-    most = max(map(len, parts))
+    longest = max(map(len, parts))
     count = next(
-        (n for n in range(1, most) if len({tuple(one[:n]) for one in parts}) == len(kinds)), most
+        (n for n in range(1, longest) if len({tuple(words[:n]) for words in parts}) == len(kinds)),
+        longest,
     )
     return (name, "-".join(name.split("-")[:count]))
 
@@ -175,9 +191,7 @@ _COUNT: Final = re.compile(r"[0-9]{1,9}(?= )")
 
 
 def _holds(text: str) -> tuple[str, ...]:
-    """The blocks of a stage, and a shorter form: its first and last blocks and the number of
-    blocks.
-    """
+    """The blocks of a stage, and shorter forms: first and last block, or the number of blocks."""
     parts = text.split(" + ")
     counts = [_COUNT.match(part) for part in parts]
     blocks = sum(1 if count is None else int(count[0]) for count in counts)
@@ -186,7 +200,7 @@ def _holds(text: str) -> tuple[str, ...]:
 
 
 def _numbers(stage: StageMemory, *, names: tuple[str, ...], capacity: int) -> tuple[str, ...]:
-    """The items of a stage, their sums, and how full its devices are."""
+    """Cells of a stage in GiB: items, allocated, reserved, and the percentage of capacity."""
     items, room = dict(stage.items), stage.capacity or capacity
     return (
         *(_gib(items.get(name, 0)) for name in names),
@@ -197,4 +211,5 @@ def _numbers(stage: StageMemory, *, names: tuple[str, ...], capacity: int) -> tu
 
 
 def _gib(count: int) -> str:
+    """GiB with two decimals, or a dash for zero."""
     return f"{count / GIB:.2f}" if count else "-"

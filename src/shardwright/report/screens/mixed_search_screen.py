@@ -1,6 +1,4 @@
-"""The certificate of a plan on a mixed cluster, on a terminal: the bound, each pool alone, what a
-device of each is worth.
-"""
+"""The certificate of a plan on a mixed cluster: bound, each pool alone, value of a device."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from rich.text import Text
 
 from shardwright.report.line_breaking import Indented
 from shardwright.report.pictures.time_cost_front import front_picture
-from shardwright.report.screens.plan_screen import bound_lines, claimed, section
+from shardwright.report.screens.plan_screen import bound_lines, claim_text, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.certificate import Certificate
 from shardwright.search.mixed_certificate import FrontPoint, MixedPart, ValuedPart
@@ -19,45 +17,41 @@ from shardwright.units import format_count, format_dollars, format_percent, form
 
 
 def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
-    """The proof of a mixed search: the gap to the bound, the best of each part of the cluster
-    alone, and the value of its devices.
-    """
+    """Screen of a mixed search's proof: gap to the bound, each pool alone, value of its devices."""
     c, part = certificate, certificate.mixed
     assert part is not None
     if part.valued is not None:
         return render_valued(c, part, part.valued, search_time_s=search_time_s)
-    frames = sum(len(one.duals) for one in part.closed)
+    frames = sum(len(entry.duals) for entry in part.closed)
     lines = (
-        claimed(c, search_time_s=search_time_s),
+        claim_text(c, search_time_s=search_time_s),
         *bound_lines(c),
-        _searched(
+        _search_text(
             part, f"{frames:,} frames of the space closed by prices, {part.tests:,} linear programs"
         ),
         (
-            f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
+            f"{c.enumerated:,} plans considered = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
             f" bounded + {c.simulated:,} simulated"
         ),
         f"Space {c.digest[:12]}: {c.space}",
     )
     alone = section("Each part of the cluster alone", _alone_table(certificate, part))
-    told = part.pipelines or part.runners
-    runners = (
+    compositions_known = part.pipelines or part.runners
+    compositions = (
         [
             section(
-                "Pipelines of the plan, and the next best that were found",
-                _runners_table(certificate, part),
+                "Pipelines of the plan, and the next best compositions found",
+                _compositions_table(certificate, part),
             )
         ]
-        if told
+        if compositions_known
         else []
     )
-    return Group(alone, *runners, section("Certificate", Text("\n".join(lines))))
+    return Group(alone, *compositions, section("Certificate", Text("\n".join(lines))))
 
 
-def _searched(part: MixedPart, closed: str) -> str:
-    """Number of pipelines that were searched and what closes the search; or the reason why none
-    were.
-    """
+def _search_text(part: MixedPart, closed: str) -> str:
+    """Sentence with the number of pipelines searched and the proof, or why none were."""
     if part.why_alone:
         return f"Grids of each kind of device alone: no pipelines over several, as {part.why_alone}"
     return f"{part.shapes:,} pipelines that replicas may be; {closed}"
@@ -66,25 +60,25 @@ def _searched(part: MixedPart, closed: str) -> str:
 def render_valued(
     c: Certificate, part: MixedPart, valued: ValuedPart, *, search_time_s: float
 ) -> RenderableType:
-    """The proof for an objective beside time or for a budget, and the front of time and cost."""
+    """Screen of the proof for a cost objective or a budget, with the time-cost Pareto front."""
     lines = (
-        _claimed(c, valued, search_time_s=search_time_s),
+        _claim_text(c, valued, search_time_s=search_time_s),
         (
-            f"Step {c.best_s:.6g} s; no plan of the space{_within(valued)} takes less than"
+            f"Step {c.best_s:.6g} s; no plan of the space{_budget_text(valued)} takes less than"
             f" {c.lower_bound_s:.6g} s"
         ),
-        _searched(
+        _search_text(
             part, f"{len(valued.cells):,} cells of times, {part.tests:,} frames priced in them"
         ),
         (
-            f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
+            f"{c.enumerated:,} plans considered = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
             f" bounded + {c.simulated:,} simulated"
         ),
         f"Space {c.digest[:12]}: {c.space}",
     )
     title = (
-        "Time and cost of a step: plans that none found beats in both, and what no plan by their"
-        " time is below"
+        "Pareto front of the time and cost of a step (numbers: plans found; dots: lower bound of"
+        " the cost)"
     )
     front = (
         [section(title, front_picture(valued.front)), Indented(_front_table(valued.front))]
@@ -95,31 +89,31 @@ def render_valued(
     return Group(pipelines, *front, section("Certificate", Text("\n".join(lines))))
 
 
-def _claimed(c: Certificate, valued: ValuedPart, *, search_time_s: float) -> str:
-    """The proven claim about the request."""
+def _claim_text(c: Certificate, valued: ValuedPart, *, search_time_s: float) -> str:
+    """The proven claim: the best value, its lower bound and the gap."""
     spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
     if valued.objective == "time":
-        return f"Fastest found{_within(valued)}: gap {format_percent(c.gap, digits=2)}.{spent}"
+        return f"Fastest found{_budget_text(valued)}: gap {format_percent(c.gap, digits=2)}.{spent}"
     value, bound = (_amount(number, valued.unit) for number in (valued.value, valued.lower_bound))
     gap = format_percent(valued.gap, digits=2)
     return (
-        f"{value} a step; no plan of the space{_within(valued)} takes less than {bound}, gap"
+        f"{value} a step; no plan of the space{_budget_text(valued)} takes less than {bound}, gap"
         f" {gap}.{spent}"
     )
 
 
-def _within(valued: ValuedPart) -> str:
+def _budget_text(valued: ValuedPart) -> str:
+    """Text of the budget in dollars an hour, or nothing."""
     return f" within {format_dollars(valued.budget)} an hour" if valued.budget else ""
 
 
 def _amount(number: float, unit: str) -> str:
+    """Dollars or joules as text."""
     return format_dollars(number) if unit == "usd" else f"{format_count(number)}J"
 
 
 def _front_table(front: Sequence[FrontPoint]) -> RenderableType:
-    """A row a plan of the front: its step, what it costs, and how far that is from what any plan by
-    its time costs at least.
-    """
+    """Table of the Pareto front: step time, cost, lower bound of the cost, gap, pipelines."""
     rows = [
         (
             str(number),
@@ -137,32 +131,32 @@ def _front_table(front: Sequence[FrontPoint]) -> RenderableType:
 
 
 def _alone_table(certificate: Certificate, part: MixedPart) -> RenderableType:
-    """Step of the best grid on one pool's devices, how much faster the plan is, and what a device
-    more is worth to the plan.
-    """
+    """Table of pools: best step on the pool alone, speed-up of the plan, value of a device."""
     rows = []
-    for one in part.alone:
-        step = f"{one.step_time_s:.4g} s" if one.step_time_s is not None else "does not fit"
-        times = (
-            f"{one.step_time_s / certificate.best_s:.2f} x" if one.step_time_s is not None else "-"
+    for pool in part.alone:
+        step = f"{pool.step_time_s:.4g} s" if pool.step_time_s is not None else "does not fit"
+        speedup = (
+            f"{pool.step_time_s / certificate.best_s:.2f} x"
+            if pool.step_time_s is not None
+            else "-"
         )
-        seconds = format_seconds(one.worth_s, digits=3) if one.worth_s is not None else "-"
-        rows.append((f"{one.devices:,} x {one.name}", step, times, seconds, one.strategy))
+        seconds = format_seconds(pool.worth_s, digits=3) if pool.worth_s is not None else "-"
+        rows.append((f"{pool.devices:,} x {pool.name}", step, speedup, seconds, pool.strategy))
     return plain_table(
         ("devices", "best step alone", "this plan is faster", "a device is worth", "alone"), rows
     )
 
 
-def _runners_table(certificate: Certificate, part: MixedPart) -> RenderableType:
-    """The plan and the fastest found of other compositions, which are not proven to come next."""
+def _compositions_table(certificate: Certificate, part: MixedPart) -> RenderableType:
+    """Table of the plan and the next best compositions found, which are not proven to come next."""
     best = [("1", f"{certificate.best_s:.4g}", "", part.pipelines)] if part.pipelines else []
     rows = [
         (
             str(rank),
-            f"{one.step_time_s:.4g}",
-            f"+{format_percent(one.step_time_s / certificate.best_s - 1)}",
-            one.pipelines,
+            f"{composition.step_time_s:.4g}",
+            f"+{format_percent(composition.step_time_s / certificate.best_s - 1)}",
+            composition.pipelines,
         )
-        for rank, one in enumerate(part.runners, start=2)
+        for rank, composition in enumerate(part.runners, start=2)
     ]
     return plain_table(("", "s/step", "slower", "pipelines"), [*best, *rows], right=(0, 1, 2))

@@ -1,4 +1,4 @@
-"""A profile and its check on a terminal."""
+"""The `calibrate` screen: a hardware profile and its check."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rich.text import Text
 
 from shardwright.calibrate.calibrate_settings import CheckRow
 from shardwright.hardware.profile.profile import FitError, Profile
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.table_style import plain_table
 from shardwright.units import GIGA, TERA, format_bytes, format_percent, format_seconds
 
 
 def render_profile(profile: Profile) -> RenderableType:
     """The screen of `calibrate`: measurements, fitted numbers, and errors of the fit."""
-    parts: list[RenderableType] = [Words(Text(profile.reference))]
+    parts: list[RenderableType] = [WrappedText(Text(profile.reference))]
     fits = _fit_rows(profile)
     if fits:
         parts.append(
@@ -37,12 +37,12 @@ def render_profile(profile: Profile) -> RenderableType:
             plain_table(("kernels of the trace", "time", "share", "calls"), rows, right=(1, 2, 3))
         )
     notes = profile.method.notes if profile.method else ()
-    parts += [Words(Text(f"note: {note}")) for note in notes]
+    parts += [WrappedText(Text(f"note: {note}")) for note in notes]
     return Group(*parts)
 
 
 def render_check(rows: Iterable[CheckRow]) -> RenderableType:
-    """Training steps on one device, predicted against measured."""
+    """Table of training steps on one device: predicted against measured seconds and bytes."""
     cells = [
         (
             row.name,
@@ -68,11 +68,12 @@ def render_check(rows: Iterable[CheckRow]) -> RenderableType:
 
 
 def check_document(rows: Iterable[CheckRow]) -> list[dict[str, object]]:
-    """`calibrate --check --json`: seconds and bytes."""
+    """JSON document of `calibrate --check --json`: seconds and bytes."""
     return [row._asdict() for row in rows]
 
 
 def _fit_rows(profile: Profile) -> Sequence[tuple[str, ...]]:
+    """Rows of fitted kernel and collective models with their errors."""
     rows: list[tuple[str, ...]] = []
     for g in profile.gemm:
         rates = f"{g.flops_per_second / TERA:.4g} TFLOP/s, {g.bytes_per_second / GIGA:.4g} GB/s"
@@ -80,28 +81,29 @@ def _fit_rows(profile: Profile) -> Sequence[tuple[str, ...]]:
             f"{rates}, t0 {format_seconds(g.overhead_s)}, q {g.exponent:.2f}, sustained x"
             f" {g.sustained:.3f}"
         )
-        rows.append((f"GEMM {g.dtype.value}", form, *_errors(g.error)))
+        rows.append((f"GEMM {g.dtype.value}", form, *_fit_error_cells(g.error)))
     for a in profile.attention:
         curve = ", ".join(f"{length}: {rate / TERA:.3g}" for length, rate in a.curve)
         rows.append(
             (
                 f"attention {a.generation} {a.dtype.value}",
                 f"{curve} TFLOP/s, backward x {a.backward_ratio:.2f}",
-                *_errors(a.error),
+                *_fit_error_cells(a.error),
             )
         )
     if profile.elements is not None:
         e = profile.elements
         form = f"{e.bytes_per_second / GIGA:.4g} GB/s, launch {format_seconds(e.launch_s)}"
-        rows.append(("element-wise", form, *_errors(e.error)))
+        rows.append(("element-wise", form, *_fit_error_cells(e.error)))
     for c in profile.collectives:
         form = (
             f"{format_seconds(c.latency_s)}, bus {c.bus_bandwidth / GIGA:.4g} GB/s,"
             f" {c.large_bandwidth / GIGA:.4g} at the largest"
         )
-        rows.append((f"{c.collective} over {c.num_devices}", form, *_errors(c.error)))
+        rows.append((f"{c.collective} over {c.num_devices}", form, *_fit_error_cells(c.error)))
     return rows
 
 
-def _errors(error: FitError) -> tuple[str, str, str]:
+def _fit_error_cells(error: FitError) -> tuple[str, str, str]:
+    """Cells of a fit's number of points, mean error and 90th percentile error."""
     return str(error.num_points), format_percent(error.mean), format_percent(error.p90)

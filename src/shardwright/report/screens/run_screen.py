@@ -1,4 +1,4 @@
-"""The result of a training run: as a screen, and as JSON."""
+"""The `run` screen: the result of a training run; and its JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.execute.launch.run_report import RunEvaluation, RunReport, RunStep
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.pictures.device_classes import device_text
 from shardwright.report.table_style import plain_table
 from shardwright.units import format_bytes, format_count, format_seconds
 
 
 def step_text(step: RunStep, *, steps: int, tokens: int) -> str:
-    """One line of a step: loss, norm of the gradient, tokens a second."""
+    """One line of a training step: loss, gradient norm, tokens a second."""
     rate = f"{format_count(tokens / step.seconds)} tokens/s" if step.seconds else ""
     return (
         f"step {step.step:>{len(str(steps))}}/{steps}  loss {step.loss:.4f}  norm {step.norm:.3g} "
@@ -25,22 +25,22 @@ def step_text(step: RunStep, *, steps: int, tokens: int) -> str:
     )
 
 
-def evaluation_text(one: RunEvaluation, *, steps: int) -> str:
-    """One line of an evaluation."""
+def evaluation_text(evaluation: RunEvaluation, *, steps: int) -> str:
+    """One line of an evaluation: step, loss and seconds."""
     return (
-        f"step {one.step:>{len(str(steps))}}/{steps}  evaluated {one.loss:.4f}  in"
-        f" {format_seconds(one.seconds)}"
+        f"step {evaluation.step:>{len(str(steps))}}/{steps}  evaluated {evaluation.loss:.4f}  in"
+        f" {format_seconds(evaluation.seconds)}"
     )
 
 
 def run_document(report: RunReport) -> dict[str, Any]:
-    """The document that ``run --json`` prints."""
+    """JSON document of ``run --json``."""
     return {
         "steps": [asdict(step) for step in report.steps],
-        "evaluations": [asdict(one) for one in report.evaluations],
+        "evaluations": [asdict(entry) for entry in report.evaluations],
         "step_time_s": {"predicted": report.predicted_s, "measured": report.step_s},
         "tokens_per_s": report.tokens_per_s,
-        "memory": [asdict(one) for one in report.memory],
+        "memory": [asdict(entry) for entry in report.memory],
         "device": report.on,
         "resumed_from_step": report.first,
         "stopped": report.stopped,
@@ -52,20 +52,20 @@ def run_document(report: RunReport) -> dict[str, Any]:
 def render_run(
     report: RunReport, *, cluster: str, measured: bool = False, dtype: str = ""
 ) -> RenderableType:
-    """Loss, measured against predicted seconds a step, and memory by class of devices.
+    """Screen of loss, measured against predicted step time, and memory by class of devices.
 
     Args:
-        cluster: what the prediction is for.
-        measured: that is this machine, by a profile of it.
-        dtype: of its products, where a calibration has to be asked for it.
+        cluster: cluster of the prediction.
+        measured: the prediction is for this machine, by its profile.
+        dtype: number format for the proposed `calibrate` command; empty for its default.
     """
     if not report.steps:
         return Text("No step was done.")
     first, last = report.steps[0], report.steps[-1]
-    begun = f" (from a checkpoint of step {report.first})" if report.first else ""
+    origin = f" (from a checkpoint of step {report.first})" if report.first else ""
     lines = [
         (
-            f"{'Stopped after' if report.stopped else 'Trained'} {len(report.steps)} steps{begun}:"
+            f"{'Stopped after' if report.stopped else 'Trained'} {len(report.steps)} steps{origin}:"
             f" loss {first.loss:.4f} -> {last.loss:.4f}"
         ),
         (
@@ -83,9 +83,9 @@ def render_run(
         lines.append(f"Checkpoint: {report.checkpoint}")
     lines += report.remarks
     if report.on == "cpu" and not measured:
-        asked = f"calibrate --dtype {dtype}" if dtype else "calibrate"
+        command = f"calibrate --dtype {dtype}" if dtype else "calibrate"
         lines.append(
-            f"`shardwright {asked} -o here.json` measures this machine; `run --profile here.json`"
+            f"`shardwright {command} -o here.json` measures this machine; `run --profile here.json`"
             " predicts for it."
         )
     # What freed memory an allocator keeps is no part of the plan: of a CPU's it is shown beside.
@@ -100,9 +100,9 @@ def render_run(
         (
             device_text(np.array(m.devices)),
             m.holds,
-            *(format_bytes(one) for one in (m.predicted, m.measured, m.grown)),
+            *(format_bytes(size) for size in (m.predicted, m.measured, m.grown)),
         )[: len(columns)]
         for m in report.memory
     ]
     table = plain_table(columns, rows, right=(2, 3, 4)[: len(columns) - 2], whole=(0,))
-    return Group(Words(Text("\n".join(lines))), table)
+    return Group(WrappedText(Text("\n".join(lines))), table)

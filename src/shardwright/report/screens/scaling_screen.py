@@ -1,4 +1,4 @@
-"""Plans for several numbers of devices, or several batches: as tables, and as JSON."""
+"""Screens of plans for several numbers of devices or several global batches; and their JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.screens.comparison_screen import days_text, training_document
-from shardwright.report.screens.plan_screen import head, section
+from shardwright.report.screens.plan_screen import labelled_lines, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.answer_summary import request_lines
 from shardwright.search.compared_strategy import Compared
@@ -27,24 +27,22 @@ KNEE_TEXT: Final = (
 CHOSEN: Final = "<- chosen"
 
 
-def scaling_document(found: ScalingTable, costs: Sequence[Compared]) -> dict[str, Any]:
-    """``plan --devices A..B --json``."""
+def scaling_document(scaling: ScalingTable, costs: Sequence[Compared]) -> dict[str, Any]:
+    """JSON document of ``plan --devices A..B --json``."""
     return {
-        "knee_devices": found.knee,
+        "knee_devices": scaling.knee,
         "rows": [
-            _row(trial)
-            | {"efficiency": found.efficiency(trial) if trial.simulation is not None else None}
-            for trial in found.trials
+            _trial_document(trial)
+            | {"efficiency": scaling.efficiency(trial) if trial.simulation is not None else None}
+            for trial in scaling.trials
         ],
         "costs": [training_document(row) for row in costs],
     }
 
 
-def render_scaling(found: ScalingTable, costs: Sequence[Compared]) -> RenderableType:
-    """A row for each number of devices, with the knee marked; days and dollars where `costs` has
-    them.
-    """
-    fits = [trial for trial in found.trials if trial.simulation is not None]
+def render_scaling(scaling: ScalingTable, costs: Sequence[Compared]) -> RenderableType:
+    """Table of plans by number of devices, with the knee marked, and days and dollars if known."""
+    fits = [trial for trial in scaling.trials if trial.simulation is not None]
     paid = {row.devices: row for row in costs}
     titles = [
         "devices",
@@ -55,23 +53,28 @@ def render_scaling(found: ScalingTable, costs: Sequence[Compared]) -> Renderable
         "",
         "strategy",
     ]
-    rows = [_scaled(trial, found, paid) for trial in found.trials]
+    rows = [_scaling_cells(trial, scaling, paid) for trial in scaling.trials]
     assert fits[0].simulation is not None
     numbers = range(len(titles) - 2)
-    asked = head([*request_lines(replace(fits[0].simulation.request, max_devices=0)), ("", "")])
+    request_head = labelled_lines(
+        [*request_lines(replace(fits[0].simulation.request, max_devices=0)), ("", "")]
+    )
     edge = (
         " It is at the end of the range here, or beyond."
-        if found.knee == fits[-1].devices and len(fits) > 1
+        if scaling.knee == fits[-1].devices and len(fits) > 1
         else ""
     )
     return Group(
-        asked,
+        request_head,
         plain_table(titles, rows, right=numbers, whole=(len(titles) - 2,)),
-        Words(Text(f"\n{KNEE_TEXT}{edge}", style="dim")),
+        WrappedText(Text(f"\n{KNEE_TEXT}{edge}", style="dim")),
     )
 
 
-def _scaled(trial: Trial, found: ScalingTable, paid: dict[int, Compared]) -> tuple[str, ...]:
+def _scaling_cells(
+    trial: Trial, scaling: ScalingTable, paid: dict[int, Compared]
+) -> tuple[str, ...]:
+    """Cells of one number of devices."""
     blanks = ("-",) * (5 if paid else 3)
     if trial.simulation is None:
         return (f"{trial.devices:,}", *blanks, "", f"no plan: {trial.why}")
@@ -83,28 +86,28 @@ def _scaled(trial: Trial, found: ScalingTable, paid: dict[int, Compared]) -> tup
         f"{trial.devices:,}",
         f"{trial.simulation.prediction.step_time_s:.4g}",
         f"{trial.tokens_per_s:,.0f}",
-        format_percent(found.efficiency(trial)),
+        format_percent(scaling.efficiency(trial)),
         *cost,
-        KNEE if trial.devices == found.knee else "",
+        KNEE if trial.devices == scaling.knee else "",
         strategy_text(trial.simulation),
     )
 
 
-def batches_document(found: Batches, rates: Sequence[float]) -> dict[str, Any]:
-    """``plan --global-batch auto --json``, under ``batches``."""
+def batches_document(batches: Batches, rates: Sequence[float]) -> dict[str, Any]:
+    """JSON object ``batches`` of ``plan --global-batch auto --json``."""
     return {
-        "critical_batch_tokens": found.critical,
-        "critical_batch_source": found.source,
-        "chosen": found.chosen,
+        "critical_batch_tokens": batches.critical,
+        "critical_batch_source": batches.source,
+        "chosen": batches.chosen,
         "rows": [
-            _row(trial) | {"useful_tokens_per_s": rate}
-            for trial, rate in zip(found.trials, rates, strict=True)
+            _trial_document(trial) | {"useful_tokens_per_s": rate}
+            for trial, rate in zip(batches.trials, rates, strict=True)
         ],
     }
 
 
 def render_batches(found: Batches, rates: Sequence[float]) -> RenderableType:
-    """A row for each batch, and why the chosen one is."""
+    """Table of plans by global batch, and the reason for the chosen batch."""
     rows = [
         (
             f"{trial.global_batch:,}",
@@ -128,11 +131,12 @@ def render_batches(found: Batches, rates: Sequence[float]) -> RenderableType:
     )
     return section(
         "Global batch",
-        Group(plain_table(titles, rows, right=range(5), whole=(5,)), Words(Text(why))),
+        Group(plain_table(titles, rows, right=range(5), whole=(5,)), WrappedText(Text(why))),
     )
 
 
-def _row(trial: Trial) -> dict[str, Any]:
+def _trial_document(trial: Trial) -> dict[str, Any]:
+    """JSON object of one trial: devices, global batch, strategy, step time."""
     prediction = trial.simulation.prediction if trial.simulation is not None else None
     return {
         "devices": trial.devices,

@@ -1,11 +1,11 @@
-"""The certificate of a plan for several states of a cluster, on a terminal."""
+"""The certificate of a plan for several cluster scenarios, on a terminal."""
 
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.screens.plan_screen import bound_lines, claimed, section
+from shardwright.report.screens.plan_screen import bound_lines, claim_text, section
 from shardwright.report.table_style import plain_table
 from shardwright.search.certificate import Certificate
 from shardwright.search.scenario_certificate import ScenariosPart, judged_by
@@ -13,13 +13,14 @@ from shardwright.units import format_percent
 
 
 def render_scenarios(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
-    """The screen of a plan for scenarios: its time in each beside the fastest plan there, the next
-    best plans, and the proof.
+    """Screen of a plan for scenarios: its time in each against the best there, and the proof.
+
+    With the next best plans.
     """
     c, part = certificate, certificate.scenarios
     assert part is not None
     lines = (
-        claimed(c, search_time_s=search_time_s),
+        claim_text(c, search_time_s=search_time_s),
         f"Judged by {judged_by(part.level)}",
         *bound_lines(c),
         (
@@ -28,27 +29,28 @@ def render_scenarios(certificate: Certificate, *, search_time_s: float = 0.0) ->
         ),
         f"Space {c.digest[:12]}: {c.space}",
     )
-    behind = (
+    next_best = (
         [section("Next best of the plans tried", _tried_table(c, part))] if part.next_best else []
     )
     return Group(
         section("Scenarios", _outcome_table(part)),
-        *behind,
+        *next_best,
         section("Certificate", Text("\n".join(lines))),
     )
 
 
 def _outcome_table(part: ScenariosPart) -> RenderableType:
+    """Table of scenarios: share of time, step, best step in the scenario, slow-down."""
     rows = [
         (
-            one.name,
-            format_percent(one.share),
-            f"{one.step_time_s:.4g}",
-            f"{one.best_s:.4g}",
-            f"+{format_percent(one.step_time_s / one.best_s - 1)}",
-            one.strategy,
+            outcome.name,
+            format_percent(outcome.share),
+            f"{outcome.step_time_s:.4g}",
+            f"{outcome.best_s:.4g}",
+            f"+{format_percent(outcome.step_time_s / outcome.best_s - 1)}",
+            outcome.strategy,
         )
-        for one in part.outcomes
+        for outcome in part.outcomes
     ]
     return plain_table(
         ("scenario", "of the time", "s/step", "best there", "slower", "which is"),
@@ -58,14 +60,15 @@ def _outcome_table(part: ScenariosPart) -> RenderableType:
 
 
 def _tried_table(certificate: Certificate, part: ScenariosPart) -> RenderableType:
-    names = [one.name for one in part.outcomes]
+    """Table of the next best plans with their step in each scenario."""
+    names = [plan.name for plan in part.outcomes]
     rows = [
         (
-            f"{one.tail_s:.4g}",
-            f"+{format_percent(one.tail_s / certificate.best_s - 1)}",
-            *(f"{s:.4g}" for s in one.steps_s),
-            one.strategy,
+            f"{plan.tail_s:.4g}",
+            f"+{format_percent(plan.tail_s / certificate.best_s - 1)}",
+            *(f"{s:.4g}" for s in plan.steps_s),
+            plan.strategy,
         )
-        for one in part.next_best
+        for plan in part.next_best
     ]
     return plain_table(("judged", "slower", *names, "strategy"), rows, right=range(2 + len(names)))

@@ -1,4 +1,4 @@
-"""The time of a step, device by device, predicted and measured: as a screen, and as JSON."""
+"""The `trace` screen: seconds of a step by device, predicted and measured; and JSON."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from rich.text import Text
 
 from shardwright.program.step_trace import StepTrace
 from shardwright.program.trace_times import ComparedTraces, DeviceTimes, device_times
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.table_style import plain_table
 from shardwright.units import format_bytes, format_seconds
 
 MOST_ROWS: Final = 24
-"""Devices on the screen; all are in the JSON."""
+"""Most devices on the screen; the JSON has all of them."""
 _NOTE: Final = (
     "communication: time in which nothing else runs; waiting: pipeline bubbles and messages"
 )
 
 
 def trace_document(trace: StepTrace) -> dict[str, Any]:
-    """``trace --json``."""
+    """JSON document of ``trace --json``: seconds by device."""
     return {
         "plan": trace.plan,
         "origin": trace.origin.value,
@@ -33,23 +33,25 @@ def trace_document(trace: StepTrace) -> dict[str, Any]:
 
 
 def comparison_document(found: ComparedTraces) -> dict[str, Any]:
-    """``trace --compare --json``."""
+    """JSON document of ``trace --compare --json``: simulated and measured seconds by device."""
     return {
         "plan": found.simulated.plan,
         "step_s": {"simulated": found.simulated.step_s, "measured": found.measured.step_s},
         "error": found.error,
         "devices": [
-            _device(one) | {"simulated": _seconds(one), "measured": _seconds(other)}
-            for one, other in found.rows
+            _device(simulated) | {"simulated": _seconds(simulated), "measured": _seconds(measured)}
+            for simulated, measured in found.rows
         ],
     }
 
 
 def _device(times: DeviceTimes) -> dict[str, Any]:
+    """JSON fields that identify a device's row."""
     return {"device": times.device.device, "alike": times.device.alike, "runs": times.device.runs}
 
 
 def _seconds(times: DeviceTimes) -> dict[str, Any]:
+    """JSON fields of a device's compute, communication and waiting seconds."""
     return {
         "compute_s": times.compute_s,
         "communication_s": times.communication_s,
@@ -59,33 +61,46 @@ def _seconds(times: DeviceTimes) -> dict[str, Any]:
 
 
 def render_trace(trace: StepTrace) -> RenderableType:
-    """The step, and a row a device."""
+    """Screen of a step: its time, and a row a device."""
     rows = [(*_names(times), *_cells(times), _bytes(times)) for times in device_times(trace)]
     header = ("device", "runs", "compute", "communication", "waiting", "held")
     return Group(
-        Words(
+        WrappedText(
             Text(
                 f"{trace.plan}: a step takes {format_seconds(trace.step_s)} ({trace.origin.value}),"
                 f" {len(trace.spans):,} spans"
             )
         ),
         plain_table(
-            header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)
+            header,
+            _first_and_last_rows(rows, columns=len(header)),
+            right=(2, 3, 4, 5),
+            whole=(0,),
+            spare=(5,),
         ),
-        Words(Text(_NOTE, style="dim")),
+        WrappedText(Text(_NOTE, style="dim")),
     )
 
 
 def render_comparison(found: ComparedTraces) -> RenderableType:
-    """Both steps, and a row a device with predicted and measured seconds."""
+    """Screen of a simulated and a measured step, with a row a device of both."""
     rows = []
-    for one, other in found.rows:
-        pairs = [f"{a} | {b}" for a, b in zip(_cells(one), _cells(other), strict=True)]
-        rows.append((*_names(one), *pairs, f"{_bytes(one)} | {_bytes(other)}"))
+    for predicted_times, measured_times in found.rows:
+        pairs = [
+            f"{a} | {b}"
+            for a, b in zip(_cells(predicted_times), _cells(measured_times), strict=True)
+        ]
+        rows.append(
+            (
+                *_names(predicted_times),
+                *pairs,
+                f"{_bytes(predicted_times)} | {_bytes(measured_times)}",
+            )
+        )
     header = ("device", "runs", "compute", "communication", "waiting", "held")
     simulated, measured = found.simulated.step_s, found.measured.step_s
     return Group(
-        Words(
+        WrappedText(
             Text(
                 f"{found.simulated.plan}: a step is predicted to take {format_seconds(simulated)}"
                 f" and took {format_seconds(measured)}: the prediction is off by"
@@ -93,19 +108,25 @@ def render_comparison(found: ComparedTraces) -> RenderableType:
             )
         ),
         plain_table(
-            header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)
+            header,
+            _first_and_last_rows(rows, columns=len(header)),
+            right=(2, 3, 4, 5),
+            whole=(0,),
+            spare=(5,),
         ),
-        Words(Text(f"predicted | measured; {_NOTE}", style="dim")),
+        WrappedText(Text(f"predicted | measured; {_NOTE}", style="dim")),
     )
 
 
 def _names(times: DeviceTimes) -> tuple[str, str]:
+    """Cells of a device, the number of equal devices, and its layers."""
     device = times.device
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
     return f"{device.device}{more}", device.runs
 
 
 def _cells(times: DeviceTimes) -> tuple[str, str, str]:
+    """Cells of compute, communication and waiting seconds."""
     compute, communication, waiting = (
         format_seconds(s, digits=3)
         for s in (times.compute_s, times.communication_s, times.waiting_s)
@@ -114,10 +135,12 @@ def _cells(times: DeviceTimes) -> tuple[str, str, str]:
 
 
 def _bytes(times: DeviceTimes) -> str:
+    """Bytes that a device holds, or a dash."""
     return format_bytes(times.held, digits=3) if times.held else "-"
 
 
-def _few(rows: Sequence[tuple[str, ...]], *, columns: int) -> list[tuple[str, ...]]:
+def _first_and_last_rows(rows: Sequence[tuple[str, ...]], *, columns: int) -> list[tuple[str, ...]]:
+    """The first and last rows, with a row for the number left out, if there are too many."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
     half = MOST_ROWS // 2

@@ -1,4 +1,4 @@
-"""A plan and another strategy, side by side: on a terminal, and as JSON."""
+"""The `why` screen: a plan and another strategy side by side; and its JSON."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _FATES: Final = {
 
 
 def why_document(why: Why) -> dict[str, Any]:
-    """``why --json``."""
-    found: dict[str, Any] = {
+    """JSON document of ``why --json``."""
+    document: dict[str, Any] = {
         "plan": {
             "strategy": strategy_text(why.plan),
             "prediction": prediction_document(why.plan.prediction),
@@ -51,9 +51,9 @@ def why_document(why: Why) -> dict[str, Any]:
         },
     }
     if why.other is None:
-        return found
+        return document
     prediction = why.other.prediction
-    return found | {
+    return document | {
         "prediction": prediction_document(prediction),
         "missing_bytes": [
             {"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)
@@ -71,24 +71,25 @@ def why_document(why: Why) -> dict[str, Any]:
 
 
 def render_why(why: Why) -> RenderableType:
-    """Both strategies, the verdict on the other, and part by part what it gains and loses; or all
-    rules that it breaks.
+    """The `why` screen: both strategies, the fate of the other, and changes of time and memory.
+
+    An illegal strategy has a table of all rules that it breaks instead.
     """
     read = [("Read", Text(why.read_as))] if why.read_as else []
     lines = [
         ("Plan", Text(strategy_text(why.plan))),
         ("Other", Text(why.strategy)),
         *read,
-        ("Search", Text(placed_text(why.placed))),
+        ("Search", Text(fate_text(why.placed))),
     ]
     if why.other is None:
         return Group(
             _lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken))
         )
-    one, other = why.plan.prediction, why.other.prediction
-    change = faster(other.step_time_s / one.step_time_s - 1)
+    plan, other = why.plan.prediction, why.other.prediction
+    change = step_change_text(other.step_time_s / plan.step_time_s - 1)
     step = (
-        f"{format_seconds(other.step_time_s)} instead of {format_seconds(one.step_time_s)}:"
+        f"{format_seconds(other.step_time_s)} instead of {format_seconds(plan.step_time_s)}:"
         f" {change}"
     )
     lines += [
@@ -99,33 +100,36 @@ def render_why(why: Why) -> RenderableType:
         _lines(lines),
         section(
             "Where the time goes, in seconds",
-            _table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4),
+            _change_table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4),
         ),
         section(
             "Memory of the fullest device, in GiB",
-            _table(why.memory, total="reserved", names=str, scale=GIB, digits=2),
+            _change_table(why.memory, total="reserved", names=str, scale=GIB, digits=2),
         ),
-        *_hosts(why),
-        *_lacking(why),
+        *_host_memory_section(why),
+        *_missing_memory_section(why),
     )
 
 
 def why_line(why: Why) -> str:
-    """``why --quiet``: seconds, the strategy, how much slower it is or that it does not fit, where
-    the search put it, with tabs between.
+    """Line of ``why --quiet``: seconds, strategy, slow-down or misfit, and fate, with tabs.
+
+    The fate is the strategy's place in the search.
     """
-    placed = placed_text(why.placed)
+    placed = fate_text(why.placed)
     if why.other is None:
         return f"{placed}\n"
     step, plan = why.other.prediction.step_time_s, why.plan.prediction.step_time_s
     misfit = misfit_text(why.other.prediction, classes=why.other.classes)
     return answer_line(
-        why.strategy, step_time_s=step, misfit=f"{misfit or faster(step / plan - 1)}\t{placed}"
+        why.strategy,
+        step_time_s=step,
+        misfit=f"{misfit or step_change_text(step / plan - 1)}\t{placed}",
     )
 
 
-def faster(change: float) -> str:
-    """A change of the step's seconds, as a share of them, in words."""
+def step_change_text(change: float) -> str:
+    """Text of a relative change of the step time: ``3.2 % slower``, ``the same``."""
     share = format_percent(abs(change))
     return (
         "the same"
@@ -134,18 +138,20 @@ def faster(change: float) -> str:
     )
 
 
-def placed_text(placed: LocatedGrid) -> str:
-    """The fate of a strategy in the search, in a line."""
+def fate_text(placed: LocatedGrid) -> str:
+    """Sentence on the fate of a strategy in the search."""
     return _FATES[placed.fate].format(reason=placed.reason, bound=format_seconds(placed.bound_s))
 
 
 def _lines(lines: list[tuple[str, Text]]) -> Text:
+    """Lines with bold labels."""
     return Text("\n").join(
         Text.assemble((f"{name:<{LABEL}}", "bold"), text) for name, text in lines
     )
 
 
 def _rules(broken: tuple[Violation, ...]) -> RenderableType:
+    """Table of broken rules with hints."""
     return plain_table(
         ("rule", "", "hint"),
         [(b.rule, f"{b.path}: {b.message}" if b.path else b.message, b.hint) for b in broken],
@@ -153,19 +159,21 @@ def _rules(broken: tuple[Violation, ...]) -> RenderableType:
     )
 
 
-def _table(rows: Beside, *, total: str, names: Any, scale: float, digits: int) -> RenderableType:
-    """Both columns and their difference, what is lost most first; and their sums."""
+def _change_table(
+    rows: Beside, *, total: str, names: Any, scale: float, digits: int
+) -> RenderableType:
+    """Table of both columns and their difference, largest loss first, with the sums."""
     ranked = sorted(rows, key=lambda row: round((row[1] - row[2]) / scale, digits))
     summed = (total, sum(row[1] for row in rows), sum(row[2] for row in rows))
     shown = [
         (
             name,
-            f"{one / scale:.{digits}f}",
-            f"{other / scale:.{digits}f}",
-            _signed((other - one) / scale, digits=digits),
+            f"{plan_value / scale:.{digits}f}",
+            f"{other_value / scale:.{digits}f}",
+            _signed((other_value - plan_value) / scale, digits=digits),
         )
-        for name, one, other in [
-            *((names(name), one, other) for name, one, other in ranked),
+        for name, plan_value, other_value in [
+            *((names(name), plan_value, other_value) for name, plan_value, other_value in ranked),
             summed,
         ]
     ]
@@ -173,19 +181,19 @@ def _table(rows: Beside, *, total: str, names: Any, scale: float, digits: int) -
 
 
 def _signed(change: float, *, digits: int) -> str:
-    """A change as far as the digits show it."""
+    """A change with its sign, or ``=`` if the digits show none."""
     text = f"{change:+.{digits}f}"
     return text if float(text) else "="
 
 
-def _hosts(why: Why) -> list[RenderableType]:
-    """Host memory of the fullest node, of both, where either offloads something."""
-    body = _table(why.host_memory, total="needed", names=str, scale=GIB, digits=2)
+def _host_memory_section(why: Why) -> list[RenderableType]:
+    """Section of the host memory of the fullest node under both, if either offloads."""
+    body = _change_table(why.host_memory, total="needed", names=str, scale=GIB, digits=2)
     return [section("Host memory of the fullest node, in GiB", body)] if why.host_memory else []
 
 
-def _lacking(why: Why) -> list[RenderableType]:
-    """Every stage without room, and by how much."""
+def _missing_memory_section(why: Why) -> list[RenderableType]:
+    """Section of every stage and node that lacks memory, with the missing bytes."""
     assert why.other is not None
     classes = why.other.classes
     lacks = missing_bytes(why.other.prediction)
@@ -196,9 +204,9 @@ def _lacking(why: Why) -> list[RenderableType]:
         )
         for rank, count in lacks
     ]
-    hosts = [one for one in why.other.prediction.host_memory if one.lacking]
+    hosts = [host for host in why.other.prediction.host_memory if host.lacking]
     rows += [
-        (f"host memory of node {one.node}", f"{format_bytes(one.lacking)} too much")
-        for one in hosts
+        (f"host memory of node {host.node}", f"{format_bytes(host.lacking)} too much")
+        for host in hosts
     ]
     return [section("What does not fit", plain_table(("", ""), rows))] if rows else []

@@ -1,4 +1,4 @@
-"""A deployment under traffic: as a screen, and as JSON."""
+"""The `serve-simulate` screen: a deployment under traffic; and its JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.table_style import plain_table
 from shardwright.serving.deployments.deployment_notation import print_deployment
 from shardwright.serving.simulation.mean_estimate import MeanField
@@ -27,7 +27,7 @@ from shardwright.units import (
 
 
 def serving_document(answer: ServingAnswer) -> dict[str, Any]:
-    """The document that ``serve-simulate --json`` prints: seconds, bytes and counts."""
+    """JSON document of ``serve-simulate --json``: seconds, bytes and counts."""
     return {
         "request": asdict(answer.request),
         "engine": answer.engine,
@@ -38,28 +38,26 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
         "seconds_by_part": dict(zip(PARTS, answer.served.by_part.tolist(), strict=True)),
         "pools": [
             {
-                "role": one.pool.role.value,
-                "count": one.pool.count,
-                "memory": asdict(one.memory),
-                "cache_used": one.cache_used,
+                "role": pool_answer.pool.role.value,
+                "count": pool_answer.pool.count,
+                "memory": asdict(pool_answer.memory),
+                "cache_used": pool_answer.cache_used,
             }
-            for one in answer.pools
+            for pool_answer in answer.pools
         ],
         "joules_per_token": answer.joules_per_token,
         "notes": list(answer.notes),
     }
 
 
-def estimate_document(found: MeanField) -> dict[str, float]:
-    """The document that ``serve-simulate --estimate --json`` prints: seconds, and requests and
-    tokens a second.
-    """
-    return {field.name: float(getattr(found, field.name)[0]) for field in fields(found)}
+def estimate_document(mean_field: MeanField) -> dict[str, float]:
+    """JSON document of ``serve-simulate --estimate --json``: seconds and rates a second."""
+    return {field.name: float(getattr(mean_field, field.name)[0]) for field in fields(mean_field)}
 
 
-def render_estimate(found: MeanField) -> RenderableType:
-    """The same as lines."""
-    seen = estimate_document(found)
+def render_estimate(mean_field: MeanField) -> RenderableType:
+    """Screen of ``serve-simulate --estimate``: rates and latencies in the mean."""
+    seen = estimate_document(mean_field)
     return Group(
         Text(
             f"In the mean: {format_count(seen['tokens_per_second'])} tokens/s,"
@@ -70,7 +68,7 @@ def render_estimate(found: MeanField) -> RenderableType:
             f" {_seconds(seen['tpot_s'])}"
         ),
         Text(f"time of a request {_seconds(seen['e2e_s'])}"),
-        Words(
+        WrappedText(
             Text(
                 f"{seen['decoding']:.4g} requests of a rank decode, {_seconds(seen['iteration_s'])}"
                 " an iteration",
@@ -81,20 +79,21 @@ def render_estimate(found: MeanField) -> RenderableType:
 
 
 def _seconds(value: float) -> str:
+    """Seconds as text, or "without end" for infinity."""
     return format_seconds(value) if isfinite(value) else "without end"
 
 
 def render_serving(answer: ServingAnswer) -> RenderableType:
-    """The head, times by percentile, where an iteration's time goes, and memory by pool."""
-    seen = answer.metrics
+    """Screen of a deployment: rates, latency percentiles, iteration time, memory by pool."""
+    metrics = answer.metrics
     return Group(
-        Words(Text.assemble((_head(answer), "bold"))),
-        Words(Text(_rates(answer)), hanging=2),
-        *(Words(Text(line), hanging=2) for line in _waits(answer)),
+        WrappedText(Text.assemble((_head(answer), "bold"))),
+        WrappedText(Text(_rates(answer)), hanging=2),
+        *(WrappedText(Text(line), hanging=2) for line in _waits(answer)),
         Text(),
         plain_table(
             ("", "mean", "p50", "p90", "p99"),
-            [_times(*row) for row in _spreads(seen)],
+            [_times(*row) for row in _spreads(metrics)],
             right=(1, 2, 3, 4),
             whole=(0,),
         ),
@@ -107,11 +106,12 @@ def render_serving(answer: ServingAnswer) -> RenderableType:
             right=(1, 2, 3, 4, 5),
             whole=(0,),
         ),
-        *(Words(Text(note, style="dim"), hanging=2) for note in answer.notes),
+        *(WrappedText(Text(note, style="dim"), hanging=2) for note in answer.notes),
     )
 
 
 def _head(answer: ServingAnswer) -> str:
+    """Title line: model, cluster, engine and deployment."""
     model, cluster = answer.problem.model, answer.problem.cluster
     return (
         f"{model.name or model.architecture} ({format_parameters(model.num_parameters)}) on"
@@ -120,87 +120,94 @@ def _head(answer: ServingAnswer) -> str:
 
 
 def _rates(answer: ServingAnswer) -> str:
-    seen = answer.metrics
+    """Sentence of tokens a second (total, a device, a user), requests a second and energy."""
+    metrics = answer.metrics
     energy = (
         ""
         if answer.joules_per_token is None
         else f"; at most {answer.joules_per_token:.3g} J a token at the devices' power limits"
     )
     return (
-        f"{format_count(seen.tokens_per_second)} tokens/s of answers,"
-        f" {format_count(seen.per_device)} a device, {_number(seen.per_user)} a user;"
-        f" {format_count(seen.requests_per_second)} requests/s{energy}"
+        f"{format_count(metrics.tokens_per_second)} tokens/s of answers,"
+        f" {format_count(metrics.per_device)} a device, {_number(metrics.per_user)} a user;"
+        f" {format_count(metrics.requests_per_second)} requests/s{energy}"
     )
 
 
 def _waits(answer: ServingAnswer) -> Iterator[str]:
-    """Lines on the waiting time of requests, refused requests, and the latency objectives."""
+    """Yield lines on waiting time, lost caches, refused requests and the latency objective."""
     seen, served = answer.metrics, answer.served
     if seen.queue >= 0.5:
         waits = format_seconds(served.waiting_s)
         yield (
             f"{format_count(seen.queue)} requests wait for admission in the mean, {waits} each:"
-            f" {_full(answer)}"
+            f" {_bottleneck_text(answer)}"
         )
     else:
         yield f"No queue: {format_count(seen.concurrency)} requests run in the mean"
-    lost = int(served.preempted.sum())
-    if lost:
-        yield f"{lost:,} times a request lost its cache to others and was computed anew"
+    preempted = int(served.preempted.sum())
+    if preempted:
+        yield f"{preempted:,} times a request lost its cache to others and was computed anew"
     if seen.num_refused:
         yield f"{seen.num_refused:,} requests are longer than the cache and were refused"
-    promise = answer.problem.job.promise
-    if promise.ttft_s or promise.tpot_s or promise.e2e_s:
-        kept = "kept" if seen.promised else "not kept"
+    slo = answer.problem.job.promise
+    if slo.ttft_s or slo.tpot_s or slo.e2e_s:
+        outcome = "kept" if seen.promised else "not kept"
         shares = (
-            f"{format_percent(seen.kept)} of the requests in time ({format_percent(promise.share)}"
+            f"{format_percent(seen.kept)} of the requests in time ({format_percent(slo.share)}"
             " promised)"
         )
-        yield f"Promise {kept}: {shares}, {format_count(seen.goodput)} requests/s of those"
+        yield f"Promise {outcome}: {shares}, {format_count(seen.goodput)} requests/s of those"
 
 
-def _full(answer: ServingAnswer) -> str:
-    if max(one.cache_used for one in answer.pools) > 0.95:
+def _bottleneck_text(answer: ServingAnswer) -> str:
+    """The resource that requests wait for: the cache, or places and prompt tokens."""
+    if max(pool.cache_used for pool in answer.pools) > 0.95:
         return "the cache is full"
     return "all places of running requests are taken, or prompts take the iterations' tokens"
 
 
-def _spreads(seen: Metrics) -> tuple[tuple[str, MetricSpread], ...]:
+def _spreads(metrics: Metrics) -> tuple[tuple[str, MetricSpread], ...]:
+    """(label, distribution) of the time to first token, a further token, and the request."""
     return (
-        ("time to first token", seen.ttft),
-        ("time of each further token", seen.tpot),
-        ("time of a request", seen.e2e),
+        ("time to first token", metrics.ttft),
+        ("time of each further token", metrics.tpot),
+        ("time of a request", metrics.e2e),
     )
 
 
-def _times(name: str, of: MetricSpread) -> tuple[str, ...]:
+def _times(name: str, spread: MetricSpread) -> tuple[str, ...]:
+    """Cells of the mean and percentiles of a latency."""
     return (
         name,
         *(
             format_seconds(value) if not isnan(value) else "-"
-            for value in (of.mean, of.p50, of.p90, of.p99)
+            for value in (spread.mean, spread.p50, spread.p90, spread.p99)
         ),
     )
 
 
 def _shares(answer: ServingAnswer) -> Iterator[tuple[str, str]]:
-    whole = float(answer.served.by_part.sum())
+    """Yield (part, percentage) of the time of iterations."""
+    total_s = float(answer.served.by_part.sum())
     for name, seconds in zip(PARTS, answer.served.by_part.tolist(), strict=True):
         if seconds:
-            yield name, format_percent(seconds / whole)
+            yield name, format_percent(seconds / total_s)
 
 
-def _memory(one: PoolAnswer) -> tuple[str, ...]:
-    memory = one.memory
+def _memory(pool_answer: PoolAnswer) -> tuple[str, ...]:
+    """Cells of a pool's memory: weights, iteration, cache, tokens, most used."""
+    memory = pool_answer.memory
     return (
-        f"{one.pool.role.value} {one.pool.count}x{one.pool.worker.devices}",
+        f"{pool_answer.pool.role.value} {pool_answer.pool.count}x{pool_answer.pool.worker.devices}",
         format_bytes(memory.weights),
         format_bytes(memory.activations + memory.others),
         format_bytes(memory.cache),
         f"{memory.tokens:,}",
-        format_percent(one.cache_used),
+        format_percent(pool_answer.cache_used),
     )
 
 
 def _number(value: float) -> str:
+    """A count as text, or a dash."""
     return "-" if isnan(value) else format_count(value)

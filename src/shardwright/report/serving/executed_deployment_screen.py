@@ -1,4 +1,4 @@
-"""The result of an executed deployment: as a screen, and as JSON."""
+"""The ``serve-simulate --execute`` screen: logits and log of an executed deployment; and JSON."""
 
 from __future__ import annotations
 
@@ -7,42 +7,43 @@ from typing import Any
 from rich.text import Text
 
 from shardwright.execute.serve.serving_proof import ServedProof
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 
 
-def served_document(found: ServedProof) -> dict[str, Any]:
+def served_document(proof: ServedProof) -> dict[str, Any]:
     """The part ``execution`` of ``serve-simulate --execute --json``."""
     return {
-        "equal": found.equal,
-        "devices": found.devices,
-        "parameters": found.model.num_parameters,
-        "tokens": [len(tokens) for tokens in found.tokens],
-        "computed": found.computed,
-        "preempted": found.preempted,
-        "logit_difference": found.difference,
-        "iterations": [list(part) for part in found.log],
-        "log_equal": found.log == found.simulated,
+        "equal": proof.equal,
+        "devices": proof.devices,
+        "parameters": proof.model.num_parameters,
+        "tokens": [len(tokens) for tokens in proof.tokens],
+        "computed": proof.computed,
+        "preempted": proof.preempted,
+        "logit_difference": proof.difference,
+        "iterations": [list(part) for part in proof.log],
+        "log_equal": proof.log == proof.simulated,
     }
 
 
-def render_served(found: ServedProof) -> Words:
-    """The served requests, the difference of logits from the unsplit model's, and the comparison of
-    its iterations with the simulator's.
+def render_served(proof: ServedProof) -> WrappedText:
+    """Screen of an executed deployment: logit difference from the unsplit model, equality of logs.
+
+    The log of iterations is compared with the simulator's.
     """
-    served, lost = sum(bool(tokens) for tokens in found.tokens), found.preempted
-    turns = len({turn for turn, _, _ in found.log})
-    return Words(
+    served, lost = sum(bool(tokens) for tokens in proof.tokens), proof.preempted
+    turns = len({iteration for iteration, _, _ in proof.log})
+    return WrappedText(
         Text.assemble(
             (
                 ("The deployment answers as the unsplit model does.\n", "green")
-                if found.equal
+                if proof.equal
                 else ("The deployment does NOT answer as the unsplit model.\n", "red")
             ),
-            f"{found.devices} virtual devices, a model of the same structure with"
-            f" {found.model.num_parameters:,} parameters, float64.\n",
-            f"{served} requests, {found.computed:,} tokens in {turns} iterations, {lost} preempted"
-            f" and computed anew; logits differ by {found.difference:.1e} at most.\n",
-            f"The log of iterations is {'' if found.log == found.simulated else 'NOT '}the"
+            f"{proof.devices} virtual devices, a model of the same structure with"
+            f" {proof.model.num_parameters:,} parameters, float64.\n",
+            f"{served} requests, {proof.computed:,} tokens in {turns} iterations, {lost} preempted"
+            f" and computed anew; logits differ by {proof.difference:.1e} at most.\n",
+            f"The log of iterations is {'' if proof.log == proof.simulated else 'NOT '}the"
             " simulator's.",
         )
     )

@@ -1,4 +1,4 @@
-"""Prediction errors of served configurations on a terminal: a row an engine on a device."""
+"""The `validate` screen for deployments: prediction errors, a row for each engine and device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shardwright.report.line_breaking import Words
+from shardwright.report.line_breaking import WrappedText
 from shardwright.report.screens.accuracy_screen import skipped_lines
 from shardwright.report.table_style import plain_table
 from shardwright.units import format_percent
@@ -24,8 +24,9 @@ from shardwright.validation.serving.serving_errors import (
 
 
 def render_serving(validation: ServingValidation) -> RenderableType:
-    """Table of errors by engine and device, then of rows whose source leaves something open, with
-    the skipped rows below it.
+    """Table of errors by engine and device, then by completeness of the source, then skipped rows.
+
+    Rows whose source leaves something open are in lines of their own.
     """
     header = (
         "engine, device",
@@ -36,24 +37,24 @@ def render_serving(validation: ServingValidation) -> RenderableType:
         ),
     )
     lines = [
-        (name, *_figures(rows, Category.KNOWN))
+        (name, *_error_cells(rows, Category.KNOWN))
         for name, rows in sorted(grouped(validation.rows, engine_and_device).items())
     ]
-    seen = {category_of(row, metric) for row in validation.rows for metric in ServingMetric}
+    categories = {category_of(row, metric) for row in validation.rows for metric in ServingMetric}
     lines += [
-        (category.value, *_figures(validation.rows, category))
+        (category.value, *_error_cells(validation.rows, category))
         for category in Category
-        if category in seen and category is not Category.KNOWN
+        if category in categories and category is not Category.KNOWN
     ]
     return Group(
         plain_table(header, lines, right=range(1, len(header)), spare=(13, 14, 15, 16, 4, 8, 12)),
-        Words(Text(f"\n{serving_judged_line(validation)}")),
+        WrappedText(Text(f"\n{serving_judged_line(validation)}")),
         *skipped_lines(validation),
     )
 
 
-def _figures(rows: Sequence[ServingRow], category: Category) -> tuple[str, ...]:
-    """Number, median, mean and bias of the errors of each metric."""
+def _error_cells(rows: Sequence[ServingRow], category: Category) -> tuple[str, ...]:
+    """Cells of the number, median, mean and bias of the errors of each metric."""
     cells: list[str] = []
     for metric in ServingMetric:
         errors = errors_of(rows, metric, category)
@@ -66,7 +67,7 @@ def _figures(rows: Sequence[ServingRow], category: Category) -> tuple[str, ...]:
 
 
 def serving_judged_line(validation: ServingValidation) -> str:
-    """Numbers of judged rows, of those predicted not to fit, and of skipped rows, with reasons."""
+    """Sentence with the numbers of judged, infeasible and skipped rows, and the reasons."""
     infeasible = sum(bool(row.infeasible) for row in validation.rows)
-    called = f", {infeasible} called infeasible" if infeasible else ""
-    return f"{len(validation.rows)} rows judged{called}, {validation.summary}"
+    infeasible_text = f", {infeasible} called infeasible" if infeasible else ""
+    return f"{len(validation.rows)} rows judged{infeasible_text}, {validation.summary}"

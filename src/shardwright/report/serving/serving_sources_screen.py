@@ -1,6 +1,4 @@
-"""Sources of an answer about serving: facts of the engine with their links, number formats,
-assumptions, and numbers without a table.
-"""
+"""The `explain` screen for deployments: engine facts, number formats, kernels and constants."""
 
 from __future__ import annotations
 
@@ -20,14 +18,12 @@ from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.engine_options import flag_of
 from shardwright.serving.simulation.serving_answer import ServingAnswer
 
-LONGEST = 60
-"""Letters of a value; a longer one is cut."""
+MAX_VALUE = 60
+"""Most characters of a value; a longer value is cut."""
 
 
 def render_sources(answer: ServingAnswer) -> RenderableType:
-    """The engine's values on its workers with what says so, number formats by class, tables of
-    kernels, and constants.
-    """
+    """Screen of the engine's settings with sources, number formats, kernels and constants."""
     return Group(
         Text(f"{answer.engine}, on its workers:"),
         plain_table(("", "value", "says"), list(_facts(answer.settled)), whole=(0,)),
@@ -45,7 +41,7 @@ def render_sources(answer: ServingAnswer) -> RenderableType:
 
 
 def sources_document(answer: ServingAnswer) -> dict[str, Any]:
-    """The same as JSON."""
+    """JSON document of the engine's facts, number formats, kernels and constants."""
     return {
         "facts": [
             {"field": name, "value": value, "link": link}
@@ -61,10 +57,11 @@ def sources_document(answer: ServingAnswer) -> dict[str, Any]:
 
 
 def _facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
+    """Yield (field, value, source) of the engine's launch options and facts."""
     for option, value in engine.options:
         yield option.replace("_", " "), value, f"the launch: {flag_of(engine, option)}"
     for fact in engine.facts:
-        value = _word(getattr(engine, fact.field))
+        value = _value_text(getattr(engine, fact.field))
         if value:
             yield (
                 fact.field.replace("_", " "),
@@ -73,17 +70,18 @@ def _facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
             )
 
 
-def _word(value: object) -> str:
-    """A value in few words; empty for what is off."""
+def _value_text(value: object) -> str:
+    """A value as short text; empty for a value that is off."""
     if value in (None, False, 0, "", ()):
         return ""
     if value is True:
         return "yes"
     text = str(value.value) if isinstance(value, Enum) else str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= MAX_VALUE else f"{text[:MAX_VALUE]}..."
 
 
 def _formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
+    """Yield (operator class, weight format, multiplication format) of the precision."""
     precision = answer.problem.job.precision
     for field in fields(precision):
         value = getattr(precision, field.name)
@@ -94,6 +92,7 @@ def _formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
 
 
 def _kernels(answer: ServingAnswer) -> str:
+    """Sentence on the source of kernel times: measured tables or formulas."""
     device = answer.problem.cluster.node.accelerator.name
     if serving_tables(device) is None:
         return (
@@ -107,6 +106,7 @@ def _kernels(answer: ServingAnswer) -> str:
 
 
 def _constants(constants: ServingConstants) -> Iterator[tuple[str, str]]:
+    """Yield (name, microseconds) of the serving constants."""
     for field in fields(constants):
         yield (
             field.name.removesuffix("_s").replace("_", " "),

@@ -26,7 +26,7 @@ from shardwright.job.serving_job import NumberFormat
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.absorbed_latent_attention import latent_of
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
-from shardwright.model.decode_state import Lifetime, lives_in
+from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.block import TEXT, Block
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
@@ -371,7 +371,7 @@ class _ContextCost:
         device = self.machine.accelerator
         elements = sum(
             living.elements(self.worker.tp)
-            for living in lives_in(self.block)
+            for living in decode_states(self.block)
             if living.lifetime is Lifetime.SEQUENCE
         )
         moved = 2.0 * elements * STATE_BYTES * sequences * (self.worker.draft_tokens + 1)

@@ -9,7 +9,7 @@ from shardwright.cost.inference.gemm_formats import formats_of
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.multi_token_prediction import PREDICTORS
-from shardwright.model.decode_state import Lifetime, lives_in
+from shardwright.model.decode_state import Lifetime, decode_states
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.program.block.local_sizes import per_token
 from shardwright.program.block.symbolic_sizes import evaluate
@@ -164,7 +164,7 @@ def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
     """
     token, sequence = 0.0, 0
     for block, count in counted_blocks(problem.model, draft_tokens=min(worker.draft_tokens, 1)):
-        for living in lives_in(block):
+        for living in decode_states(block):
             elements = living.elements(worker.tp)
             if living.lifetime is Lifetime.TOKEN:
                 token += count * elements * problem.job.precision.kv.bytes

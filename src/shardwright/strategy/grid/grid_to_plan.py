@@ -165,11 +165,13 @@ def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, .
     A teacher's blocks come first, in as many chunks (`teacher_chunks`), all by name.
     """
     layers = {run.name for run in layer_runs(model)}
-    teacher_runs = [run for run in model.runs if model.blocks[run.block].is_teachers]
+    teacher_runs = [run for run in model.runs if model.blocks[run.block].is_of_teacher]
     model_items = _dealt([run for run in model.runs if run not in teacher_runs], chunks, layers)
     if not teacher_runs:
         return model_items
-    teacher_layer_runs = {run.name for run in teacher_runs if not model.blocks[run.block].has_words}
+    teacher_layer_runs = {
+        run.name for run in teacher_runs if not model.blocks[run.block].has_vocabulary
+    }
     teacher_items = _dealt(
         teacher_runs,
         teacher_chunks(model.teacher_layers, chunks=len(chunks)),

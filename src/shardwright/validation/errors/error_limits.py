@@ -1,4 +1,4 @@
-"""Bars: limits of the error of a group of rows, from the facts about a table."""
+"""Error limits of groups of rows (bars), and whether the prediction errors keep within them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from shardwright.validation.errors.judged_rows import (
 )
 from shardwright.validation.errors.measured_run import MeasuredRun, PredictionT, RunT
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.table_facts import Bar
+from shardwright.validation.tables.table_facts import ErrorLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarResult:
-    """Errors of a group of rows in one kind of fold, beside their limits.
+    """Prediction errors of a group of rows in one kind of fold, with the group's error limits.
 
     Args:
-        errors: None where no row is of the group.
+        errors: None if the group has no rows.
         limits: statistic -> largest error; empty = none in this kind of fold.
     """
 
@@ -39,7 +39,7 @@ class BarResult:
 
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
-        """Statistic -> (error, limit)."""
+        """Statistic -> (error, limit); the error is infinite without rows."""
         return {
             name: (getattr(self.errors, name) if self.errors else inf, limit)
             for name, limit in self.limits.items()
@@ -52,9 +52,9 @@ class BarResult:
 
 
 def judge_bar(
-    bar: Bar, rows: Iterable[JudgedRow[RunT, PredictionT]], *, metric: Any, fold: str
+    bar: ErrorLimit, rows: Iterable[JudgedRow[RunT, PredictionT]], *, metric: Any, fold: str
 ) -> BarResult:
-    """Errors of a bar's metric over the rows that it selects, beside its limits in one fold."""
+    """Errors of the rows that an error limit selects, with the limits of one kind of fold."""
     chosen = (row for row in rows if in_bar(row.run, bar))
     return BarResult(
         name=bar.name,
@@ -64,6 +64,6 @@ def judge_bar(
     )
 
 
-def in_bar(run: MeasuredRun, bar: Bar) -> bool:
-    """True if a bar selects a run, by its row as published or by the properties of the run."""
+def in_bar(run: MeasuredRun, bar: ErrorLimit) -> bool:
+    """True if an error limit selects a run, by its published row or by properties of the run."""
     return selected({**run.run_cells(), **cells_of(run.measurement)}, bar.where)

@@ -10,16 +10,16 @@ from typing import Any, Final, Generic
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.errors.measured_run import PredictionT, Progress, RunT
-from shardwright.validation.tables.skipped_rows import UNSUPPORTED, Skip, skip_of
+from shardwright.validation.tables.skipped_rows import UNSUPPORTED, SkippedRow, skip_of
 
 _UNSUPPORTED: Final = tuple(UNSUPPORTED)
 INFEASIBLE_ERROR: Final = 1.0
-"""Error of a run that took place and is predicted not to fit."""
+"""Error of a run that took place although it is predicted not to fit in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedRow(Generic[RunT, PredictionT]):
-    """A measured run with its prediction.
+    """A measured run with its prediction, or with the reason why it is predicted not to fit.
 
     Args:
         fold: key of the fold that the run is in; empty where nothing is held out.
@@ -39,8 +39,9 @@ class JudgedRow(Generic[RunT, PredictionT]):
         return self.run.predicted(self.prediction, metric)
 
     def error(self, metric: Any) -> float | None:
-        """Predicted / measured - 1; 1.0 for a run that is predicted not to fit; None where the
-        metric was not measured.
+        """Relative error predicted / measured - 1; 1.0 for a run that is predicted not to fit.
+
+        None if the metric was not measured.
         """
         measured = self.run.measured(metric)
         if not measured:
@@ -57,7 +58,7 @@ class JudgedRow(Generic[RunT, PredictionT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation(Generic[RunT, PredictionT]):
-    """All rows of the tables in one kind of fold.
+    """All rows of the tables with their predictions in one kind of fold, and the skipped rows.
 
     Args:
         rows: runs that took place and could be predicted.
@@ -66,7 +67,7 @@ class Validation(Generic[RunT, PredictionT]):
 
     fold: str
     rows: tuple[JudgedRow[RunT, PredictionT], ...]
-    skipped: tuple[Skip, ...]
+    skipped: tuple[SkippedRow, ...]
     failures: tuple[JudgedRow[RunT, PredictionT], ...] = ()
 
     @property
@@ -76,21 +77,21 @@ class Validation(Generic[RunT, PredictionT]):
 
     @property
     def summary(self) -> str:
-        """Numbers of judged and of skipped rows, with the reasons."""
+        """Text of the number of skipped rows and the count of each reason."""
         reasons = Counter(skip.reason.value for skip in self.skipped)
         counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
         return f"{len(self.skipped)} skipped{f' ({counts})' if counts else ''}"
 
 
 def judge(
-    runs: Iterable[RunT | Skip],
+    runs: Iterable[RunT | SkippedRow],
     *,
     predict: Callable[[RunT], PredictionT],
     key: Callable[[RunT], str] = lambda _: "",
     fold: str = "none",
     progress: Progress | None = None,
 ) -> Validation[RunT, PredictionT]:
-    """Compare every measured run with its prediction.
+    """Predict every measured run, and collect runs, out-of-memory failures and skipped rows.
 
     Args:
         predict: raises InfeasibleError for a run that does not fit; StrategyError, ModelError,
@@ -99,12 +100,12 @@ def judge(
         fold: name of the kind of fold; `predict` chooses its constants.
     """
     judged: list[JudgedRow[RunT, PredictionT]] = []
-    skipped: list[Skip] = []
+    skipped: list[SkippedRow] = []
     listed = list(runs)
     for index, run in enumerate(listed):
         if progress is not None:
             progress("rows", index, len(listed))
-        if isinstance(run, Skip):
+        if isinstance(run, SkippedRow):
             skipped.append(run)
             continue
         prediction, infeasible = None, ""
@@ -128,7 +129,7 @@ def judge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorStatistics:
-    """Statistics of the errors of n rows.
+    """Mean, median, worst and signed bias of the relative errors of n rows.
 
     Args:
         mean, median, worst: of |error|.
@@ -146,19 +147,19 @@ Bias = Callable[[Sequence[float], Sequence[float]], float]
 
 
 def mean_of_feasible(errors: Sequence[float], feasible: Sequence[float]) -> float:
-    """Mean error of the rows that are predicted to fit; 0 without any."""
+    """Mean signed error of the rows that are predicted to fit; 0 without any."""
     del errors
     return fmean(feasible) if feasible else 0.0
 
 
 def mean_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
-    """Mean error of all rows."""
+    """Mean signed error of all rows."""
     del feasible
     return fmean(errors)
 
 
 def median_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
-    """Median error of all rows."""
+    """Median signed error of all rows."""
     del feasible
     return median(errors)
 
@@ -166,7 +167,7 @@ def median_of_all(errors: Sequence[float], feasible: Sequence[float]) -> float:
 def error_statistics(
     rows: Iterable[JudgedRow[RunT, PredictionT]], metric: Any, *, bias: Bias = mean_of_feasible
 ) -> ErrorStatistics | None:
-    """Statistics of the errors in one metric; None where no row has it.
+    """Statistics of the errors of rows in one metric; None if no row has the metric.
 
     Args:
         bias: bias of the errors, which gets those of all rows and those of the rows that are
@@ -191,7 +192,7 @@ def grouped(
     rows: Iterable[JudgedRow[RunT, PredictionT]],
     key: Callable[[JudgedRow[RunT, PredictionT]], str],
 ) -> dict[str, Sequence[JudgedRow[RunT, PredictionT]]]:
-    """Rows by key, in the order in which the keys first appear."""
+    """Group rows by key, in the order in which the keys first appear."""
     groups: dict[str, list[JudgedRow[RunT, PredictionT]]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)

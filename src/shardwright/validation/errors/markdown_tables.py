@@ -1,4 +1,4 @@
-"""Sections and tables that the accuracy pages of training and of serving share."""
+"""Markdown sections and tables that the accuracy pages of training and serving share."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Line = tuple[str, ...]
 
 
 def percent(value: float, *, sign: bool = False) -> str:
-    """A fraction in percent with one digit."""
+    """Format a fraction in percent with one digit."""
     return f"{100 * value:+.1f} %" if sign else format_percent(value)
 
 
 def error_cell(error: float | None) -> str:
-    """An error with its sign, in percent; empty where nothing was measured."""
+    """Format an error in percent with its sign; empty for None."""
     return "" if error is None else percent(error, sign=True)
 
 
 def section(title: str, header: Sequence[str], lines: Sequence[Line], *, about: str = "") -> str:
-    """A heading, an optional sentence, and a Markdown table; empty without lines."""
+    """Markdown section: a heading, an optional sentence, and a table; empty without lines."""
     if not lines:
         return ""
     rows = [header, ["---"] * len(header), *lines]
@@ -35,7 +35,7 @@ def section(title: str, header: Sequence[str], lines: Sequence[Line], *, about: 
 
 
 def _escaped(text: str) -> str:
-    """Text of one line in which no character ends a table's cell."""
+    """Text on one line, with ``|`` escaped for a Markdown table."""
     return " ".join(text.replace("|", "\\|").split())
 
 
@@ -47,7 +47,7 @@ def far_section(
     far: float,
     metrics: Iterable[Any],
 ) -> str:
-    """The rows with an |error| above `far` in any metric."""
+    """Markdown section of the rows with an absolute error above `far` in any metric."""
     metrics = tuple(metrics)
     lines = [line(row) for row in validation.rows if row.largest_error(metrics) > far]
     title = f"Rows more than {100 * far:.0f} % off"
@@ -57,7 +57,10 @@ def far_section(
 
 
 def skipped_section(validation: Validation[RunT, PredictionT], *, about: str, details: bool) -> str:
-    """Numbers of skipped rows by source and reason, and by detail where `details` is set."""
+    """Markdown section with the numbers of skipped rows by source and reason.
+
+    With `details`, also by detail.
+    """
     counts = Counter(
         (
             skip.measurement.source_id,
@@ -72,6 +75,6 @@ def skipped_section(validation: Validation[RunT, PredictionT], *, about: str, de
 
 
 def remark_of(run: MeasuredRun, remarks: Iterable[Remark]) -> str:
-    """The sentence of the first remark that matches the row and the run; empty without one."""
+    """Sentence of the first remark whose selector matches the row and the run; empty for none."""
     cells = {**cells_of(run.measurement), **run.run_cells()}
     return next((remark.sentence for remark in remarks if remark.where.matches(cells)), "")

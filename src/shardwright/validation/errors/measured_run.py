@@ -1,4 +1,4 @@
-"""Types that training and serving share: a measured run, its metrics and kinds of fold."""
+"""Protocol of a measured run, and kinds of cross-validation folds, for training and serving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class MeasuredRun(Protocol):
-    """A row of a table as a problem to predict, with the values that were measured."""
+    """A table row as a problem to predict, with its measured values."""
 
     @property
     def measurement(self) -> Any:
@@ -24,28 +24,28 @@ class MeasuredRun(Protocol):
 
     @property
     def model(self) -> Model:
-        """Model that ran."""
+        """Model of the run."""
 
     @property
     def cluster(self) -> Cluster:
-        """Cluster on which it ran."""
+        """Cluster of the run."""
 
     @property
     def ran(self) -> bool:
-        """True if it ran; a configuration that ran out of memory did not."""
+        """True if the run took place; False for a configuration that ran out of memory."""
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """Settings that the row does not have, each with how it is known."""
+        """Settings that the row lacks, each with its source."""
 
     def measured(self, metric: Any, /) -> float | None:
         """Measured value of a metric; None where the row has none."""
 
     def predicted(self, prediction: Any, metric: Any, /) -> float | None:
-        """Predicted value of a metric, to compare with the measured one."""
+        """Predicted value of a metric, comparable with the measured value."""
 
     def run_cells(self) -> Mapping[str, Any]:
-        """Name -> value of the properties that remarks and bars may use besides columns."""
+        """Name -> value of the run's properties that remarks and limits may select by."""
 
 
 RunT = TypeVar("RunT", bound=MeasuredRun)
@@ -55,7 +55,7 @@ PredictionT = TypeVar("PredictionT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold(Generic[RunT]):
-    """A kind of fold: rows with one key are predicted with constants fitted without them.
+    """A kind of cross-validation fold: rows of one key are predicted by constants fitted to others.
 
     Args:
         key: key of a run's fold.
@@ -75,5 +75,5 @@ def by_name(*folds: Fold[RunT]) -> dict[str, Fold[RunT]]:
 
 
 def has_routed_experts(model: Model) -> bool:
-    """True if the model has routed experts."""
+    """True if the model has a mixture-of-experts layer with a router."""
     return any(part.experts is not None for block in model.blocks for part in block.operators)

@@ -1,4 +1,4 @@
-"""Predictions of many runs under many constants, each made once, on several processes."""
+"""Predict many runs under many constants on several processes, each pair once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shardwright.errors import ShardwrightError
 from shardwright.validation.errors.measured_run import Progress
 
 MIN_TASKS: Final = 16
-"""Fewest predictions for which processes are started."""
+"""Smallest number of predictions for which processes are started."""
 MAX_CHUNK: Final = 16
 """Most predictions that a process gets at once."""
 ResultT = TypeVar("ResultT")
@@ -21,7 +21,7 @@ Evaluate = Callable[[Any, Any], ResultT]
 
 
 class Predictor(Generic[ResultT]):
-    """Predictions of (run, constants) pairs. A pair that was predicted is not predicted again.
+    """Cached predictions of (run, constants) pairs, on several processes.
 
     Args:
         identity: key of a run; runs with equal keys have one prediction.
@@ -55,7 +55,9 @@ class Predictor(Generic[ResultT]):
         todo = {
             key: task for key, task in zip(keys, tasks, strict=True) if key not in self._outcomes
         }
-        for done, (key, result) in enumerate(zip(todo, self._made([*todo.values()]), strict=True)):
+        for done, (key, result) in enumerate(
+            zip(todo, self._predict_all([*todo.values()]), strict=True)
+        ):
             if progress is not None:
                 progress(phase, done, len(todo))
             self._outcomes[key] = result
@@ -69,14 +71,15 @@ class Predictor(Generic[ResultT]):
                 raise result
         return found  # type: ignore[return-value]
 
-    def _made(self, tasks: list[tuple[Any, Any]]) -> Iterator[ResultT | ShardwrightError]:
+    def _predict_all(self, tasks: list[tuple[Any, Any]]) -> Iterator[ResultT | ShardwrightError]:
+        """Yield the predictions of tasks, from the pool of processes if there are many tasks."""
         if self._pool is None or len(tasks) < MIN_TASKS:
             return map(self._predict, tasks)
         chunk = min(MAX_CHUNK, -(-len(tasks) // (4 * self._workers)))
         return self._pool.map(self._predict, tasks, chunksize=chunk)
 
     def _number(self, run: Any) -> int:
-        """Number of the first run with the key of `run`."""
+        """Number of a run; runs with equal identity keys have the same number."""
         if id(run) not in self._runs:
             # Keys take long to hash. The run is kept, so that no other object gets its id.
             number = self._numbers.setdefault(self._identity(run), len(self._numbers))
@@ -85,7 +88,7 @@ class Predictor(Generic[ResultT]):
 
 
 def outcome(evaluate: Evaluate[ResultT], task: tuple[Any, Any]) -> ResultT | ShardwrightError:
-    """The prediction of a (run, constants) pair, or the error that it raised."""
+    """Predict a (run, constants) pair, or return the error that the prediction raised."""
     try:
         return evaluate(*task)
     except ShardwrightError as error:
@@ -96,7 +99,7 @@ def outcome(evaluate: Evaluate[ResultT], task: tuple[Any, Any]) -> ResultT | Sha
 def predictor(
     evaluate: Evaluate[ResultT], *, workers: int = 1, identity: Callable[[Any], Hashable] = id
 ) -> Iterator[Predictor[ResultT]]:
-    """A `Predictor` whose processes end with the block."""
+    """Context with a `Predictor` whose processes end with the block."""
     if workers <= 1:
         yield Predictor(evaluate, identity=identity)
         return

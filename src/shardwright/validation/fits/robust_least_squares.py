@@ -1,4 +1,4 @@
-"""Robust least squares: constants that fit residuals linear in their logarithms."""
+"""Robust least squares with priors, for constants whose logarithms act linearly on residuals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def fitted_values(
     weights: FloatArray,
     noise: float,
 ) -> dict[str, float]:
-    """Name -> value of the constants that minimise
+    """Fit constants by iteratively reweighted robust least squares; returns name -> value.
+
+    Minimises
 
         sum_i w_i rho(z_i / noise) + sum_k (ln(c_k / prior_k) / spread_k)^2,
         where z_i = residual_i + slope_i . ln(c / at),
@@ -57,6 +59,6 @@ def fitted_values(
 
 
 def row_curvature(residual: FloatArray, weights: FloatArray, *, noise: float) -> FloatArray:
-    """(rows,) weight of each row in the least squares that stand for the robust function."""
+    """(rows,) weight of each row in the reweighted least squares of the robust loss."""
     curvature: FloatArray = weights / np.sqrt(1.0 + (residual / noise) ** 2) / noise**2
     return curvature

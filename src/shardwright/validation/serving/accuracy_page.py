@@ -33,12 +33,12 @@ from shardwright.validation.serving.serving_errors import (
     engine_and_device,
     errors_of,
 )
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 
 FAR: Final = 0.5
-"""Error above which a row is listed."""
+"""Relative error above which the page lists a row."""
 INFORMS: Final = 0.02
-"""Least slope at which a row is said to inform a constant."""
+"""Least slope at which a row counts as informing a constant."""
 _HEAD: Final = """# Accuracy of serving
 
 Predicted against measured, on published runs of vLLM, SGLang and TensorRT-LLM. This page is \
@@ -63,8 +63,10 @@ _FIGURES: Final = "Median, mean (rows)."
 ServingStudy = Study[ServingRun, ServingValues, ServingConstants]
 
 
-def serving_page(study: ServingStudy, *, facts: Facts, far: float = FAR, picture: str = "") -> str:
-    """Markdown text of the page.
+def serving_page(
+    study: ServingStudy, *, facts: TableFacts, far: float = FAR, picture: str = ""
+) -> str:
+    """Markdown page of the accuracy of serving predictions.
 
     Args:
         facts: bars and remarks about the rows.
@@ -90,6 +92,7 @@ def serving_page(study: ServingStudy, *, facts: Facts, far: float = FAR, picture
 
 
 def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
+    """Section with the results of all error limits."""
     lines: list[Line] = []
     for result in results:
         figures = ", ".join(
@@ -107,6 +110,7 @@ def _bars(results: Sequence[BarResult | WaitingResult]) -> str:
 
 
 def _constants(study: ServingStudy) -> str:
+    """Section with the constants, their priors, and the number of rows that move each."""
     slopes = study.fitted.report
     informed = (
         [0] * len(DECLARED_SERVING)
@@ -144,17 +148,19 @@ def _constants(study: ServingStudy) -> str:
 def _metric_cells(
     rows: Sequence[ServingRow], category: Category = Category.KNOWN
 ) -> tuple[str, ...]:
-    """Median, mean and number of errors of each metric."""
+    """Cells of median, mean and number of errors for each metric."""
     return tuple(_cell(errors_of(rows, metric, category)) for metric in ServingMetric)
 
 
 def _cell(errors: ErrorStatistics | None) -> str:
+    """Cell with median, mean and number of errors."""
     if errors is None:
         return "-"
     return f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"
 
 
 def _categories(validation: ServingValidation) -> str:
+    """Section with errors of the rows that are not fully described, by category."""
     lines = [
         (category.value, *cells)
         for category in Category
@@ -165,6 +171,7 @@ def _categories(validation: ServingValidation) -> str:
 
 
 def _groups(title: str, validation: ServingValidation, key: Callable[[ServingRow], str]) -> str:
+    """Section with errors of times by group of rows."""
     lines: list[Line] = []
     for name, rows in sorted(grouped(validation.rows, key).items()):
         cells: list[str] = []
@@ -178,6 +185,7 @@ def _groups(title: str, validation: ServingValidation, key: Callable[[ServingRow
 
 
 def _folds(study: ServingStudy) -> str:
+    """Section with errors of each kind of fold."""
     lines = [
         (
             "nothing" if validation.fold == "none" else f"each {validation.fold}",
@@ -191,9 +199,10 @@ def _folds(study: ServingStudy) -> str:
 
 
 def _throughput(validation: ServingValidation) -> str:
-    """Errors in throughput of each deployment, also of rows that leave something open."""
+    """Section with errors of throughput by deployment, including rows that leave something open."""
 
     def key(row: ServingRow) -> str:
+        """Group of a row: model, engine, device and deployment."""
         deployment = print_deployment(row.run.deployment)
         return f"{row.run.model.name}, {engine_and_device(row)}, {deployment}"
 
@@ -207,8 +216,11 @@ def _throughput(validation: ServingValidation) -> str:
     return section("Throughput", header, lines)
 
 
-def _far(validation: ServingValidation, *, facts: Facts, far: float) -> str:
+def _far(validation: ServingValidation, *, facts: TableFacts, far: float) -> str:
+    """Section with the rows whose error is above `far`."""
+
     def line(row: ServingRow) -> Line:
+        """Table line of a row."""
         run, measurement = row.run, row.run.measurement
         category = category_of(row, ServingMetric.TTFT)
         open_question = "" if category is Category.KNOWN else category.value

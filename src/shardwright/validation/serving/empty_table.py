@@ -9,10 +9,10 @@ from shardwright.validation.tables.empty_table import (
     GPU_MEANING,
     MODEL_MEANING,
     SOURCE_COLUMNS,
-    Column,
+    TemplateColumn,
 )
 
-COLUMNS: Final[tuple[Column, ...]] = (
+COLUMNS: Final[tuple[TemplateColumn, ...]] = (
     *SOURCE_COLUMNS,
     ("model_name", MODEL_MEANING, ("llama-3.3-70b", "deepseek-r1")),
     CONFIG_COLUMN,

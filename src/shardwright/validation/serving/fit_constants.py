@@ -1,4 +1,4 @@
-"""Constants of serving, fitted to measured TPOT, TTFT and throughput.
+"""Fit the constants of the serving model to measured TPOT, TTFT and throughput.
 
 Slopes are taken once, at the shipped constants, by finite differences. The constants fitted to all
 rows, and those fitted without each fold, follow from them as if logarithms of times were linear in
@@ -32,21 +32,21 @@ from shardwright.validation.serving.measured_deployment import Category, Serving
 from shardwright.validation.serving.measured_rows import ServingMetric
 from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.serving_errors import FOLDS, is_near_capacity
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 
 NOISE: Final = {ServingMetric.TPOT: 0.05, ServingMetric.TTFT: 0.2, ServingMetric.THROUGHPUT: 0.15}
 """Spread of ln(measured) that no constant explains, such as that between versions of an engine."""
 STEP: Final = 0.1
-"""Step of a constant's logarithm; smaller ones show noise, as a simulation takes decisions."""
+"""Step of a constant's logarithm; smaller steps show the noise of simulated decisions."""
 Evaluate = Callable[[ServingRun, ServingConstants], ServingValues]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServingSlopes:
-    """Residuals and their slopes at one point.
+    """Residuals of measured metrics and their slopes in the logarithm of each constant.
 
     Args:
-        at: the constants.
+        at: the constants where residuals and slopes were computed.
         rows: (n,) source, line in the table, and metric.
         residual: (n,) ln(predicted / measured).
         slope: (n, constants) d residual / d ln constant.
@@ -59,9 +59,7 @@ class ServingSlopes:
 
 
 def is_fitted_to(run: ServingRun) -> bool:
-    """True if constants are fitted to a run: its source leaves nothing open, its workers are equal,
-    and it decodes without draft tokens.
-    """
+    """True if constants are fitted to a run: fully described, equal workers, no draft tokens."""
     known = run.category is Category.KNOWN
     return known and not run.is_disaggregated and not run.is_speculative
 
@@ -74,8 +72,9 @@ def slopes_of(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> ServingSlopes:
-    """Residuals and slopes of the runs that constants are fitted to and that can be predicted, but
-    for times to first tokens near capacity.
+    """Compute residuals and slopes by finite differences, for all runs used in the fit.
+
+    Runs that cannot be predicted and times to first tokens near capacity are left out.
     """
     stepped = [
         replace(at, **{name: getattr(at, name) * np.exp(STEP)}) for name in serving_constant_names()
@@ -92,7 +91,7 @@ def slopes_of(
         values = [found for found in of_run if not isinstance(found, ShardwrightError)]
         if len(values) < len(points):
             continue
-        for metric in _fitted_metrics(run, near=is_near_capacity(values[0])):
+        for metric in _fitted_metrics(run, near_capacity=is_near_capacity(values[0])):
             measured = run.measured(metric)
             predicted = [run.predicted(found, metric) or 0.0 for found in values]
             if measured and all(predicted):
@@ -105,21 +104,24 @@ def slopes_of(
 
 
 def _key(run: ServingRun) -> tuple[str, int]:
+    """Source and line of a run's row."""
     return run.measurement.source_id, run.measurement.line
 
 
-def _fitted_metrics(run: ServingRun, *, near: bool) -> Iterator[ServingMetric]:
+def _fitted_metrics(run: ServingRun, *, near_capacity: bool) -> Iterator[ServingMetric]:
+    """Yield the measured metrics of a run that constants are fitted to."""
     if run.values.tpot_s:
         yield ServingMetric.TPOT
-    if run.values.ttft_s and not near:
+    if run.values.ttft_s and not near_capacity:
         yield ServingMetric.TTFT
     if run.measurement.protocol == "maximum":
         yield ServingMetric.THROUGHPUT
 
 
 def linear_fit(slopes: ServingSlopes, runs: Sequence[ServingRun]) -> ServingConstants:
-    """Constants at the optimum over the rows of some runs. Rows weigh the same; a run without
-    slopes does not count.
+    """Fit constants to the rows of some runs, from their slopes.
+
+    Rows weigh the same; a run without slopes does not count.
     """
     keys = {_key(run) for run in runs}
     noise = np.array([NOISE[metric] for _, _, metric in slopes.rows])
@@ -138,7 +140,7 @@ def linear_fit(slopes: ServingSlopes, runs: Sequence[ServingRun]) -> ServingCons
 def leave_out(
     slopes: ServingSlopes, runs: Sequence[ServingRun], *, fold: Fold[ServingRun]
 ) -> Mapping[str, ServingConstants]:
-    """Key of each fold -> constants fitted without it."""
+    """Key of each fold -> constants fitted to all other rows."""
     keys = dict.fromkeys(map(fold.key, runs))
     return {key: linear_fit(slopes, [run for run in runs if fold.key(run) != key]) for key in keys}
 
@@ -147,12 +149,12 @@ def fit_folds(
     runs: Sequence[ServingRun],
     *,
     folds: Sequence[str],
-    facts: Facts,
+    facts: TableFacts,
     stored: ServingSlopes | None,
     workers: int,
     progress: Progress | None,
 ) -> Fitted[ServingConstants]:
-    """Constants fitted without each fold, with the stored slopes or with new ones."""
+    """Fit constants without each fold, with the stored slopes or with new slopes."""
     del facts
     slopes = stored
     if slopes is None and folds:
@@ -187,10 +189,10 @@ def slopes_text(fitted: Fitted[ServingConstants]) -> str:
 
 
 def read_slopes(path: Path) -> ServingSlopes:
-    """The slopes in a file that `slopes_text` made.
+    """Read the slopes from a file that `slopes_text` made.
 
     Raises:
-        DataError: not such a file.
+        DataError: the file has another form.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
-"""Tables with one metric a row, as collections of published serving runs have them, joined to one
-configuration a row.
+"""Join serving tables with one metric a row into tables with one configuration a row.
+
+Collections of published serving runs have such tables.
 
 Their columns have other names. One cell may have two values (``P4/D8`` = degrees of prefill and of
 decode workers), and numbers of workers and degrees of experts may be in the notes.
@@ -57,7 +58,9 @@ _COLUMN_OF: Final = {"concurrency": "batch_or_concurrency", "gpu_count": "gpus"}
 
 
 def join_metric_rows(names: list[str], lines: Lines, source: str) -> tuple[list[str], Lines]:
-    """(names, lines) with one configuration a row, in the columns of `ServingMeasurement`.
+    """Join rows of one metric into rows of one configuration; returns (columns, lines).
+
+    The columns are those of `ServingMeasurement`.
 
     A table without the column of metrics is returned as it is.
 
@@ -111,15 +114,17 @@ def _add_metric(cells: dict[str, str], row: Mapping[str, str]) -> None:
 
 
 def _is_whole(text: str) -> bool:
+    """True if the text is a whole number of at most 9 digits."""
     return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def _is_number(text: str) -> bool:
+    """True if the text is a decimal number."""
     return re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,12})?", text) is not None
 
 
 def _configuration(row: Mapping[str, str]) -> dict[str, str]:
-    """Cells of a configuration, without metrics."""
+    """Cells of a row's configuration, without metrics."""
     protocol = row["protocol"]
     if row["batch_or_concurrency"].startswith("max"):
         protocol = "maximum"
@@ -168,8 +173,9 @@ def _degrees(row: Mapping[str, str]) -> dict[str, str]:
 
 
 def _worker(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
-    """A pool of workers as InferenceX prints it; ``dp`` is data parallel attention, over tp x dp
-    devices.
+    """Text of a pool of workers as InferenceX prints it: ``2x(tp8ep8dp)``.
+
+    ``dp`` is data parallel attention, over tp x dp devices.
     """
     tp, ep = int(pools["tp"][side]), int(pools.get("ep", ("1", "1"))[side]) or 1
     dp = int(pools.get("dp", ("1", "1"))[side]) or 1
@@ -177,7 +183,7 @@ def _worker(count: str, pools: Mapping[str, tuple[str, str]], side: int) -> str:
 
 
 def _shortened(notes: str) -> str:
-    """The date of the run, else the notes, unless they only repeat cells."""
+    """The date of the run, else the notes, unless the notes only repeat cells."""
     day = _RUN.search(notes)
     if day:
         return f"{day[1]}-{day[2]}-{day[3]}"

@@ -1,5 +1,6 @@
-"""Options of an engine's launch: for all workers, ``token_budget=8192``, or for the workers of one
-role, ``decode.sequences=128``.
+"""Options of a serving engine's launch, for all workers or for the workers of one role.
+
+For example ``token_budget=8192``, and ``decode.sequences=128`` for decode workers.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ from shardwright.validation.tables.facts_of_row import options_of_text, text_of_
 _PREFIXES = tuple(f"{role.value}." for role in Role)
 
 
-def joined_options(facts: Mapping[str, str], own: str) -> str:
-    """Options of facts and of the row itself, which win."""
-    names = options_of_text(own)
-    kept = {name: value for name, value in facts.items() if name not in names}
-    return " ".join([text_of_options(kept), *own.split()]).strip()
+def joined_options(facts: Mapping[str, str], row_options: str) -> str:
+    """Join the options of facts with the options of the row, which win."""
+    names = options_of_text(row_options)
+    fact_options = {name: value for name, value in facts.items() if name not in names}
+    return " ".join([text_of_options(fact_options), *row_options.split()]).strip()
 
 
 def engine_options(options: str) -> str:
-    """The options that are not for the workers of one role."""
+    """The options that apply to all workers, without those for one role."""
     return " ".join(word for word in options.split() if not word.startswith(_PREFIXES))
 
 
 def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -> Deployment:
-    """The deployment whose workers have the options of their roles, unless they set others.
+    """Set the options of each role on the workers of that role, unless a worker sets them itself.
 
     Raises:
         RuntimeModelError: the engine has no such option, or no workers have the role.
     """
     roles = {f"{pool.role.value}." for pool in deployment.pools}
     without_workers = [prefix for prefix in _PREFIXES if prefix not in roles]
-    lost = [
+    unused = [
         word for prefix in without_workers for word in options.split() if word.startswith(prefix)
     ]
-    if lost:
+    if unused:
         raise RuntimeModelError(
-            f"{lost[0][:60]} is said of workers that there are none of", hint="leave the role out"
+            f"{unused[0][:60]} is set for a role without workers", hint="leave the role out"
         )
     return Deployment(
         pools=tuple(
@@ -51,6 +52,7 @@ def with_role_options(deployment: Deployment, *, engine: Engine, options: str) -
 
 
 def _with_options(pool: Pool, *, engine: Engine, options: str) -> Pool:
+    """Set the options of a pool's role on its workers."""
     prefix = f"{pool.role.value}."
     of_role = {
         name.removeprefix(prefix): value

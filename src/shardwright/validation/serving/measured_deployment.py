@@ -1,4 +1,4 @@
-"""A measured serving configuration as a problem to predict, and its prediction."""
+"""A measured serving configuration as a problem to predict, and the values of its metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shardwright.validation.serving.measured_rows import ServingMeasurement, Ser
 
 
 class Category(StrEnum):
-    """The part of a configuration that its source leaves open; each is judged apart.
+    """The property of a configuration that its source leaves open; each category is judged apart.
 
     CAPACITY: the requests would fill nearly the whole KV cache, so that a few per cent of memory
     decide whether requests wait.
@@ -31,7 +31,7 @@ class Category(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingValues:
-    """Values of the metrics of a configuration, measured or predicted; None = not known.
+    """Measured or predicted TPOT, TTFT and throughput of a configuration; None = not known.
 
     Args:
         tpot_s: seconds for each output token after the first.
@@ -49,7 +49,7 @@ class ServingValues:
     endless_ttft_s: float | None = None
 
     def of(self, metric: str, *, outputs: float) -> float | None:
-        """The value of a metric. A request takes TTFT + (outputs - 1) x TPOT.
+        """Value of a metric; a request takes TTFT + (outputs - 1) x TPOT seconds.
 
         Args:
             outputs: mean number of output tokens of a request.
@@ -99,7 +99,7 @@ class ServingRun:
 
     @property
     def is_disaggregated(self) -> bool:
-        """True if prefill and decode have workers of their own."""
+        """True if prefill and decode run on separate workers."""
         return any(pool.role is Role.DECODE for pool in self.deployment.pools)
 
     @property
@@ -109,19 +109,19 @@ class ServingRun:
 
     @property
     def concurrency(self) -> int:
-        """Requests in flight of a closed loop, else 0."""
+        """Number of requests in flight of a closed loop, else 0."""
         return self.job.arrivals.concurrency if isinstance(self.job.arrivals, ClosedLoop) else 0
 
     def measured(self, metric: str) -> float | None:
-        """Measured seconds, or tokens a second; None where it was not measured."""
+        """Measured value of a metric in seconds, or tokens a second; None if not measured."""
         return self.values.of(metric, outputs=self.mean_outputs)
 
     def predicted(self, prediction: ServingValues, metric: str) -> float | None:
-        """Predicted seconds, or tokens a second."""
+        """Predicted value of a metric in seconds, or tokens a second."""
         return prediction.of(metric, outputs=self.mean_outputs)
 
     def run_cells(self) -> dict[str, Any]:
-        """Routed experts, disaggregation and speculative decoding of the run; 1 = yes, 0 = no."""
+        """Name -> 1 or 0: routed experts, disaggregation, speculative decoding of the run."""
         return {
             "routed_experts": int(has_routed_experts(self.model)),
             "disaggregated": int(self.is_disaggregated),

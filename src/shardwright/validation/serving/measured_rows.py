@@ -18,7 +18,9 @@ from shardwright.validation.tables.csv_rows import (
 
 
 class ServingMetric(StrEnum):
-    """Metrics of a served configuration, as means over requests.
+    """Metrics of a served configuration: TPOT, TTFT, end-to-end latency and throughput.
+
+    Means over requests.
 
     Seconds for each output token after the first; seconds to the first token; seconds of a whole
     request; output tokens a second of all workers.
@@ -32,7 +34,7 @@ class ServingMetric(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingMeasurement:
-    """Row of a table of served configurations; None or empty = the source does not say.
+    """A row of a table of served configurations; None or empty means that the source has no value.
 
     Args:
         line: first line of the row in the file; 1 is the header.
@@ -126,7 +128,7 @@ def is_serving_table(path: str | Path) -> bool:
     """True if a table's header has a column that only tables of serving have.
 
     Raises:
-        DataError: it cannot be read as a table.
+        DataError: the file cannot be read as a table.
     """
     names, _ = table_lines(read_bytes(Path(path)), source=Path(path).name or str(path))
     return not _SERVING_ONLY.isdisjoint(names)

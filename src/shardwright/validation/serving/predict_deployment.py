@@ -1,4 +1,4 @@
-"""Predicted times and throughput of a measured serving configuration under given constants."""
+"""Predict the latencies and throughput of a measured serving configuration."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ NEAR_CAPACITY: Final = (0.8, 1.2)
 
 
 def predict_serving(run: ServingRun, constants: ServingConstants) -> ServingValues:
-    """Predicted values of a configuration, from the simulation of `serve-simulate`.
+    """Simulate a measured configuration; returns its predicted mean TPOT, TTFT and throughput.
 
     Raises:
-        InfeasibleError: it does not fit, or no request is admitted. StrategyError, ModelError,
-        ClusterError, RuntimeModelError: it cannot be described.
+        InfeasibleError: the model does not fit, or no request is admitted.
+        StrategyError, ModelError, ClusterError, RuntimeModelError: the configuration cannot
+            be described.
     """
     problem = problem_of_serving(run, constants=constants)
     longest = longest_request(problem.job)
@@ -57,7 +58,7 @@ def predict_serving(run: ServingRun, constants: ServingConstants) -> ServingValu
 
 
 def problem_of_serving(run: ServingRun, *, constants: ServingConstants) -> ServingProblem:
-    """The problem of a measured configuration."""
+    """The serving problem of a measured configuration under given constants."""
     return ServingProblem(
         model=run.model,
         cluster=run.cluster,
@@ -68,7 +69,9 @@ def problem_of_serving(run: ServingRun, *, constants: ServingConstants) -> Servi
 
 
 def cache_load(run: ServingRun, *, problem: ServingProblem, tokens: int) -> float:
-    """Mean tokens that the requests in flight hold, over `tokens` that fit on a rank.
+    """Share of the KV cache that the requests in flight fill on average.
+
+    The mean tokens that they hold, over the `tokens` that fit on a rank.
 
     A request holds half of its output tokens on average, or all where the engine reserves them.
     """

@@ -1,4 +1,4 @@
-"""A serving run from a row of a table, or the reason why the row is skipped.
+"""Convert a row of a serving table to a run to predict, or to the reason why the row is skipped.
 
 Nothing is guessed. A cell that is empty, both in the table and in the facts beside it, makes the
 row incomplete, or puts it in a category that is judged apart. Cells that were filled are listed in
@@ -49,14 +49,14 @@ from shardwright.validation.serving.measured_rows import SERVING_TABLE, ServingM
 from shardwright.validation.serving.worker_degrees import INCONSISTENT, row_deployment
 from shardwright.validation.tables.facts_of_row import facts_of_row
 from shardwright.validation.tables.skipped_rows import (
-    Skip,
+    SkippedRow,
     SkipReason,
     UnusableRowError,
     skip_of,
 )
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.cluster_of_row import row_cluster
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 from shardwright.validation.training.model_from_sizes import model_of_config
 from shardwright.validation.training.model_names import catalog_name
 from shardwright.validation.training.table_spellings import number_format
@@ -76,30 +76,31 @@ _FORMATS: Final = {
 
 
 def to_serving_run(
-    row: ServingMeasurement, *, facts: Facts, default: str = ""
-) -> ServingRun | Skip:
-    """The run of a row, or the skipped row.
+    row: ServingMeasurement, *, facts: TableFacts, default: str = ""
+) -> ServingRun | SkippedRow:
+    """Convert a row to a run to predict, or to a skipped row with its reason.
 
     Args:
-        default: engine of rows for which neither they nor the facts name one.
+        default: engine for rows if neither the row nor the facts name an engine.
     """
     try:
-        return _run(row, facts=facts, default=default)
+        return _usable_run(row, facts=facts, default=default)
     except (UnusableRowError, StrategyError, RuntimeModelError) as error:
         return skip_of(row, error)
 
 
-def _run(published: ServingMeasurement, *, facts: Facts, default: str) -> ServingRun:
+def _usable_run(published: ServingMeasurement, *, facts: TableFacts, default: str) -> ServingRun:
+    """Convert a row to a run to predict; raises UnusableRowError for a row that must be skipped."""
     if published.duplicate_of:
         raise UnusableRowError(
             SkipReason.DUPLICATE, f"row {published.duplicate_of} is the same measurement"
         )
     if "LOW QUALITY" in published.notes:
         raise UnusableRowError(SkipReason.LOW_QUALITY)
-    given = facts_of_row(published, facts=facts, columns=SERVING_TABLE.columns)
-    row = replace(published, **given.cells)
-    row = replace(row, options=joined_options(given.options, row.options))
-    assumptions = [*given.assumptions]
+    row_facts = facts_of_row(published, facts=facts, columns=SERVING_TABLE.columns)
+    row = replace(published, **row_facts.cells)
+    row = replace(row, options=joined_options(row_facts.options, row.options))
+    assumptions = [*row_facts.assumptions]
     if not (row.tpot_ms or row.ttft_ms or row.output_tokens_per_s):
         raise UnusableRowError(SkipReason.NO_MEASUREMENT)
     model = _model(row)
@@ -139,6 +140,7 @@ def _run(published: ServingMeasurement, *, facts: Facts, default: str) -> Servin
 
 
 def _category(row: ServingMeasurement, *, precision_known: bool) -> Category:
+    """The property that the row leaves open."""
     if not precision_known:
         return Category.PRECISION
     if row.degrees == INCONSISTENT:
@@ -147,6 +149,7 @@ def _category(row: ServingMeasurement, *, precision_known: bool) -> Category:
 
 
 def _model(row: ServingMeasurement) -> Model:
+    """The model of a row, from its config cell or the catalog."""
     try:
         if row.config:
             return model_of_config(row.config, name=row.model_name)
@@ -157,6 +160,7 @@ def _model(row: ServingMeasurement) -> Model:
 
 @cache
 def _catalog_model(name: str) -> Model:
+    """Load a catalog model once."""
     return load_model(name)
 
 
@@ -165,7 +169,7 @@ def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
     accelerator = find_accelerator(row.gpu)
     per_node = row.gpus_per_node or (default_node(accelerator).num_devices if accelerator else 1)
     in_whole_nodes = devices if devices < per_node else ceil(devices / per_node) * per_node
-    training_row = Measurement(
+    training_row = TrainingMeasurement(
         line=row.line,
         source_id=row.source_id,
         table_or_row=row.table_or_row,
@@ -175,7 +179,7 @@ def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
         gpus_per_node=row.gpus_per_node,
         cluster=row.cluster,
     )
-    cluster = row_cluster(training_row, facts=Facts())
+    cluster = row_cluster(training_row, facts=TableFacts())
     if cluster.num_devices < devices:
         raise UnusableRowError(
             SkipReason.INCONSISTENT_CONFIGURATION,
@@ -185,9 +189,11 @@ def _cluster(row: ServingMeasurement, *, devices: int) -> Cluster:
 
 
 def _engine(row: ServingMeasurement, *, default: str, assumptions: list[str]) -> tuple[Engine, str]:
-    """The engine with the options of its launch, and its name and version as the row gives them.
+    """(engine with its launch options, engine name and version as text).
 
-    For a version that is not described the nearest one before it is used.
+    If a version is not described, the nearest version before it is used.
+
+
     """
     words = _NEVER_VERSIONS.sub("", row.engine or default).strip().lower()
     try:
@@ -201,6 +207,7 @@ def _engine(row: ServingMeasurement, *, default: str, assumptions: list[str]) ->
 
 
 def _speculation(row: ServingMeasurement, *, draft_tokens: int) -> Speculation | None:
+    """The speculative decoding of a row; None without draft tokens."""
     if row.spec_decoding in ("", "none", "unknown") and not draft_tokens:
         return None
     if not draft_tokens:
@@ -215,6 +222,7 @@ def _speculation(row: ServingMeasurement, *, draft_tokens: int) -> Speculation |
 
 
 def _lengths(row: ServingMeasurement) -> Lengths:
+    """Ranges of input and output lengths in tokens."""
     if not row.isl or not row.osl:
         raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "isl" if not row.isl else "osl")
     shortest = row.shortest or SHORTEST.get(row.protocol, 1.0)
@@ -231,6 +239,7 @@ def _lengths(row: ServingMeasurement) -> Lengths:
 
 
 def _arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
+    """Arrivals of requests: a Poisson stream, or a closed loop with constant concurrency."""
     if row.request_rate:
         if not row.requests:
             raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "requests")
@@ -250,7 +259,7 @@ def _arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
 def _precision(
     row: ServingMeasurement, *, model: Model, cluster: Cluster, assumptions: list[str]
 ) -> tuple[Precision, bool]:
-    """Number formats of the checkpoint, and whether the row or the facts give them; else bf16."""
+    """(number formats of the checkpoint, True if the row or the facts give them; else bf16)."""
     name = _format_name(row.precision or row.model_name)
     checkpoint = find_checkpoint(_entry_name(model), words=name, name=row.checkpoint)
     if checkpoint is not None:
@@ -284,11 +293,12 @@ def _precision(
 def _format_name(cell: str) -> str:
     """Number format that a cell names, such as ``nvfp4``, ``int4`` or ``fp8``; empty for none."""
     text = cell.lower()
-    named = next((name for word, name in _FORMATS.items() if word in text), "")
-    return named or number_format(text)
+    name = next((name for word, name in _FORMATS.items() if word in text), "")
+    return name or number_format(text)
 
 
 def _entry_name(model: Model) -> str:
+    """Catalog name of a model, or its own name."""
     try:
         return catalog_entry(model.name).names[0]
     except ModelError:

@@ -1,4 +1,4 @@
-"""Results of the bars that predictions of serving are held to."""
+"""Error limits of serving predictions, and whether the predictions keep within them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from shardwright.validation.serving.serving_errors import (
     ServingValidation,
     engine_and_device,
     errors_of,
-    waiting,
+    waiting_agreement,
 )
-from shardwright.validation.tables.table_facts import Bar
+from shardwright.validation.tables.table_facts import ErrorLimit
 
-ENOUGH: Final = 30
-"""Fewest rows for which an engine on a device has a bar of its own."""
+MIN_ROWS: Final = 30
+"""Smallest number of rows for which an engine on a device has its own error limit."""
 PAIR_MEDIAN: Final = 0.15
 """Largest median TPOT error of an engine on a device."""
-RIGHT: Final = 0.85
+MIN_RIGHT_SHARE: Final = 0.85
 """Least share of rows near capacity with a right prediction of waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingResult:
-    """Share of rows near capacity with a right prediction of waiting."""
+    """Share of rows near capacity with a right prediction of waiting, and its limit."""
 
     name: str = "whether requests wait, near capacity"
     fold: str = "none"
@@ -37,32 +37,37 @@ class WaitingResult:
     @property
     def figures(self) -> dict[str, tuple[float, float]]:
         """Name -> (share, least share)."""
-        return {"right": (self.share, RIGHT)}
+        return {"right": (self.share, MIN_RIGHT_SHARE)}
 
     @property
     def holds(self) -> bool:
-        """True if there are rows, and the share is reached."""
-        return self.n > 0 and self.share >= RIGHT
+        """True if there are rows and the share is at least `MIN_RIGHT_SHARE`."""
+        return self.n > 0 and self.share >= MIN_RIGHT_SHARE
 
 
 def judge_serving_bars(
-    validations: Iterable[ServingValidation], bars: Sequence[Bar]
+    validations: Iterable[ServingValidation], bars: Sequence[ErrorLimit]
 ) -> tuple[BarResult | WaitingResult, ...]:
-    """Results of all bars in their kinds of fold, over the rows that leave nothing open.
+    """Results of all error limits in their kinds of fold, over the fully described rows.
 
-    Without held-out rows, each engine on a device with `ENOUGH` rows has a bar too.
+    Without held-out rows, each engine on a device with `MIN_ROWS` rows has a limit too.
     """
     results: list[BarResult | WaitingResult] = []
     for validation in validations:
-        results += [_judged(bar, validation) for bar in bars if validation.fold in bar.limits]
+        results += [_judged_bar(bar, validation) for bar in bars if validation.fold in bar.limits]
         if validation.fold == "none":
             results += _engines_on_devices(validation)
-            near = waiting(validation.rows)
-            results.append(WaitingResult(n=near.n, share=near.right / near.n if near.n else 0.0))
+            agreement = waiting_agreement(validation.rows)
+            results.append(
+                WaitingResult(
+                    n=agreement.n, share=agreement.right / agreement.n if agreement.n else 0.0
+                )
+            )
     return tuple(results)
 
 
-def _judged(bar: Bar, validation: ServingValidation) -> BarResult:
+def _judged_bar(bar: ErrorLimit, validation: ServingValidation) -> BarResult:
+    """Result of one error limit in one kind of fold."""
     rows = [row for row in validation.rows if in_bar(row.run, bar)]
     return BarResult(
         name=bar.name,
@@ -73,10 +78,11 @@ def _judged(bar: Bar, validation: ServingValidation) -> BarResult:
 
 
 def _engines_on_devices(validation: ServingValidation) -> list[BarResult]:
+    """Result of the TPOT limit for each engine on a device with enough rows."""
     results = []
     for name, rows in sorted(grouped(validation.rows, engine_and_device).items()):
         errors = errors_of(rows, ServingMetric.TPOT)
-        if errors is not None and errors.n >= ENOUGH:
+        if errors is not None and errors.n >= MIN_ROWS:
             results.append(
                 BarResult(
                     name=f"TPOT, {name}", fold="none", errors=errors, limits={"median": PAIR_MEDIAN}

@@ -1,4 +1,4 @@
-"""Errors of served configurations by category, kinds of fold, and the validation as values."""
+"""Prediction errors of served configurations by category, their kinds of fold, and their JSON."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FOLDS: Final[Mapping[str, Fold[ServingRun]]] = by_name(
 
 
 def is_near_capacity(values: ServingValues | None) -> bool:
-    """True if the requests of a prediction would fill nearly the whole KV cache."""
+    """True if the requests in flight would fill the KV cache to within 20 %."""
     return values is not None and abs(values.cache_load - 1) <= NEAR
 
 
 def category_of(row: ServingRow, metric: ServingMetric) -> Category:
-    """Category of a row in one metric. Capacity concerns the times that include waiting."""
+    """Category of a row in one metric; CAPACITY near capacity for times that include waiting."""
     waits = metric in (ServingMetric.TTFT, ServingMetric.E2E)
     if row.run.category is Category.KNOWN and waits and is_near_capacity(row.prediction):
         return Category.CAPACITY
@@ -53,25 +53,25 @@ def category_of(row: ServingRow, metric: ServingMetric) -> Category:
 def errors_of(
     rows: Iterable[ServingRow], metric: ServingMetric, category: Category | None = Category.KNOWN
 ) -> ErrorStatistics | None:
-    """Statistics of the errors in one metric, with a median bias; None where no row has it.
+    """Statistics of the errors in one metric, with the median as bias; None if no row has it.
 
     Args:
-        category: the rows that count; None = all.
+        category: the category of the rows to include; None = all.
     """
     counted = (row for row in rows if category in (None, category_of(row, metric)))
     return error_statistics(counted, metric, bias=median_of_all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """Numbers of rows near capacity, and of those with a right prediction of waiting."""
+class WaitingAgreement:
+    """Number of rows near capacity, and number of them with a right prediction of waiting."""
 
     n: int
     right: int
 
 
-def waiting(rows: Iterable[ServingRow]) -> Waiting:
-    """Rows near capacity, and those of them where prediction and measurement agree on waiting."""
+def waiting_agreement(rows: Iterable[ServingRow]) -> WaitingAgreement:
+    """Count the rows near capacity where prediction and measurement agree on waiting."""
     agree = []
     for row in rows:
         measured, values = row.run.values.ttft_s, row.prediction
@@ -80,16 +80,16 @@ def waiting(rows: Iterable[ServingRow]) -> Waiting:
         if values.ttft_s is not None and values.endless_ttft_s:
             limit = WAITING * values.endless_ttft_s
             agree.append((measured > limit) == (values.ttft_s > limit))
-    return Waiting(n=len(agree), right=sum(agree))
+    return WaitingAgreement(n=len(agree), right=sum(agree))
 
 
 def engine_and_device(row: ServingRow) -> str:
-    """Engine and accelerator, ``sglang, b200-sxm``."""
+    """Name of the engine and of the accelerator: ``sglang, b200-sxm``."""
     return f"{row.run.engine.engine}, {row.run.cluster.node.accelerator.name}"
 
 
 def serving_json(validation: ServingValidation) -> dict[str, Any]:
-    """The output of ``validate --json``: rows, groups, skipped."""
+    """JSON document of ``validate --json``: rows, groups, skipped rows."""
     return {
         "kind": "serving",
         "fold": validation.fold,
@@ -116,6 +116,7 @@ def serving_json(validation: ServingValidation) -> dict[str, Any]:
 
 
 def _row_json(row: ServingRow) -> dict[str, Any]:
+    """JSON object of a judged row."""
     run, measurement = row.run, row.run.measurement
     metrics = {
         metric.value: {

@@ -1,11 +1,11 @@
-"""The reader of tables of served configurations."""
+"""The table reader of served configurations: its columns, folds, prediction, fit and page."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
-from shardwright.validation.reader import Reader
+from shardwright.validation.reader import TableReader
 from shardwright.validation.serving.accuracy_page import serving_page
 from shardwright.validation.serving.empty_table import COLUMNS
 from shardwright.validation.serving.fit_constants import fit_folds, read_slopes, slopes_text
@@ -15,7 +15,7 @@ from shardwright.validation.serving.predict_deployment import predict_serving
 from shardwright.validation.serving.row_to_deployment import to_serving_run
 from shardwright.validation.serving.serving_errors import FOLDS, serving_json
 
-SERVED: Final[Reader[ServingRun, ServingValues, ServingConstants]] = Reader(
+SERVED: Final[TableReader[ServingRun, ServingValues, ServingConstants]] = TableReader(
     form=SERVING_TABLE,
     template=COLUMNS,
     folds=FOLDS,

@@ -1,4 +1,4 @@
-"""The deployment of a row: equal workers from its degrees, or pools as InferenceX prints them."""
+"""The deployment of a table row: equal workers from parallel degrees, or two pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POOL: Final = re.compile(r"([0-9]{1,5})x\(tp([0-9]{1,5})(?:ep([0-9]{1,5}))?(dp)
 
 
 def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deployment:
-    """The workers of a row, from its cell `deployment`, else `workers`, else its degrees.
+    """The deployment of a row, from its cell `deployment`, else `workers`, else its degrees.
 
     Args:
         draft_tokens: draft tokens of workers that decode.
@@ -46,7 +46,7 @@ def row_deployment(row: ServingMeasurement, *, draft_tokens: int = 0) -> Deploym
 
 
 def _pools(words: str, *, draft_tokens: int) -> Deployment:
-    """Prefill and decode workers from ``1x(tp4ep4dp)+5x(tp8ep8)``.
+    """Parse prefill and decode pools from ``1x(tp4ep4dp)+5x(tp8ep8)``.
 
     With ``dp`` attention is data parallel over the tp devices.
     """
@@ -71,6 +71,7 @@ def _pools(words: str, *, draft_tokens: int) -> Deployment:
 
 
 def _equal_workers(row: ServingMeasurement, *, draft_tokens: int) -> Deployment:
+    """Equal workers from the degrees tp, dpa, ep and pp of a row."""
     tp, dpa, ep, pp = row.tp, row.dpa or 1, row.ep or 1, row.pp or 1
     if not tp:
         raise StrategyError("tp is not said, nor workers with their numbers")

@@ -1,5 +1,4 @@
-"""Numbers that a launch script computes: text with expressions over a row's cells,
-``graph_max={concurrency}``.
+"""Expressions over a row's cells in option texts: ``graph_max={concurrency}``.
 
 An expression has names of columns of whole numbers, whole numbers, ``+ - * //``, brackets, and the
 functions max, min, ``up(n,64)`` (the next multiple of 64) and ``upto(256,256,n)`` (256, 512, .. and
@@ -17,9 +16,9 @@ from typing import Any, Final
 from shardwright.validation.tables.row_conditions import require_column
 
 MOST: Final = 1 << 31
-"""Largest number that an expression may have."""
+"""Largest value of an expression."""
 MOST_SIZES: Final = 4096
-"""Most numbers that ``upto`` may give."""
+"""Most numbers in a list from ``upto``."""
 _MAX_TEXT: Final = 200
 _MAX_DEPTH: Final = 20
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
@@ -30,11 +29,11 @@ _OPERATORS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
     ast.FloorDiv: operator.floordiv,
 }
 _FUNCTIONS: Final = {"max": (1, 8), "min": (1, 8), "up": (2, 2), "upto": (3, 3)}
-"""Name -> least and most numbers of its arguments."""
+"""Name -> (least, most) number of arguments."""
 
 
-def computed(text: str, cells: Mapping[str, Any]) -> str:
-    """`text` with the numbers of its expressions for a row with these cells.
+def with_expressions_evaluated(text: str, cells: Mapping[str, Any]) -> str:
+    """Replace each ``{expression}`` in `text` by its value for a row with these cells.
 
     Raises:
         ValueError: a cell in an expression is no whole number, or a number is above 2^31 or is
@@ -44,10 +43,10 @@ def computed(text: str, cells: Mapping[str, Any]) -> str:
 
 
 def require_computable(text: str, names: Iterable[str]) -> None:
-    """Refuse a text with a malformed expression, or with other names than `names`.
+    """Raise for a malformed expression in a text, or for names other than `names`.
 
     Raises:
-        ValueError: the message says what is wrong.
+        ValueError: the message names the fault.
     """
     if "{" in _BRACES.sub("", text) or "}" in _BRACES.sub("", text):
         raise ValueError(f"{text[:60]!r}: a brace is not closed")
@@ -69,7 +68,7 @@ def _parsed(expression: str) -> ast.expr:
 
 
 def _leaves(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr]:
-    """Names and numbers of an expression whose every node is of the form above."""
+    """Yield the names and numbers of an expression; raises if a node is not allowed."""
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         parts = [node.left, node.right]
     elif function := _function(node):
@@ -105,6 +104,7 @@ def _function(node: ast.expr) -> str:
 
 
 def _text(node: ast.expr, cells: Mapping[str, Any]) -> str:
+    """Value of an expression as text; ``upto`` gives a list with commas."""
     if _function(node) != "upto":
         return str(_number(node, cells))
     assert isinstance(node, ast.Call)
@@ -115,6 +115,7 @@ def _text(node: ast.expr, cells: Mapping[str, Any]) -> str:
 
 
 def _number(node: ast.expr, cells: Mapping[str, Any]) -> int:
+    """Value of an expression as a whole number of at most 2^31."""
     number = _value(node, cells)
     if abs(number) > MOST:
         raise ValueError(f"{ast.unparse(node)[:60]} is above 2^31")
@@ -122,6 +123,7 @@ def _number(node: ast.expr, cells: Mapping[str, Any]) -> int:
 
 
 def _value(node: ast.expr, cells: Mapping[str, Any]) -> int:
+    """Value of an expression, without the check of its size."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):

@@ -1,6 +1,4 @@
-"""CSV tables as rows of a dataclass: columns are found by the header, and errors name line and
-column.
-"""
+"""Read CSV tables as rows of a dataclass, with errors that name line and column."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ Lines = Iterable[tuple[int, list[str]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableForm(Generic[Row]):
-    """Columns of a kind of table.
+    """The columns of a kind of table, its row class and its required columns.
 
     Args:
-        make: class of its rows, with a field ``line``.
+        make: class of the rows, with a field ``line``.
         required: columns that the header must have; the first one is never empty.
-        metrics: metrics that its rows may have, the usual one first.
+        metrics: metrics that rows may have, the usual metric first.
         files: column -> endings of a cell that is a path from the table's folder, not a text.
         rewrite: header and lines in the columns of this form, for tables of another layout.
     """
@@ -50,12 +48,12 @@ class TableForm(Generic[Row]):
 
 
 def text_cell(cell: str) -> str:
-    """The cell's text without surrounding blanks."""
+    """Parse a cell as text, without surrounding blanks."""
     return cell.strip()
 
 
 def count_cell(cell: str) -> int | None:
-    """The cell's whole number, or None where it is empty."""
+    """Parse a cell as a whole number; None if it is empty."""
     cell = cell.strip()
     if not cell:
         return None
@@ -68,7 +66,7 @@ def count_cell(cell: str) -> int | None:
 
 
 def number_cell(cell: str) -> float | None:
-    """The cell's finite number from 0, or None where it is empty."""
+    """Parse a cell as a finite number from 0 on; None if it is empty."""
     cell = cell.strip()
     if not cell:
         return None
@@ -81,7 +79,7 @@ def number_cell(cell: str) -> float | None:
 
 
 def counts_cell(cell: str) -> tuple[int, ...]:
-    """The cell's whole numbers, which commas separate."""
+    """Parse a cell as whole numbers with commas between."""
     return tuple(count_cell(part) or 0 for part in cell.split(",")) if cell.strip() else ()
 
 
@@ -94,7 +92,7 @@ _PARSERS: Final[Columns] = {
 
 
 def columns_of(row: Any, *, more: Columns | None = None) -> Columns:
-    """Columns of a class of rows, by the annotations of its fields.
+    """Name -> cell parser of each column of a row class, by the annotations of its fields.
 
     Args:
         more: annotation -> parser, for annotations other than text, whole numbers and numbers.
@@ -104,7 +102,7 @@ def columns_of(row: Any, *, more: Columns | None = None) -> Columns:
 
 
 def read_table(path: Path | str, *, form: TableForm[Row]) -> tuple[Row, ...]:
-    """The rows of a CSV file, with the paths in their cells relative to the working folder.
+    """Read a CSV file as rows, with the paths in their cells relative to the working folder.
 
     Raises:
         DataError: the file cannot be read or is no table, a required column is missing, or a cell
@@ -116,7 +114,7 @@ def read_table(path: Path | str, *, form: TableForm[Row]) -> tuple[Row, ...]:
 
 
 def _located(row: Any, folder: Path, *, form: TableForm[Row]) -> dict[str, str]:
-    """Column -> path, of the cells that name files; JSON text in a cell is no path."""
+    """Column -> path, for the cells that name files; JSON text in a cell is not a path."""
     cells = {column: getattr(row, column) for column in form.files}
     return {
         column: str(folder / cell)
@@ -126,7 +124,7 @@ def _located(row: Any, folder: Path, *, form: TableForm[Row]) -> dict[str, str]:
 
 
 def parse_table(content: bytes, *, form: TableForm[Row], source: str) -> tuple[Row, ...]:
-    """The rows of a CSV text in UTF-8, without empty lines; unknown columns are ignored.
+    """Parse a CSV text in UTF-8 as rows, without empty lines; unknown columns are ignored.
 
     Args:
         source: name of the table in errors.
@@ -146,10 +144,10 @@ def parse_table(content: bytes, *, form: TableForm[Row], source: str) -> tuple[R
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a table's file.
+    """Read the content of a table's file.
 
     Raises:
-        DataError: it cannot be read, or is too large.
+        DataError: the file cannot be read, or is too large.
     """
     try:
         with path.open("rb") as stream:
@@ -165,7 +163,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def table_lines(content: bytes, *, source: str) -> tuple[list[str], Lines]:
-    """(names in the header, lines below it) of a CSV text in UTF-8.
+    """Split a CSV text in UTF-8 into (names in the header, lines below the header).
 
     Raises:
         DataError: not UTF-8, or not valid CSV; the latter also while lines are taken.
@@ -182,7 +180,7 @@ def table_lines(content: bytes, *, source: str) -> tuple[list[str], Lines]:
 
 
 def _lines(reader: Any, *, source: str) -> Iterator[tuple[int, list[str]]]:
-    """(first line, cells) of each row."""
+    """Yield (first line, cells) of each row."""
     while True:
         line = reader.line_num + 1
         try:
@@ -197,14 +195,15 @@ def _lines(reader: Any, *, source: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check_header(names: list[str], *, form: TableForm[Row], source: str) -> None:
+    """Raise DataError if a required column is missing or a column appears twice."""
     missing = [name for name in form.required if name not in names]
     if missing:
-        near = (
+        hint = (
             nearest(missing[0], [n[:60] for n in names if n])
             if any(names)
             else "the first line names the columns"
         )
-        raise DataError(f"{source} line 1: no column {missing[0]}", hint=near)
+        raise DataError(f"{source} line 1: no column {missing[0]}", hint=hint)
     twice = next((name for name in names if name in form.columns and names.count(name) > 1), "")
     if twice:
         raise DataError(f"{source} line 1: column {twice} appears twice", hint="keep one of them")
@@ -213,6 +212,7 @@ def _check_header(names: list[str], *, form: TableForm[Row], source: str) -> Non
 def _row(
     names: list[str], cells: list[str], *, line: int, form: TableForm[Row], source: str
 ) -> Row:
+    """Parse the cells of one line into a row."""
     if len(cells) > len(names):
         raise DataError(
             f"{source} line {line}: {len(cells)} cells for {len(names)} columns",

@@ -1,4 +1,4 @@
-"""Cells, options and model fields that facts give to a row, or the reason why it is skipped."""
+"""Cells, options and model fields that facts add to a row, or the reason to skip the row."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.validation.tables.cell_expressions import computed
+from shardwright.validation.tables.cell_expressions import with_expressions_evaluated
 from shardwright.validation.tables.csv_rows import EMPTY, Columns
 from shardwright.validation.tables.row_conditions import cells_of
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.tables.table_facts import Facts, Reading, Rule
+from shardwright.validation.tables.table_facts import CellReading, RowRule, TableFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFacts:
-    """Facts about one row.
+    """Cells, configuration fields and options that facts add to one row, with their sources.
 
     Args:
         cells: column -> value of cells that the facts fill or replace.
@@ -32,8 +32,10 @@ class RowFacts:
     assumptions: tuple[str, ...] = ()
 
 
-def facts_of_row(row: Any, *, facts: Facts, columns: Columns) -> RowFacts:
-    """Facts about a row. Rules read its cells as published, never a cell that another rule filled.
+def facts_of_row(row: Any, *, facts: TableFacts, columns: Columns) -> RowFacts:
+    """Apply the rules of the facts to a row; returns the cells and options that they add.
+
+    Rules read the row's cells as published, never a cell that another rule filled.
 
     Raises:
         UnusableRowError: a rule skips the row, or gives a value that its column does not take.
@@ -50,7 +52,7 @@ def facts_of_row(row: Any, *, facts: Facts, columns: Columns) -> RowFacts:
             raise UnusableRowError(rule.skip, rule.because)
         try:
             cells = _cells(rule, published, columns=columns)
-            settings = options_of_text(computed(rule.options, published))
+            settings = options_of_text(with_expressions_evaluated(rule.options, published))
         except ValueError as error:
             raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, str(error)) from None
         new_cells = {column: value for column, value in cells.items() if column not in filled}
@@ -66,24 +68,24 @@ def facts_of_row(row: Any, *, facts: Facts, columns: Columns) -> RowFacts:
 
 
 def options_of_text(text: str) -> dict[str, str]:
-    """Name -> value of options in the form ``name=value name=value``."""
+    """Parse options ``name=value name=value`` into name -> value."""
     return {name: value for name, _, value in (word.partition("=") for word in text.split())}
 
 
 def text_of_options(options: Mapping[str, str]) -> str:
-    """Inverse of `options_of_text`."""
+    """Text ``name=value name=value`` of options; the inverse of `options_of_text`."""
     return " ".join(map("=".join, options.items()))
 
 
 def cell_text(value: Any) -> str:
-    """Text of a cell's value, as assumptions show it."""
+    """Text of a cell's value in an assumption."""
     if isinstance(value, tuple) and value:
         return ",".join(map(str, value))
     return "nothing" if value in EMPTY else str(value)
 
 
-def _cells(rule: Rule, published: Mapping[str, Any], *, columns: Columns) -> dict[str, Any]:
-    """Column -> value of the cells that one rule gives to a row."""
+def _cells(rule: RowRule, published: Mapping[str, Any], *, columns: Columns) -> dict[str, Any]:
+    """Column -> value of the cells that one rule adds to a row."""
     empty = {column for column, value in published.items() if value in EMPTY}
     cells = {column: value for column, value in rule.replace.items() if published[column] != value}
     cells |= {column: value for column, value in rule.fill.items() if column in empty}
@@ -95,11 +97,13 @@ def _cells(rule: Rule, published: Mapping[str, Any], *, columns: Columns) -> dic
     return cells
 
 
-def _read(reading: Reading, published: Mapping[str, Any], *, column: str, columns: Columns) -> Any:
-    """The value of a cell in the text of another; None where the pattern does not match.
+def _read(
+    reading: CellReading, published: Mapping[str, Any], *, column: str, columns: Columns
+) -> Any:
+    """Extract a cell's value from the text of another cell; None if the pattern does not match.
 
     Raises:
-        ValueError: the text is no value of the column.
+        ValueError: the text is not a value of the column.
     """
     text = published[reading.column]
     match = reading.pattern.search("" if text is None else str(text))
@@ -112,7 +116,7 @@ def _read(reading: Reading, published: Mapping[str, Any], *, column: str, column
     return _stage_layers(value, reading) if isinstance(value, tuple) else value
 
 
-def _stage_layers(listed: tuple[int, ...], reading: Reading) -> tuple[int, ...]:
+def _stage_layers(listed: tuple[int, ...], reading: CellReading) -> tuple[int, ...]:
     """Layers of each pipeline stage, from counts of modules or from the bounds of the stages.
 
     For example bounds 0, 7, 14, 30 with 3 modules before the 24 layers and 3 after are 4, 7, 13.

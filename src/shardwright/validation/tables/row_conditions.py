@@ -1,4 +1,4 @@
-"""Selectors of rows: conditions on the cells of a row, all of which must hold.
+"""Row selectors: conditions on the cells of a row, all of which must hold.
 
 A condition on text is one or several regular expressions, without regard to case: the cell must
 match one of them. A condition on a number is that number, or bounds; an empty cell counts as 0. The
@@ -22,7 +22,7 @@ MAX_PATTERN: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class TextCondition:
-    """Regular expressions of which one matches the cell's text."""
+    """Regular expressions; the condition holds if any of them matches the cell's text."""
 
     patterns: tuple[re.Pattern[str], ...]
 
@@ -34,21 +34,21 @@ class TextCondition:
 
 @dataclass(frozen=True, slots=True)
 class NumberCondition:
-    """Bounds of the cell's number."""
+    """Bounds for the cell's number."""
 
     at_least: float
     at_most: float
 
     def holds(self, cell: Any) -> bool:
-        """True if the cell's number is within the bounds; an empty cell is 0, text never is."""
+        """True if the cell's number is within the bounds; empty counts as 0, text never holds."""
         return (cell is None or isinstance(cell, int | float)) and self.at_least <= (
             cell or 0
         ) <= self.at_most
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
-    """Conditions of which all must hold, as (column, condition) pairs."""
+class RowSelector:
+    """Conditions on columns that must all hold for a row."""
 
     conditions: tuple[tuple[str, TextCondition | NumberCondition], ...] = ()
 
@@ -56,51 +56,51 @@ class Selector:
         """True if all conditions hold for the cells of a row (see `cells_of`)."""
         return all(condition.holds(cells.get(column)) for column, condition in self.conditions)
 
-    def narrowed(self, other: Selector) -> Selector:
-        """The selector that also requires the conditions of `other`."""
-        return Selector((*self.conditions, *other.conditions))
+    def narrowed(self, other: RowSelector) -> RowSelector:
+        """A selector that requires the conditions of both selectors."""
+        return RowSelector((*self.conditions, *other.conditions))
 
 
 def cells_of(row: Any) -> dict[str, Any]:
-    """Column -> value of a row of any kind of table, with ``text``."""
+    """Column -> value of a row of any kind of table, with the joined ``text``."""
     return {f.name: getattr(row, f.name) for f in fields(row)} | {
         TEXT: f"{row.model_name}; {row.table_or_row}; {row.notes}"
     }
 
 
-def selected(cells: Mapping[str, Any], selectors: Iterable[Selector]) -> bool:
+def selected(cells: Mapping[str, Any], selectors: Iterable[RowSelector]) -> bool:
     """True if any of the selectors matches the cells of a row."""
     return any(selector.matches(cells) for selector in selectors)
 
 
 def require_column(name: Any, known: Iterable[str]) -> None:
-    """Raise ValueError, with the nearest column, where `name` is none of `known`."""
+    """Raise ValueError, with the nearest column, if `name` is not among `known`."""
     known = tuple(known)
     if name not in known:
         raise ValueError(f"there is no column {str(name)[:40]!r}: {nearest(str(name)[:40], known)}")
 
 
-def parse_selector(value: Any, *, columns: Iterable[str]) -> Selector:
-    """A selector from a mapping: column -> pattern, patterns, number, or {at_least, at_most}.
+def parse_selector(value: Any, *, columns: Iterable[str]) -> RowSelector:
+    """Parse a selector from a mapping: column -> pattern, patterns, number, or {at_least, at_most}.
 
     Args:
         columns: names that conditions may use, besides ``text``.
 
     Raises:
-        ValueError: not of this form; the column is named.
+        ValueError: the value has another form; the column is named.
     """
     if not isinstance(value, dict):
         raise ValueError("not a mapping of columns to conditions")
     known = (*columns, TEXT)
     for column in value:
         require_column(column, known)
-    return Selector(
+    return RowSelector(
         tuple((column, _condition(column, condition)) for column, condition in value.items())
     )
 
 
 def parse_pattern(text: Any) -> re.Pattern[str]:
-    """A regular expression that ignores case; raises ValueError where the text is none."""
+    """Compile a regular expression that ignores case; raises ValueError if the text is none."""
     if not isinstance(text, str) or len(text) > MAX_PATTERN:
         raise ValueError(f"not a text of at most {MAX_PATTERN} characters")
     try:
@@ -113,6 +113,7 @@ def parse_pattern(text: Any) -> re.Pattern[str]:
 
 
 def _condition(column: str, value: Any) -> TextCondition | NumberCondition:
+    """Parse the condition on one column."""
     try:
         if isinstance(value, str):
             return TextCondition((parse_pattern(value),))

@@ -1,4 +1,4 @@
-"""Reasons why a row of a table is not compared with a prediction."""
+"""Reasons why a row of a table is skipped, that is, not compared with a prediction."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ UNSUPPORTED: Final[Mapping[type[ShardwrightError], SkipReason]] = {
     ClusterError: SkipReason.UNSUPPORTED_RUNTIME,
     RuntimeModelError: SkipReason.UNSUPPORTED_RUNTIME,
 }
-"""Error of a model, strategy or runtime that cannot be described here -> reason."""
+"""Class of an error about a model, strategy or runtime -> reason to skip the row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skip:
-    """A row that is not compared with a prediction.
+class SkippedRow:
+    """A skipped row with its reason: it is not compared with a prediction.
 
     Args:
         measurement: the row, of any kind of table.
@@ -57,7 +57,7 @@ class Skip:
 
 
 class UnusableRowError(Exception):
-    """Stops the reading of a row: it becomes a `Skip`, never an error for the user."""
+    """Raised while a row is read; the row becomes a `SkippedRow`, never an error for the user."""
 
     def __init__(self, reason: SkipReason, detail: str = "") -> None:
         super().__init__(detail)
@@ -65,9 +65,9 @@ class UnusableRowError(Exception):
         self.detail = detail
 
 
-def skip_of(row: Any, error: UnusableRowError | ShardwrightError) -> Skip:
-    """The skipped row for an error that reading or predicting it raised."""
+def skip_of(row: Any, error: UnusableRowError | ShardwrightError) -> SkippedRow:
+    """The skipped row for an error that reading or predicting the row raised."""
     if isinstance(error, UnusableRowError):
-        return Skip(measurement=row, reason=error.reason, detail=error.detail)
+        return SkippedRow(measurement=row, reason=error.reason, detail=error.detail)
     reason = next(reason for kind, reason in UNSUPPORTED.items() if isinstance(error, kind))
-    return Skip(measurement=row, reason=reason, detail=error.message)
+    return SkippedRow(measurement=row, reason=reason, detail=error.message)

@@ -1,5 +1,6 @@
-"""Facts about tables that their cells do not have, from TOML files: the runtime that a source ran,
-the meaning of its columns, the settings that it left out.
+"""Facts about tables from TOML files: the runtime of a source, the meaning of columns, and more.
+
+Facts fill in settings that the tables leave out.
 
 A rule selects rows, and fills empty cells, replaces cells, or reads a cell from the text of
 another; or it says that the rows cannot be judged. Rules are applied in order, and the first that
@@ -27,7 +28,7 @@ from shardwright.validation.tables.cell_expressions import require_computable
 from shardwright.validation.tables.csv_rows import Columns, TableForm
 from shardwright.validation.tables.row_conditions import (
     TEXT,
-    Selector,
+    RowSelector,
     parse_pattern,
     parse_selector,
     require_column,
@@ -44,12 +45,13 @@ RUN: Final = (
     "disaggregated",
     "speculative",
 )
-"""Names that remarks and bars may use besides columns: properties of the run that was predicted."""
+"""Properties of the predicted run that remarks and bars may select by, besides columns."""
 STATISTICS: Final = ("mean", "median", "worst")
 _FORBID: Final = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
 def _form(info: ValidationInfo) -> TableForm[Any]:
+    """The table form that is the validation context."""
     form: Any = info.context
     return cast("TableForm[Any]", form)
 
@@ -60,6 +62,7 @@ def _columns(info: ValidationInfo) -> Columns:
 
 
 def _cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
+    """Validator: parse column -> value with the parsers of the columns."""
     if not isinstance(value, dict):
         raise ValueError("not a mapping of columns to values")
     columns, parsed = _columns(info), {}
@@ -73,27 +76,31 @@ def _cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
     return parsed
 
 
-def _readings(value: Any, info: ValidationInfo) -> Any:
+def _known_columns(value: Any, info: ValidationInfo) -> Any:
+    """Validator: require known columns."""
     for column in value if isinstance(value, dict) else ():
         require_column(column, _columns(info))
     return value
 
 
-def _readable(value: Any, info: ValidationInfo) -> str:
+def _known_column(value: Any, info: ValidationInfo) -> str:
+    """Validator: require a known column or ``text``."""
     require_column(value, (*_columns(info), TEXT))
     return str(value)
 
 
-def _where(value: Any, info: ValidationInfo) -> Selector:
+def _where(value: Any, info: ValidationInfo) -> RowSelector:
+    """Validator: parse a selector over columns."""
     return parse_selector(value, columns=_columns(info))
 
 
-def _where_run(value: Any, info: ValidationInfo) -> Selector:
+def _where_run(value: Any, info: ValidationInfo) -> RowSelector:
+    """Validator: parse a selector over columns and properties of the run."""
     return parse_selector(value, columns=(*_columns(info), *RUN))
 
 
 def _limits(value: Any) -> Any:
-    """Limits of each fold; a number alone limits the mean."""
+    """Validator: limits by fold and statistic; a number alone limits the mean."""
     if not isinstance(value, dict):
         return value
     limits = {
@@ -106,6 +113,7 @@ def _limits(value: Any) -> Any:
 
 
 def _metric(value: Any, info: ValidationInfo) -> str:
+    """Validator: require a metric of the table."""
     metrics = _form(info).metrics
     if value not in metrics:
         raise ValueError(f"not one of {', '.join(metrics)}")
@@ -113,12 +121,14 @@ def _metric(value: Any, info: ValidationInfo) -> str:
 
 
 def _options(value: Any, info: ValidationInfo) -> Any:
+    """Validator: require well-formed expressions in options."""
     if isinstance(value, str):
         require_computable(value, _columns(info))
     return value
 
 
 def _pattern(value: Any) -> re.Pattern[str]:
+    """Validator: compile a pattern with exactly one group."""
     pattern = parse_pattern(value)
     if pattern.groups != 1:
         raise ValueError(
@@ -128,25 +138,25 @@ def _pattern(value: Any) -> re.Pattern[str]:
     return pattern
 
 
-Where = Annotated[Selector, BeforeValidator(_where)]
-WhereRun = Annotated[Selector, BeforeValidator(_where_run)]
+Where = Annotated[RowSelector, BeforeValidator(_where)]
+WhereRun = Annotated[RowSelector, BeforeValidator(_where_run)]
 Cells = Annotated[Mapping[str, Any], BeforeValidator(_cells)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A cell that is read from the text of another.
+class CellReading:
+    """A rule to extract a cell's value from the text of another cell.
 
     Args:
-        column: the cell to read from.
+        column: the cell with the text.
         pattern: its one group is the value.
         cuts: whether the group lists the first module of each pipeline stage and the last module,
             0, 7, 14, instead of the number of layers of each stage.
-        before, after: modules that are counted there and are no layers, at either end.
+        before, after: modules at either end of that count that are not layers.
     """
 
     __pydantic_config__ = _FORBID
-    column: Annotated[str, BeforeValidator(_readable)]
+    column: Annotated[str, BeforeValidator(_known_column)]
     pattern: Annotated[re.Pattern[str], BeforeValidator(_pattern)] = re.compile(r"(.+)")
     cuts: bool = False
     before: int = 0
@@ -154,12 +164,12 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Cells, options and model fields of the rows that `where` selects.
+class RowRule:
+    """Cells, options and model fields that a facts file adds to the rows that `where` selects.
 
     Args:
         fill: values of cells that the table leaves empty.
-        read: the same, read from the text of another cell.
+        read: values of empty cells, extracted from the text of another cell.
         replace: values of cells, also where the table has others.
         options: options of the runtime that another rule gives, unless that rule sets them; or of a
             serving engine, where ``prefill.`` or ``decode.`` limits one to those workers. Numbers
@@ -170,9 +180,11 @@ class Rule:
     """
 
     __pydantic_config__ = _FORBID
-    where: Where = field(default_factory=Selector)
+    where: Where = field(default_factory=RowSelector)
     fill: Cells = field(default_factory=dict)
-    read: Annotated[Mapping[str, Reading], BeforeValidator(_readings)] = field(default_factory=dict)
+    read: Annotated[Mapping[str, CellReading], BeforeValidator(_known_columns)] = field(
+        default_factory=dict
+    )
     replace: Cells = field(default_factory=dict)
     options: Annotated[str, BeforeValidator(_options)] = ""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -182,7 +194,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remark:
-    """A sentence that explains why the rows that it selects are far off."""
+    """A sentence that explains why the selected rows have large errors."""
 
     __pydantic_config__ = _FORBID
     where: WhereRun
@@ -190,7 +202,7 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class ErrorLimit:
     """Limits of the error |predicted / measured - 1| over a group of rows.
 
     Args:
@@ -213,8 +225,8 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ordering:
-    """A sweep of plans: the order by predicted time is compared with that by measured time."""
+class OrderingCheck:
+    """A sweep whose order of plans by predicted time is compared with the measured order."""
 
     __pydantic_config__ = _FORBID
     name: str
@@ -222,8 +234,8 @@ class Ordering:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """Weak scaling: runs of the same work for each device, on `fewest` and on `most` devices."""
+class ScalingCheck:
+    """Weak scaling: runs with equal work for each device, on `fewest` and on `most` devices."""
 
     __pydantic_config__ = _FORBID
     name: str
@@ -234,9 +246,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfitted:
-    """Rows that are judged but to which no constant is fitted, because the model is known to lack a
-    mechanism of theirs.
-    """
+    """Rows that are judged but not used in fits, because the model lacks a mechanism."""
 
     __pydantic_config__ = _FORBID
     where: Where
@@ -244,8 +254,8 @@ class Unfitted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cards:
-    """The network cards of a node.
+class NetworkCards:
+    """Total bandwidth and efficiency of the network cards of a node.
 
     Args:
         bandwidth: bytes/s, one direction, of all cards.
@@ -260,8 +270,8 @@ class Cards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Facts about the tables of one call.
+class TableFacts:
+    """All facts about the tables of one call: rules, remarks, limits, checks and networks.
 
     Args:
         networks: lower-case text of the column ``inter_net`` -> bytes/s, one direction, of all
@@ -269,45 +279,47 @@ class Facts:
     """
 
     __pydantic_config__ = _FORBID
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RowRule, ...] = ()
     remarks: tuple[Remark, ...] = ()
     unfitted: tuple[Unfitted, ...] = ()
-    bars: tuple[Bar, ...] = ()
-    orders: tuple[Ordering, ...] = ()
-    scalings: tuple[Scaling, ...] = ()
-    networks: Mapping[str, float | Cards] = field(default_factory=dict)
+    bars: tuple[ErrorLimit, ...] = ()
+    orders: tuple[OrderingCheck, ...] = ()
+    scalings: tuple[ScalingCheck, ...] = ()
+    networks: Mapping[str, float | NetworkCards] = field(default_factory=dict)
 
-    def joined(self, other: Facts) -> Facts:
-        """The facts of both; networks of `self` win."""
+    def joined(self, other: TableFacts) -> TableFacts:
+        """Join two sets of facts; networks of `self` win."""
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
         both: dict[str, Any] = {
             name: {**theirs, **ours} if isinstance(ours, Mapping) else (*ours, *theirs)
             for name, (ours, theirs) in pairs.items()
         }
-        return Facts(**both)
+        return TableFacts(**both)
 
 
-_FILE: Final = TypeAdapter(Facts)
-_WHERE: Final[TypeAdapter[Selector]] = TypeAdapter(Where)
+_FILE: Final = TypeAdapter(TableFacts)
+_WHERE: Final[TypeAdapter[RowSelector]] = TypeAdapter(Where)
 
 
-def facts_of(tables: Iterable[Path], *, form: TableForm[Any], folder: Path | None = None) -> Facts:
-    """Facts in `folder`, else in the folders ``facts`` beside the tables; none without a folder.
+def facts_of(
+    tables: Iterable[Path], *, form: TableForm[Any], folder: Path | None = None
+) -> TableFacts:
+    """Read the facts in `folder`, or else in the folders ``facts`` beside the tables.
 
     Raises:
         DataError: as `read_facts`.
     """
     if folder is not None:
         return read_facts(folder, form=form)
-    joined = Facts()
+    joined = TableFacts()
     for beside in dict.fromkeys(table.parent / FOLDER for table in tables):
         if beside.is_dir():
             joined = joined.joined(read_facts(beside, form=form))
     return joined
 
 
-def read_facts(folder: Path, *, form: TableForm[Any]) -> Facts:
-    """Facts of all ``.toml`` files of a folder, in the order of their names.
+def read_facts(folder: Path, *, form: TableForm[Any]) -> TableFacts:
+    """Read the facts of all ``.toml`` files of a folder, in the order of their names.
 
     Args:
         form: form of the tables that the facts are about.
@@ -318,7 +330,7 @@ def read_facts(folder: Path, *, form: TableForm[Any]) -> Facts:
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", hint="give a folder of facts (.toml files)")
-    joined = Facts()
+    joined = TableFacts()
     for path in sorted(folder.glob("*.toml")):
         try:
             content = path.read_bytes()
@@ -328,8 +340,10 @@ def read_facts(folder: Path, *, form: TableForm[Any]) -> Facts:
     return joined
 
 
-def parse_facts(content: bytes, *, name: str, form: TableForm[Any]) -> Facts:
-    """The facts in a TOML text. A key ``where`` at the top narrows every rule and remark of it.
+def parse_facts(content: bytes, *, name: str, form: TableForm[Any]) -> TableFacts:
+    """Parse facts from a TOML text.
+
+    A key ``where`` at the top narrows every rule and remark.
 
     Args:
         name: name of the text in errors.
@@ -352,12 +366,14 @@ def parse_facts(content: bytes, *, name: str, form: TableForm[Any]) -> Facts:
         raise _first_error(error, name=name) from None
 
     def narrowed(selecting: Iterable[Any]) -> tuple[Any, ...]:
+        """The rules or remarks, narrowed by the selector at the top."""
         return tuple(replace(part, where=top.narrowed(part.where)) for part in selecting)
 
     return replace(facts, rules=narrowed(facts.rules), remarks=narrowed(facts.remarks))
 
 
 def _first_error(error: ValidationError, *, name: str) -> DataError:
+    """Convert the first pydantic error to a DataError with its place."""
     details = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(
         f"{part + 1}" if isinstance(part, int) else part[:60] for part in details["loc"]

@@ -23,21 +23,21 @@ from shardwright.validation.errors.markdown_tables import (
 )
 from shardwright.validation.reader import Study
 from shardwright.validation.tables.row_conditions import cells_of
-from shardwright.validation.tables.table_facts import Bar, Facts, Remark
+from shardwright.validation.tables.table_facts import ErrorLimit, Remark, TableFacts
 from shardwright.validation.training.measured_rows import TrainingMetric
 from shardwright.validation.training.measured_run import TrainingRun
 from shardwright.validation.training.order_and_scaling import (
     TrainingRow,
     TrainingValidation,
-    by_kind,
     coverage,
+    errors_by_model_kind,
     rank_correlation,
     sweeps,
     weak_scaling,
 )
 
 FAR: Final = 0.15
-"""Error above which a row is listed."""
+"""Relative error above which the page lists a row."""
 BOOTSTRAP_SEED: Final = 0
 TrainingStudy = Study[TrainingRun, Prediction, Constants]
 
@@ -58,9 +58,9 @@ constant that the remaining rows do not inform is then its prior.
 
 
 def accuracy_page(
-    study: TrainingStudy, *, facts: Facts, far: float = FAR, picture: str = ""
+    study: TrainingStudy, *, facts: TableFacts, far: float = FAR, picture: str = ""
 ) -> str:
-    """Markdown text of the page.
+    """Markdown page of the accuracy of training predictions.
 
     Args:
         facts: bars, orders, scalings and remarks about the rows.
@@ -85,15 +85,17 @@ def accuracy_page(
 
 
 def fold_name(validation: TrainingValidation) -> str:
-    """Name of a kind of fold as the page prints it."""
+    """Name of a kind of fold on the accuracy page."""
     return "in sample" if validation.fold == "none" else validation.fold
 
 
 def _unseen(study: TrainingStudy) -> str:
-    """Errors of all sources together, for users whose stack is in no table."""
+    """Section with errors over all sources, for users whose framework is in no table."""
     lines: list[Line] = []
     for name, experts in (("dense", False), ("with experts", True)):
-        kinds = [by_kind(validation, experts=experts) for validation in study.validations]
+        kinds = [
+            errors_by_model_kind(validation, experts=experts) for validation in study.validations
+        ]
         cells = (f"{percent(kind.by_row)}, {percent(kind.by_source)}" for kind in kinds)
         lines.append((name, str(kinds[0].n), str(kinds[0].sources), *cells))
     about = (
@@ -104,13 +106,14 @@ def _unseen(study: TrainingStudy) -> str:
     return section("Stacks never seen", header, lines, about=about)
 
 
-def judge_training_bar(bar: Bar, validation: TrainingValidation) -> BarResult:
-    """The result of a bar of step times, or of memory, in one kind of fold."""
+def judge_training_bar(bar: ErrorLimit, validation: TrainingValidation) -> BarResult:
+    """Result of an error limit of step times, or of memory, in one kind of fold."""
     metric = TrainingMetric.MEMORY if bar.memory else bar.metric or TrainingMetric.TIME
     return judge_bar(bar, validation.rows, metric=metric, fold=validation.fold)
 
 
-def _bars(study: TrainingStudy, *, bars: Sequence[Bar]) -> str:
+def _bars(study: TrainingStudy, *, bars: Sequence[ErrorLimit]) -> str:
+    """Section with the results of all error limits in each kind of fold."""
     lines: list[Line] = []
     for bar in bars:
         results = [judge_training_bar(bar, validation) for validation in study.validations]
@@ -127,6 +130,7 @@ def _bars(study: TrainingStudy, *, bars: Sequence[Bar]) -> str:
 
 
 def _bar_cell(result: BarResult) -> str:
+    """Cell of a result: bold within its limit, italic beyond."""
     if result.errors is None:
         return "-"
     text = f"{percent(result.errors.mean)} ({percent(result.errors.bias, sign=True)})"
@@ -135,7 +139,8 @@ def _bar_cell(result: BarResult) -> str:
     return f"**{text}**" if result.holds else f"*{text}*"
 
 
-def _checks(study: TrainingStudy, *, facts: Facts) -> str:
+def _checks(study: TrainingStudy, *, facts: TableFacts) -> str:
+    """Section with the checks of intervals, sweeps, plan order and weak scaling."""
     lines = [
         (fold_name(validation), *check)
         for validation in study.validations
@@ -144,21 +149,21 @@ def _checks(study: TrainingStudy, *, facts: Facts) -> str:
     return section("Order, scaling, intervals", ("fold", "what", "result"), lines)
 
 
-def _checks_of(validation: TrainingValidation, *, facts: Facts) -> Iterable[tuple[str, str]]:
-    """(name, result) of the intervals, sweeps, orders and scalings in one kind of fold."""
+def _checks_of(validation: TrainingValidation, *, facts: TableFacts) -> Iterable[tuple[str, str]]:
+    """Yield (name, result) of the checks of intervals, sweeps, order and weak scaling."""
     covered = coverage(validation.rows)
     yield (
         "80 % interval",
         f"{percent(covered.inside)} of {covered.n} rows inside, half-width"
         f" {covered.width:.2f} x mean error",
     )
-    if found := sweeps(validation):
-        mean = float(np.mean([sweep.regret for sweep in found]))
-        worst = max(found, key=lambda sweep: sweep.regret)
+    if found_sweeps := sweeps(validation):
+        mean = float(np.mean([sweep.regret for sweep in found_sweeps]))
+        worst = max(found_sweeps, key=lambda sweep: sweep.regret)
         yield (
             "sweeps",
             f"plan predicted best is {percent(mean)} slower than the best on average over"
-            f" {len(found)} sweeps; worst {percent(worst.regret)} ({worst.name})",
+            f" {len(found_sweeps)} sweeps; worst {percent(worst.regret)} ({worst.name})",
         )
     for order in facts.orders:
         rows = [
@@ -171,8 +176,8 @@ def _checks_of(validation: TrainingValidation, *, facts: Facts) -> Iterable[tupl
                 f"Spearman {rank.value:.3f} over {rank.n} plans, 80 % bootstrap {rank.low:.3f}"
                 f" to {rank.high:.3f}",
             )
-    for described in facts.scalings:
-        scaling = weak_scaling(validation, described)
+    for check in facts.scalings:
+        scaling = weak_scaling(validation, check)
         if scaling is not None:
             yield (
                 f"weak scaling, {scaling.name}",
@@ -182,6 +187,7 @@ def _checks_of(validation: TrainingValidation, *, facts: Facts) -> Iterable[tupl
 
 
 def _constants(study: TrainingStudy) -> str:
+    """Section with the fitted constants, their intervals and priors."""
     fit = study.fitted.report
     lines = [
         (
@@ -210,7 +216,7 @@ def _constants(study: TrainingStudy) -> str:
 
 
 def _sources(study: TrainingStudy, metric: TrainingMetric) -> str:
-    """Errors of each source; of memory, which no constant moves, in sample alone."""
+    """Section with errors of each source; memory, which no constant moves, in sample only."""
     of_time = metric is TrainingMetric.TIME
     plain, *others = study.validations if of_time else study.validations[:1]
     held_out = [grouped(validation.rows, source_of) for validation in others]
@@ -246,7 +252,10 @@ def _sources(study: TrainingStudy, metric: TrainingMetric) -> str:
 
 
 def _far(validation: TrainingValidation, *, far: float, remarks: Sequence[Remark]) -> str:
+    """Section with the rows whose error is above `far`."""
+
     def line(row: TrainingRow) -> Line:
+        """Table line of a row."""
         run, measurement = row.run, row.run.measurement
         return (
             measurement.source_id,
@@ -264,6 +273,7 @@ def _far(validation: TrainingValidation, *, far: float, remarks: Sequence[Remark
 
 
 def _failures(validation: TrainingValidation) -> str:
+    """Section with the number of out-of-memory failures that are predicted."""
     if not validation.failures:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""The cluster of a row: an expression, a file, or devices of one accelerator in usual nodes."""
+"""The cluster of a table row: an expression, a file, or devices of one accelerator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from shardwright.hardware.cluster_expression import MAX_DEVICES, fill_nodes, par
 from shardwright.hardware.files.cluster_file import load_cluster
 from shardwright.validation.tables.csv_rows import CLUSTER_FILES
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.tables.table_facts import Cards, Facts
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.tables.table_facts import NetworkCards, TableFacts
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 
 _TERM: Final = re.compile(
     r"([0-9]{1,6})(?: nodes?)? ?[xX] ?(?:([0-9]{1,3}) ?[xX]? )?([A-Za-z0-9][^(),]{0,60}?)"
@@ -27,8 +27,8 @@ _MEMORY: Final = re.compile(r"([0-9]{2,3})\s?[gG](?:i?[bB])?\b")
 MIXED: Final = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
 
 
-def row_cluster(row: Measurement, *, facts: Facts) -> Cluster:
-    """The cluster of a row. Its cell `cluster` wins over `gpu`, `gpus_per_node` and `inter_net`.
+def row_cluster(row: TrainingMeasurement, *, facts: TableFacts) -> Cluster:
+    """The cluster of a row, from its cells `cluster`, or else `gpu`, `gpu_mix` and `inter_net`.
 
     Raises:
         UnusableRowError: the cells name no cluster, or one without `gpu_count` devices.
@@ -45,12 +45,12 @@ def row_cluster(row: Measurement, *, facts: Facts) -> Cluster:
 
 
 def _named(cell: str) -> Cluster:
-    """The cluster of a cluster expression or of a cluster file."""
+    """Load a cluster from a cluster file, or parse a cluster expression."""
     return load_cluster(cell) if cell.endswith(CLUSTER_FILES) else parse_cluster(cell)
 
 
-def _with_count(cluster: Cluster, *, row: Measurement, text: str) -> Cluster:
-    """The cluster, where it has the row's number of devices."""
+def _with_count(cluster: Cluster, *, row: TrainingMeasurement, text: str) -> Cluster:
+    """Raise UnusableRowError if a cluster lacks the row's number of devices; else return it."""
     if row.gpu_count and cluster.num_devices != row.gpu_count:
         raise UnusableRowError(
             SkipReason.INCONSISTENT_CONFIGURATION,
@@ -60,8 +60,9 @@ def _with_count(cluster: Cluster, *, row: Measurement, text: str) -> Cluster:
 
 
 def _mixed(text: str) -> Cluster:
-    """Groups of nodes such as ``3 nodes x 4 V100-16GB + 1x4 T4``; ``8x H100 + 8x A100`` are devices
-    in the catalog's nodes.
+    """Parse a mixed cluster such as ``3 nodes x 4 V100-16GB + 1x4 T4``.
+
+    ``8x H100 + 8x A100`` are devices in the catalog's nodes.
     """
     groups = []
     for term in text.split(" + "):
@@ -88,10 +89,10 @@ def _mixed(text: str) -> Cluster:
 
 
 def _accelerator(text: str) -> Accelerator:
-    """The accelerator of a cell, also with a count (``8x A100``) or a memory (``A100-40G``).
+    """The accelerator that a cell names, also with a count (``8x A100``) or memory (``A100-40G``).
 
     Raises:
-        UnusableRowError: there is none.
+        UnusableRowError: no accelerator has that name.
     """
     bare = _COUNT.sub("", text.strip())
     for name in (text, _MEMORY.sub(r"\1GB", bare), _MEMORY.sub("", bare).strip(" -")):
@@ -103,8 +104,10 @@ def _accelerator(text: str) -> Accelerator:
     )
 
 
-def _of_one_kind(row: Measurement, *, device: Accelerator, cards: float | Cards | None) -> Cluster:
-    """Nodes of the row's size with the network of its facts, else the catalog's nodes."""
+def _of_one_kind(
+    row: TrainingMeasurement, *, device: Accelerator, cards: float | NetworkCards | None
+) -> Cluster:
+    """A cluster of one kind of node, with the row's devices a node and the facts' network."""
     node, count = default_node(device), row.gpu_count or 0
     size = row.gpus_per_node or node.num_devices
     if size < node.num_devices:
@@ -112,7 +115,7 @@ def _of_one_kind(row: Measurement, *, device: Accelerator, cards: float | Cards 
     if cards is not None:
         bandwidth, efficiency = (
             (cards.bandwidth, cards.efficiency)
-            if isinstance(cards, Cards)
+            if isinstance(cards, NetworkCards)
             else (cards, node.nic.efficiency)
         )
         nic = replace(

@@ -1,4 +1,4 @@
-"""Constants fitted to measured step times: a robust least-squares fit of logarithms with priors.
+"""Fit the constants of the step-time model to measured times by robust least squares with priors.
 
     minimise  sum_i w_i rho(ln(predicted_i / measured_i) / 0.03)
               + sum_k (ln(c_k / prior_k) / spread_k)^2
@@ -35,7 +35,7 @@ from shardwright.validation.fits.predictions import Predictor, predictor
 from shardwright.validation.fits.robust_least_squares import fitted_values, row_curvature
 from shardwright.validation.reader import Fitted
 from shardwright.validation.tables.row_conditions import cells_of, selected
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training.folds import FOLDS
 from shardwright.validation.training.measured_run import TrainingRun, identity_of
 from shardwright.validation.training.predict_run import step_seconds
@@ -48,22 +48,22 @@ MAX_ITERATIONS: Final = 6
 HALF_WIDTH_80: Final = 1.2816
 """Half-width of an 80 % interval of a normal distribution, in standard deviations."""
 INFORMS: Final = 0.02
-"""Least slope at which a row is said to inform a constant."""
+"""Least slope at which a row counts as informing a constant."""
 _TOGETHER: Final = 64
-"""Runs that are simulated between two reports of progress."""
+"""Number of runs simulated between two reports of progress."""
 _SIMULATIONS: Final = {"model": 0, "source": 3, "accelerator": 3}
-"""Kind of fold -> times that residuals are simulated anew in the fit without each fold."""
+"""Kind of fold -> number of times that residuals are simulated anew in each fold's fit."""
 
 PRIOR: Final = Constants(**{d.name: d.prior for d in DECLARED})
 """Every constant at its prior."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """Residuals and their slopes at one point.
+class FitSlopes:
+    """Residuals of step times and their slopes in the logarithm of each constant.
 
     Args:
-        at: the constants.
+        at: the constants where residuals and slopes were computed.
         residual: (rows,) ln(predicted / measured).
         slope: (rows, constants) d residual / d ln constant.
     """
@@ -75,36 +75,36 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Constants fitted to rows.
+    """Constants fitted to rows, with 80 % intervals and the number of rows that inform each.
 
     Args:
         low, high: name -> bound of the 80 % interval, from the curvature at the optimum.
         informed: name -> number of rows whose prediction moves by more than 2 % of the constant's
             change.
-        sensitivity: residuals and slopes where slopes were last taken.
+        sensitivity: the residuals and slopes of the last round.
     """
 
     constants: Constants
     low: dict[str, float]
     high: dict[str, float]
     informed: dict[str, int]
-    sensitivity: Sensitivity
+    sensitivity: FitSlopes
 
 
 def row_weights(runs: Sequence[TrainingRun]) -> FloatArray:
-    """(rows,) 1 / sqrt(rows of the same source)."""
+    """(rows,) weight of each row: 1 / sqrt(rows of the same source)."""
     counts = Counter(run.measurement.source_id for run in runs)
     return np.array([counts[run.measurement.source_id] ** -0.5 for run in runs])
 
 
-def sensitivity(
+def fit_slopes(
     runs: Sequence[TrainingRun],
     *,
     at: Constants,
     simulate: Predictor[float],
     progress: Progress | None = None,
-) -> Sensitivity:
-    """Residuals and slopes at `at`; slope 0 for a constant that does not move a row's time."""
+) -> FitSlopes:
+    """Compute residuals and slopes at `at` by finite differences, simulating every run."""
     points = [at, *(replace(at, **{d.name: getattr(at, d.name) * (1 + STEP)}) for d in DECLARED)]
     logs = [np.zeros((0, len(points)))]
     for start in range(0, len(runs), _TOGETHER):
@@ -113,7 +113,7 @@ def sensitivity(
         logs.append(_log_ratios(runs[start : start + _TOGETHER], points, simulate=simulate))
     table = np.concatenate(logs)
     slope = (table[:, 1:] - table[:, :1]) / np.log1p(STEP)
-    return Sensitivity(at=at, residual=table[:, 0], slope=slope)
+    return FitSlopes(at=at, residual=table[:, 0], slope=slope)
 
 
 def _log_ratios(
@@ -135,7 +135,7 @@ def fit(
     rounds: int = 2,
     progress: Progress | None = None,
 ) -> Fit:
-    """All constants, fitted to runs with a measured time.
+    """Fit all constants to runs with a measured time by Gauss-Newton iterations.
 
     Args:
         start: constants at which slopes are first taken.
@@ -144,20 +144,20 @@ def fit(
     weights = row_weights(runs)
     constants = start
     for _ in range(rounds):
-        point = sensitivity(runs, at=constants, simulate=simulate, progress=progress)
+        point = fit_slopes(runs, at=constants, simulate=simulate, progress=progress)
         constants = refine(runs, point, weights=weights, simulate=simulate)
     return _with_intervals(runs, point, constants=constants, weights=weights, simulate=simulate)
 
 
 def refine(
     runs: Sequence[TrainingRun],
-    point: Sensitivity,
+    point: FitSlopes,
     *,
     weights: FloatArray,
     simulate: Predictor[float],
     simulations: int = MAX_ITERATIONS,
 ) -> Constants:
-    """Constants at the optimum, by Gauss-Newton with the slopes of `point`.
+    """Minimise the robust sum by Gauss-Newton with the slopes of `point`; returns the constants.
 
     Args:
         weights: (rows,); rows of weight 0 are left out and never simulated.
@@ -189,13 +189,13 @@ def refine(
 
 def _with_intervals(
     runs: Sequence[TrainingRun],
-    point: Sensitivity,
+    point: FitSlopes,
     *,
     constants: Constants,
     weights: FloatArray,
     simulate: Predictor[float],
 ) -> Fit:
-    """The fit with 80 % intervals from the curvature of the minimised function."""
+    """The fit with 80 % intervals of each constant, from the curvature at the optimum."""
     residual = _log_ratios(runs, [constants], simulate=simulate)[:, 0]
     curvature = row_curvature(residual, weights, noise=NOISE)
     tight = np.diag([d.spread**-2.0 for d in DECLARED])
@@ -220,7 +220,7 @@ def leave_out(
     simulate: Predictor[float],
     progress: Progress | None = None,
 ) -> dict[str, Constants]:
-    """Key of each fold -> constants fitted without it.
+    """Key of each fold -> constants fitted to all other rows.
 
     Slopes are those of the fit to all rows, and each search for an optimum begins at its end.
     Residuals of ``source`` and ``accelerator`` folds, whose optimum may be far off, are simulated
@@ -247,11 +247,9 @@ def leave_out(
 
 
 def fitted_runs(
-    runs: Sequence[TrainingRun], *, facts: Facts, simulate: Predictor[float]
+    runs: Sequence[TrainingRun], *, facts: TableFacts, simulate: Predictor[float]
 ) -> list[TrainingRun]:
-    """The runs that constants are fitted to: they ran, their time was measured and can be
-    simulated, and no fact says that a mechanism of theirs is missing.
-    """
+    """The runs used in the fit: measured, predictable, and not excluded by facts."""
     unfitted = [rows.where for rows in facts.unfitted]
     timed = [
         run
@@ -272,12 +270,12 @@ def fit_folds(
     runs: Sequence[TrainingRun],
     *,
     folds: Sequence[str],
-    facts: Facts,
+    facts: TableFacts,
     stored: Mapping[str, Mapping[str, Constants]] | None,
     workers: int,
     progress: Progress | None,
 ) -> Fitted[Constants]:
-    """Constants fitted to all rows (kind of fold ``none``) and without each fold.
+    """Fit constants to all rows (kind of fold ``none``) and without each fold.
 
     Raises:
         DataError: a kind of fold is not in `stored`.
@@ -315,10 +313,10 @@ def folds_text(fitted: Fitted[Constants]) -> str:
 
 
 def read_folds(path: Path) -> dict[str, dict[str, Constants]]:
-    """Kind of fold -> key -> constants, from a file that `folds_text` made.
+    """Read kind of fold -> key -> constants from a file that `folds_text` made.
 
     Raises:
-        DataError: not such a file.
+        DataError: the file has another form.
     """
     try:
         document: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))

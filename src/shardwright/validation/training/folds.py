@@ -1,4 +1,4 @@
-"""Kinds of fold of training runs."""
+"""Kinds of cross-validation folds of training runs: by model, source, framework and accelerator."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from shardwright.validation.training.nearest_runtime import with_nearest_runtime
 
 
 def _model_of_source(run: TrainingRun) -> str:
-    """Source, parameters and width: sources name one model in many ways."""
+    """Fold key: source, parameters and width, because sources name one model in many ways."""
     model = run.model
     size = f"{model.num_parameters / GIGA:.1f}B of width {model.hidden}"
     return f"{run.measurement.source_id}: {size}"
 
 
 def _laboratory(run: TrainingRun) -> str:
+    """Fold key: the group of sources that may share configurations."""
     return run.laboratory
 
 

@@ -1,4 +1,4 @@
-"""Empty cells of a row that its other cells imply: model, vocabulary, degrees and microbatch.
+"""Fill empty cells of a row that its other cells imply: model, vocabulary, degrees and microbatch.
 
 A cell is filled only where the others leave one value, and each is listed as an assumption.
 """
@@ -11,13 +11,13 @@ from math import prod
 from typing import Any, Final
 
 from shardwright.runtime.megatron_arguments import MODULES
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 from shardwright.validation.training.model_names import implied_model
 
 QUANTUM: Final = 128
 """Megatron pads the vocabulary to a multiple of this times the tensor parallel degree."""
 Filled = tuple[dict[str, Any], str]
-"""Column -> value of cells that are implied, and the reason."""
+"""(column -> value of implied cells, reason)."""
 _NOTHING: Final[Filled] = ({}, "")
 _LISTED: Final = re.compile(r"(?:selective)?[\s\[\"']*([a-z_, +]*?)[\s\]\"']*")
 """A list of modules in any brackets: ``selective[mlp+moe_act]``, ``["mlp" "moe_act"]``."""
@@ -25,8 +25,8 @@ _SHARDED: Final = ("zero-3", "zero3", "stage 3", "stage-3", "stage3", "fsdp")
 """Spellings of sharding over all devices, which needs no other degree."""
 
 
-def with_implied_cells(row: Measurement, *, assumptions: list[str]) -> Measurement:
-    """The row with the cells that the others imply; `assumptions` gets a line for each."""
+def with_implied_cells(row: TrainingMeasurement, *, assumptions: list[str]) -> TrainingMeasurement:
+    """Fill the cells that other cells imply; `assumptions` gets a line for each."""
     for fill in (_batch, implied_model, _degrees, _chunks, _microbatch, _vocabulary):
         cells, reason = fill(row)
         if cells:
@@ -36,18 +36,16 @@ def with_implied_cells(row: Measurement, *, assumptions: list[str]) -> Measureme
     return row
 
 
-def _batch(row: Measurement) -> Filled:
-    """Sequences a step, where the tokens a step are whole sequences."""
+def _batch(row: TrainingMeasurement) -> Filled:
+    """Cell `global_batch` in sequences, if the tokens a step are whole sequences."""
     tokens = row.global_batch_tokens
     if row.global_batch or not (tokens and row.seq_len) or tokens % row.seq_len:
         return _NOTHING
     return {"global_batch": tokens // row.seq_len}, f"{tokens} tokens of {row.seq_len}"
 
 
-def _degrees(row: Measurement) -> Filled:
-    """tp and pp of 1, where the other degrees are as many as the devices, or where parameters are
-    sharded over all devices.
-    """
+def _degrees(row: TrainingMeasurement) -> Filled:
+    """Cells tp and pp of 1, if the other degrees use all devices or parameters are sharded."""
     empty = [name for name in ("tp", "pp") if not getattr(row, name)]
     if not empty or not row.gpu_count:
         return _NOTHING
@@ -60,15 +58,15 @@ def _degrees(row: Measurement) -> Filled:
     return _NOTHING
 
 
-def _chunks(row: Measurement) -> Filled:
-    """One chunk a rank without a pipeline: there is nothing to interleave."""
+def _chunks(row: TrainingMeasurement) -> Filled:
+    """Cell `vpp` of 1 without a pipeline, because nothing can be interleaved."""
     if row.pp != 1 or (row.vpp or 1) == 1:
         return _NOTHING
     return {"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave"
 
 
-def _microbatch(row: Measurement) -> Filled:
-    """Samples of a microbatch, where the samples of a replica leave one value."""
+def _microbatch(row: TrainingMeasurement) -> Filled:
+    """Cell `micro_batch`, if the samples of a replica leave only one value."""
     if row.micro_batch or not (row.global_batch and row.gpu_count and row.tp and row.pp):
         return _NOTHING
     replicas = row.dp or row.gpu_count // (row.tp * row.pp * (row.cp or 1))
@@ -83,8 +81,8 @@ def _microbatch(row: Measurement) -> Filled:
     return {"micro_batch": samples // steps}, "global batch over replicas and microbatches"
 
 
-def _vocabulary(row: Measurement) -> Filled:
-    """Rows of the embedding: the tokenizer's words with Megatron's padding."""
+def _vocabulary(row: TrainingMeasurement) -> Filled:
+    """Cell `vocab`: the tokenizer's words with Megatron's padding, if it is empty."""
     if row.vocab or not row.tokenizer_words:
         return _NOTHING
     quantum = QUANTUM * (row.tp or 1)
@@ -93,12 +91,12 @@ def _vocabulary(row: Measurement) -> Filled:
 
 
 def padded(words: int, quantum: int) -> int:
-    """Rows of an embedding of `words` rows, padded to a multiple of `quantum`."""
+    """Round `words` embedding rows up to a multiple of `quantum`."""
     return -(-words // quantum) * quantum
 
 
-def recomputed_modules(row: Measurement) -> tuple[Measurement, tuple[str, ...]]:
-    """The row with the recompute mode of its grid, and the runtime's options for single modules.
+def recomputed_modules(row: TrainingMeasurement) -> tuple[TrainingMeasurement, tuple[str, ...]]:
+    """The row with its grid's recompute mode, and the runtime options for single modules.
 
     Only a cell that lists Megatron-Core's modules is changed: ``selective[core_attn+moe_act]``. A
     list with an unknown module stays as it is, and makes the row unusable.

@@ -1,4 +1,4 @@
-"""Cells of a row from the Megatron-LM arguments of its launch.
+"""Fill cells of a row from the Megatron-LM arguments of its launch.
 
 The column has all arguments of the launch: others are at Megatron's defaults
 (`runtime.megatron_arguments`).
@@ -26,7 +26,7 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.validation.tables.csv_rows import EMPTY
 from shardwright.validation.tables.facts_of_row import cell_text, text_of_options
 from shardwright.validation.training.implied_cells import QUANTUM, padded
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 
 _CELLS: Final = {
     "num-layers": "layers",
@@ -53,21 +53,21 @@ _CELLS: Final = {
 }
 """Argument with a whole number -> column."""
 _STAGES: Final = ("none", "ZeRO-1", "ZeRO-2", "ZeRO-3")
-"""Cell for each stage."""
+"""Text of the cell for each ZeRO stage."""
 _FREQUENCY: Final = re.compile(r"\(?\[0\]\*([0-9]{1,4})\+\[1\]\*([0-9]{1,4})\)?")
 
 
-def with_launch_cells(row: Measurement, *, assumptions: list[str]) -> Measurement:
-    """The row with empty cells filled from its column `launch`; `assumptions` gets one line.
+def with_launch_cells(row: TrainingMeasurement, *, assumptions: list[str]) -> TrainingMeasurement:
+    """Fill empty cells from the row's column `launch`; `assumptions` gets one line.
 
     Raises:
         RuntimeModelError: the arguments cannot be read, or describe a model or a layout of layers
         that is not supported.
     """
-    given = parse_arguments(row.launch) if row.launch else {}
-    if not given:
+    set_arguments = parse_arguments(row.launch) if row.launch else {}
+    if not set_arguments:
         return row
-    arguments = {**DEFAULTS, **given}
+    arguments = {**DEFAULTS, **set_arguments}
     filled: dict[str, Any] = {}
     for cells_of in (_numbers, _pipeline, _formats, _memory, _vocabulary, _model):
         cells = cells_of(arguments, replace(row, **filled))
@@ -77,12 +77,12 @@ def with_launch_cells(row: Measurement, *, assumptions: list[str]) -> Measuremen
             if value not in EMPTY and getattr(row, column) in EMPTY
         }
     if filled:
-        texts = (f"{column} {_shown(value)}" for column, value in filled.items())
+        texts = (f"{column} {_value_text(value)}" for column, value in filled.items())
         assumptions.append(f"{', '.join(texts)}: its launch")
     return replace(row, **filled)
 
 
-def loads_teacher(row: Measurement) -> bool:
+def loads_teacher(row: TrainingMeasurement) -> bool:
     """True if the row's launch loads a teacher's checkpoint, whose folder does not give its sizes.
 
     Source: Megatron-LM, megatron/post_training/arguments.py and docs/distillation.md.
@@ -90,9 +90,10 @@ def loads_teacher(row: Measurement) -> bool:
     return bool(row.launch) and "export-kd-teacher-load" in parse_arguments(row.launch)
 
 
-def with_launch_options(runtime: str, row: Measurement) -> str:
-    """The runtime with the options that the row's launch sets, unless the runtime's name sets them;
-    unchanged without a launch.
+def with_launch_options(runtime: str, row: TrainingMeasurement) -> str:
+    """Name of the runtime with the options that the row's launch sets.
+
+    Options in the runtime's name win; without a launch the name is unchanged.
     """
     if not row.launch:
         return runtime
@@ -108,11 +109,13 @@ def with_launch_options(runtime: str, row: Measurement) -> str:
     return load_runtime(f"{base} {text}".strip()).name
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
+    """Text of a value in an assumption."""
     return cell_text(value) if isinstance(value, tuple) else str(value)[:60]
 
 
-def _numbers(arguments: Arguments, row: Measurement) -> dict[str, Any]:
+def _numbers(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cells of whole numbers: sizes and parallel degrees."""
     numbers: dict[str, Any] = {}
     for name, column in _CELLS.items():
         if name in arguments:
@@ -127,15 +130,16 @@ def _numbers(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     return numbers
 
 
-def _pipeline(arguments: Arguments, row: Measurement) -> dict[str, Any]:
-    """Chunks of a rank and layers of a stage, by any of the arguments for them."""
+def _pipeline(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cells `vpp` and `stage_layers`, from any of the launch arguments for them."""
     vpp, chunks = pipeline_chunks(
         arguments, layers=row.layers or 0, pp=row.pp or 1, vpp=row.vpp or 1
     )
     return {"vpp": vpp, **({"stage_layers": chunks} if chunks else {})}
 
 
-def _formats(arguments: Arguments, row: Measurement) -> dict[str, Any]:
+def _formats(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cells of number format, dropout and query-key normalisation."""
     return {
         "precision": number_format(arguments),
         "dropout": int(has_dropout(arguments)),
@@ -143,8 +147,8 @@ def _formats(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     }
 
 
-def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
-    """Sequence parallelism, sharded states and recompute; Ulysses as context parallelism."""
+def _memory(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cells of sequence parallelism, sharded states, recompute and Ulysses context parallelism."""
     stage, (granularity, modules) = sharding_stage(arguments), recompute_setting(arguments)
     cells: dict[str, Any] = {
         "sp": int("sequence-parallel" in arguments),
@@ -158,17 +162,18 @@ def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     return cells
 
 
-def _vocabulary(arguments: Arguments, row: Measurement) -> dict[str, Any]:
-    """Rows of the embedding: the tokenizer's words, padded as the launch sets."""
+def _vocabulary(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cell `vocab`: the tokenizer's words, padded as the launch sets."""
     quantum = (whole_number(arguments.get("make-vocab-size-divisible-by", "")) or QUANTUM) * (
         row.tp or 1
     )
     return {"vocab": padded(row.tokenizer_words, quantum)} if row.tokenizer_words else {}
 
 
-def _model(arguments: Arguments, row: Measurement) -> dict[str, Any]:
-    """The form of the decoder; with latent attention a configuration of DeepSeek-V3's architecture,
-    whatever form the row names.
+def _model(arguments: Arguments, row: TrainingMeasurement) -> dict[str, Any]:
+    """Cell of the decoder's form, or a DeepSeek-V3 configuration for latent attention.
+
+    With latent attention the form that the row names is ignored.
     """
     latent = "multi-latent-attention" in arguments
     if row.config or (row.architecture and not latent) or "num-layers" not in arguments:
@@ -189,8 +194,11 @@ def _model(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     }
 
 
-def _latent(arguments: Arguments, row: Measurement, *, first: int) -> dict[str, Any]:
+def _latent(arguments: Arguments, row: TrainingMeasurement, *, first: int) -> dict[str, Any]:
+    """Hugging Face configuration of a DeepSeek-V3 decoder from launch arguments."""
+
     def count(name: str, default: int) -> int:
+        """Whole number of an argument, or a default."""
         number = whole_number(arguments.get(name, ""))
         return default if number is None else number
 

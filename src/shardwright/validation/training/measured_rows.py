@@ -17,7 +17,7 @@ class TrainingMetric(StrEnum):
 
 
 class MemoryKind(StrEnum):
-    """Kind of memory that was measured, and the device on which it was."""
+    """Kind of measured memory (allocated or reserved), and the device of the measurement."""
 
     ALLOCATED_FIRST_STAGE = "allocated-first-stage"
     ALLOCATED_LAST_STAGE = "allocated-last-stage"
@@ -27,8 +27,8 @@ class MemoryKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """Row of a table of training runs; None or empty = the source does not say.
+class TrainingMeasurement:
+    """A row of a table of training runs; None or empty means that the source has no value.
 
     Args:
         line: line of the file, 1 is the header.
@@ -153,6 +153,7 @@ class Measurement:
 
 
 def _memory_kind(cell: str) -> MemoryKind | None:
+    """Parse a cell as a kind of memory; None if it is empty."""
     word = cell.strip()
     if word and word not in {kind.value for kind in MemoryKind}:
         raise ValueError(f"not one of {', '.join(MemoryKind)}")
@@ -160,8 +161,8 @@ def _memory_kind(cell: str) -> MemoryKind | None:
 
 
 TRAINING_TABLE: Final = TableForm(
-    make=Measurement,
-    columns=columns_of(Measurement, more={"MemoryKind | None": _memory_kind}),
+    make=TrainingMeasurement,
+    columns=columns_of(TrainingMeasurement, more={"MemoryKind | None": _memory_kind}),
     required=("source_id", "table_or_row", "model_name", "gpu", "gpu_count"),
     metrics=tuple(TrainingMetric),
     files={"config": ("",), "teacher": (".json",), "cluster": CLUSTER_FILES},

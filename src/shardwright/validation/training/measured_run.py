@@ -1,4 +1,4 @@
-"""A measured training run as a problem to predict."""
+"""A measured training run as a problem to predict, with its measured step time and memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.grid import Grid
 from shardwright.validation.training.measured_rows import (
-    Measurement,
     MemoryKind,
+    TrainingMeasurement,
     TrainingMetric,
 )
 
@@ -44,7 +44,7 @@ class TrainingRun:
             or the runtime's documented default.
     """
 
-    measurement: Measurement
+    measurement: TrainingMeasurement
     model: Model
     cluster: Cluster
     job: TrainingJob
@@ -59,17 +59,17 @@ class TrainingRun:
     assumptions: tuple[str, ...] = ()
 
     def measured(self, metric: str) -> float | None:
-        """Seconds a step, or bytes; None where it was not measured."""
+        """Measured seconds a step, or bytes; None if not measured."""
         return self.memory_bytes if metric == TrainingMetric.MEMORY else self.measured_s
 
     def predicted(self, prediction: Prediction, metric: str) -> float | None:
-        """Seconds a step, or the bytes that are comparable with the measured ones."""
+        """Predicted seconds a step, or the bytes that are comparable with the measured bytes."""
         if metric == TrainingMetric.MEMORY:
             return predicted_memory(prediction, kind=self.memory_kind)
         return prediction.step_time_s
 
     def run_cells(self) -> dict[str, Any]:
-        """Degrees of the plan that ran, its microbatches and its runtime."""
+        """Name -> value of the run's degrees, microbatches and runtime, for selectors."""
         grid = self.grid
         names = ("tp", "cp", "pp", "dp", "ep", "zero", "shard")
         return {
@@ -81,12 +81,12 @@ class TrainingRun:
 
 
 def identity_of(run: TrainingRun) -> Hashable:
-    """Key of a run; runs with equal keys have one prediction."""
+    """Cache key of a run; runs with equal keys have one prediction."""
     return run.model, run.cluster, run.job, run.runtime, run.grid
 
 
 def predicted_memory(prediction: Prediction, *, kind: MemoryKind) -> int | None:
-    """Predicted bytes that are comparable with `kind` of measured memory; None for NONE."""
+    """Predicted bytes comparable with `kind` of measured memory; None for NONE."""
     if kind is MemoryKind.NONE:
         return None
     if kind is MemoryKind.RESERVED_WORST:

@@ -1,6 +1,4 @@
-"""The model of a row: of the catalog with the row's number of layers, or a decoder of one of five
-forms with the row's sizes.
-"""
+"""The model of a table row: from a config, the catalog, or a decoder built from the row's sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from shardwright.model.ir.config_fields import MAX_LAYERS
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.validation.tables.skipped_rows import SkipReason, UnusableRowError
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 
 GPT: Final = "gpt"
 LLAMA: Final = "llama"
@@ -38,17 +36,17 @@ MIXTURE: Final = "mixture"
 FORMS: Final = (GPT, LLAMA, NEMOTRON, EXPERTS, MIXTURE)
 
 
-def row_model(row: Measurement, *, config: Mapping[str, Any]) -> Model:
-    """The model of a row: of its configuration, of the catalog, or a decoder of its sizes.
+def row_model(row: TrainingMeasurement, *, config: Mapping[str, Any]) -> Model:
+    """The model of a row: from its config cell, from the catalog, or a decoder with its sizes.
 
     A feed-forward width that is not given is 4 x hidden in the forms ``gpt`` and ``experts``; key
     heads that are not given are as many as the query heads.
 
     Args:
-        config: fields that replace those of the catalog's configuration.
+        config: fields that replace fields of the catalog's configuration.
 
     Raises:
-        UnusableRowError: there is no such model; the size or name in question is named.
+        UnusableRowError: no such model; the message names the size or the name in question.
     """
     try:
         if row.config:
@@ -81,10 +79,10 @@ def row_model(row: Measurement, *, config: Mapping[str, Any]) -> Model:
 
 
 def model_of_config(cell: str, *, name: str) -> Model:
-    """The model of a Hugging Face config.json, given as its path or as its text.
+    """Load a model from a Hugging Face config.json, given as its path or as its text.
 
     Raises:
-        ModelError: it cannot be read, or is of an unknown architecture.
+        ModelError: the config cannot be read, or has an unknown architecture.
     """
     if cell.lstrip().startswith("{"):
         return model_from_config(parse_config(cell.encode(), source="config"), name=name)
@@ -92,9 +90,16 @@ def model_of_config(cell: str, *, name: str) -> Model:
 
 
 def _decoder(
-    row: Measurement, *, form: str, layers: int, hidden: int, heads: int, vocab: int, seq_len: int
+    row: TrainingMeasurement,
+    *,
+    form: str,
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocab: int,
+    seq_len: int,
 ) -> Model:
-    """The decoder of a form.
+    """Build a decoder of a form (gpt, llama, nemotron, experts, mixture) from sizes.
 
     GPT: LayerNorm, GELU, biases, learned positions, tied. Llama: RMSNorm, SwiGLU, rotary, untied.
     Nemotron: LayerNorm, squared ReLU, rotary and untied. Experts: GPT with experts in every layer
@@ -145,7 +150,7 @@ def _decoder(
     return replace(model, name=row.model_name, architecture=form)
 
 
-def _from_catalog(row: Measurement, *, config: Mapping[str, Any]) -> Model:
+def _from_catalog(row: TrainingMeasurement, *, config: Mapping[str, Any]) -> Model:
     """The catalog's model of the row's architecture or name, with the row's number of layers."""
     fields = catalog_entry(row.architecture or row.model_name).config
     layers = {"num_hidden_layers": row.layers} if row.layers else {}

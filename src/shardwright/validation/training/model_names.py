@@ -1,4 +1,4 @@
-"""The model that a row's name means: of the catalog, or a decoder with the row's sizes.
+"""Find the catalog model, or the form of decoder, that a table row's model name means.
 
 A name may have words about the run beside it: precisions, devices, frameworks, releases.
 """
@@ -13,7 +13,7 @@ from shardwright.hardware.catalog.accelerators_by_name import find_accelerator
 from shardwright.model.catalog.catalog_entry import CatalogEntry
 from shardwright.model.catalog.models_by_name import ENTRIES, is_catalog_name
 from shardwright.runtime.runtime_registry import runtime_names
-from shardwright.validation.training.measured_rows import Measurement
+from shardwright.validation.training.measured_rows import TrainingMeasurement
 from shardwright.validation.training.model_from_sizes import GPT, LLAMA, MIXTURE, NEMOTRON
 
 MAX_NAME: Final = 200
@@ -39,11 +39,13 @@ _FORMS: Final = (
 )
 
 
-def implied_model(row: Measurement) -> tuple[dict[str, Any], str]:
-    """The cell `architecture` of a row whose name is none of the catalog's, and the reason.
+def implied_model(row: TrainingMeasurement) -> tuple[dict[str, Any], str]:
+    """The cell `architecture` that a row's model name implies, and the reason; empty for none.
 
-    It is a catalog name or a form of decoder; empty where the name is a catalog name, or where
-    neither fits. A size beside the name must be the model's. Where the name means no model of the
+    The architecture is a catalog name or a form of decoder. Nothing is implied if the name is a
+    catalog name, or if neither fits.
+
+    A size beside the name must be the model's. Where the name means no model of the
     catalog, and the row has its sizes, the model is a decoder of its family's form; an unknown
     family has gated experts, or by its feed-forward width the form of GPT (4 x hidden, as many key
     heads) or of Llama.
@@ -62,14 +64,16 @@ def implied_model(row: Measurement) -> tuple[dict[str, Any], str]:
 
 
 def catalog_name(name: str) -> str:
-    """The catalog's name of the model that a name means, without an organisation before a slash;
-    empty for none.
+    """Catalog name of the model that `name` means; empty for none.
+
+    An organisation before a slash is ignored.
     """
     entry = _entry(name[:MAX_NAME].rsplit("/", 1)[-1])
     return entry.names[0] if entry else ""
 
 
-def _form(row: Measurement) -> str:
+def _form(row: TrainingMeasurement) -> str:
+    """Form of decoder for a name outside the catalog, by its family or its sizes."""
     if (row.experts or 0) > 1:
         return MIXTURE
     name = row.model_name.lower()
@@ -81,7 +85,7 @@ def _form(row: Measurement) -> str:
 
 
 def _entry(name: str) -> CatalogEntry | None:
-    """The catalog's entry that a name means; None for none or several."""
+    """The catalog entry that a name means; None for none or several."""
     words = _words(name)
     entries = _entries_by_key()
     if "".join(words) in entries:
@@ -98,14 +102,16 @@ def _entry(name: str) -> CatalogEntry | None:
         return None
     parameters = float(size[1]) * _UNIT[size[2]]
     entry = entries.get("".join(word for word in of_model if word != size[0]))
-    near = entry is not None and abs(entry.parameters / parameters - 1) <= NEAR
-    return entry if near else None
+    is_near = entry is not None and abs(entry.parameters / parameters - 1) <= NEAR
+    return entry if is_near else None
 
 
 @cache
 def _entries_by_key() -> dict[str, CatalogEntry]:
+    """Joined words of a name -> catalog entry."""
     return {"".join(_words(name)): entry for entry in ENTRIES for name in entry.names}
 
 
 def _words(name: str) -> list[str]:
+    """Lower-case words of a name."""
     return [word for word in re.split(r"[-_\s/(),|]+", name.lower()) if word]

@@ -1,6 +1,4 @@
-"""A run under the runtime of another framework that behaves most alike: the prediction of someone
-whose framework nobody has described.
-"""
+"""The most similar runtime of another framework, to predict an undescribed framework."""
 
 from __future__ import annotations
 
@@ -25,29 +23,30 @@ _CAPABILITIES: Final = frozenset(
         " expert_parallel",
     )
 )
-"""Fields of a runtime that say what a framework can run, and nothing about its speed."""
+"""Fields of a runtime about the plans it can run, which do not change its speed."""
 _BEHAVIOUR: Final = tuple(
     f.name for f in fields(Runtime) if f.name not in IDENTITY and f.name not in _CAPABILITIES
 )
 
 
 def with_nearest_runtime(run: TrainingRun) -> TrainingRun:
-    """The run under the nearest runtime of another framework."""
+    """The run under the most similar runtime of another framework."""
     return replace(run, runtime=nearest_runtime(run.runtime))
 
 
 @cache
 def nearest_runtime(text: str) -> str:
-    """Name of the runtime of another framework that differs in the fewest settings, with those
-    options of `text` that it has.
+    """Name of another framework's runtime that differs in the fewest settings from `text`.
+
+    It gets the options of `text` that it has.
 
     A framework of the same family, such as NeMo on Megatron-Core, is another framework; another
     version is not. The package's own engine is never the nearest: where it has no facts it has
     torchtitan's, so it would give torchtitan its own facts back.
     """
     runtime = load_runtime(text)
-    own_options = (*runtime.own, *runtime.options)
-    candidates = (_with_options(load_runtime(name), own_options) for name in runtime_names())
+    options = (*runtime.own, *runtime.options)
+    candidates = (_with_options(load_runtime(name), options) for name in runtime_names())
     return min(
         (
             candidate
@@ -64,7 +63,7 @@ def _differences(runtime: Runtime, candidate: Runtime) -> int:
 
 
 def _with_options(base: Runtime, options: Options) -> Runtime:
-    """The runtime with each option that it has; of two that contradict each other, the first."""
+    """Set each option that the runtime has; of two that contradict each other, the first."""
     for name, value in dict(options).items():
         try:
             base = runtime_with_options(base, [(name, value)])

@@ -1,4 +1,4 @@
-"""Order of plans, sweeps, weak scaling and intervals of training runs, predicted and measured."""
+"""Checks of predicted training times: order of plans, sweeps, weak scaling and intervals."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from shardwright.simulator.prediction import Prediction
 from shardwright.validation.errors.judged_rows import JudgedRow, Validation, grouped, source_of
 from shardwright.validation.errors.measured_run import has_routed_experts
 from shardwright.validation.tables.row_conditions import cells_of
-from shardwright.validation.tables.table_facts import Scaling
+from shardwright.validation.tables.table_facts import ScalingCheck
 from shardwright.validation.training.measured_rows import TrainingMetric
 from shardwright.validation.training.measured_run import TrainingRun
 
 MIN_SWEEP: Final = 3
-"""Fewest plans of a sweep."""
+"""Smallest number of plans in a sweep."""
 TrainingRow = JudgedRow[TrainingRun, Prediction]
 TrainingValidation = Validation[TrainingRun, Prediction]
 
 
 def timed(rows: Iterable[TrainingRow]) -> Iterator[tuple[TrainingRow, float, float]]:
-    """(row, predicted seconds, measured seconds) of the rows that have both."""
+    """Yield (row, predicted seconds, measured seconds) of the rows that have both."""
     for row in rows:
         predicted, measured = row.predicted(TrainingMetric.TIME), row.run.measured_s
         if predicted and measured:
@@ -34,9 +34,7 @@ def timed(rows: Iterable[TrainingRow]) -> Iterator[tuple[TrainingRow, float, flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCorrelation:
-    """Spearman's rank correlation of predicted and measured step times over n plans, with an 80 %
-    bootstrap interval.
-    """
+    """Spearman's rank correlation of predicted and measured step times, with its 80 % interval."""
 
     n: int
     value: float
@@ -47,7 +45,7 @@ class RankCorrelation:
 def rank_correlation(
     rows: Iterable[TrainingRow], *, generator: np.random.Generator, draws: int = 1000
 ) -> RankCorrelation:
-    """Rank correlation of predicted and measured step times of the plans of one sweep.
+    """Spearman's rank correlation of a sweep's step times, with an 80 % bootstrap interval.
 
     Args:
         generator: random numbers of the bootstrap.
@@ -87,7 +85,7 @@ def _ranks(values: FloatArray, picks: IntArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKind:
-    """Mean |error| of step times over models with routed experts, or over those without.
+    """Mean absolute error of step times over models with, or without, routed experts.
 
     Args:
         sources: number of sources.
@@ -102,8 +100,8 @@ class ModelKind:
     by_source: float
 
 
-def by_kind(validation: TrainingValidation, *, experts: bool) -> ModelKind:
-    """Mean errors over the models with (or without) routed experts."""
+def errors_by_model_kind(validation: TrainingValidation, *, experts: bool) -> ModelKind:
+    """Mean absolute errors of step times over the models with (or without) routed experts."""
     rows = [row for row in validation.rows if has_routed_experts(row.run.model) is experts]
     errors = [
         [abs(error) for row in members if (error := row.error(TrainingMetric.TIME)) is not None]
@@ -122,7 +120,7 @@ def by_kind(validation: TrainingValidation, *, experts: bool) -> ModelKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Plans of one model on one cluster.
+    """A group of different plans of one model on one cluster.
 
     Args:
         plans: number of different plans, three or more.
@@ -135,7 +133,7 @@ class Sweep:
 
 
 def sweeps(validation: TrainingValidation) -> tuple[Sweep, ...]:
-    """All sweeps: `MIN_SWEEP` plans or more of one source, model, cluster, job and runtime."""
+    """All sweeps: at least `MIN_SWEEP` plans of one source, model, cluster, job and runtime."""
     groups: dict[Any, list[tuple[TrainingRow, float, float]]] = {}
     for row, predicted, measured in timed(validation.rows):
         run = row.run
@@ -155,7 +153,7 @@ def sweeps(validation: TrainingValidation) -> tuple[Sweep, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Quality of the 80 % intervals of n rows.
+    """Share of measured times inside the predicted 80 % intervals, and the intervals' width.
 
     Args:
         inside: share of rows whose measured time is in the interval.
@@ -168,7 +166,7 @@ class Coverage:
 
 
 def coverage(rows: Iterable[TrainingRow]) -> Coverage:
-    """Share of measured step times in the predicted intervals, and the width of these."""
+    """Share of measured step times inside the predicted intervals, and the intervals' width."""
     judged = [
         (row.prediction.interval_s, predicted, measured)
         for row, predicted, measured in timed(rows)
@@ -187,7 +185,7 @@ def coverage(rows: Iterable[TrainingRow]) -> Coverage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeakScaling:
-    """Mean step time on the most devices over that on the fewest, with equal work a device."""
+    """Predicted and measured ratio of step times on most and on fewest devices."""
 
     name: str
     fewest: int
@@ -196,8 +194,8 @@ class WeakScaling:
     measured: float
 
 
-def weak_scaling(validation: TrainingValidation, scaling: Scaling) -> WeakScaling | None:
-    """Predicted and measured ratio of step times; None without rows at both ends."""
+def weak_scaling(validation: TrainingValidation, scaling: ScalingCheck) -> WeakScaling | None:
+    """Predicted and measured ratio of step times on most to fewest devices; None without rows."""
     times: dict[int, list[tuple[float, float]]] = {scaling.fewest: [], scaling.most: []}
     for row, predicted, measured in timed(validation.rows):
         devices = row.run.cluster.num_devices

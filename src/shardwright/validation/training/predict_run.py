@@ -1,4 +1,4 @@
-"""Step time and memory of a measured training run under given constants."""
+"""Predict the step time and memory of a measured training run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.validation.training.measured_run import TrainingRun
 
 
 def problem_of_run(run: TrainingRun, constants: Constants = SHIPPED) -> Problem:
-    """The problem of a measured run."""
+    """The prediction problem of a measured run under given constants."""
     return Problem(
         model=run.model,
         cluster=run.cluster,
@@ -24,7 +24,7 @@ def problem_of_run(run: TrainingRun, constants: Constants = SHIPPED) -> Problem:
 
 
 def predict_run(run: TrainingRun, constants: Constants = SHIPPED) -> Prediction:
-    """Step time and memory of a measured run, also of one that exceeds the device's memory.
+    """Predict step time and memory of a measured run, even if it exceeds the device's memory.
 
     Raises:
         InfeasibleError, StrategyError, ModelError, ClusterError, RuntimeModelError: the part that
@@ -34,10 +34,10 @@ def predict_run(run: TrainingRun, constants: Constants = SHIPPED) -> Prediction:
 
 
 def predict_fitting_run(run: TrainingRun, constants: Constants = SHIPPED) -> Prediction:
-    """Step time and memory of a measured run that fits on its devices.
+    """Predict step time and memory of a measured run; raises if it does not fit.
 
     Raises:
-        InfeasibleError: it does not fit. Others as `predict_run`.
+        InfeasibleError: the run does not fit. Others as `predict_run`.
     """
     prediction = predict_run(run, constants)
     require_fits(prediction)
@@ -45,12 +45,12 @@ def predict_fitting_run(run: TrainingRun, constants: Constants = SHIPPED) -> Pre
 
 
 def require_fits(prediction: Prediction) -> None:
-    """Raise InfeasibleError where more is allocated than a device has."""
+    """Raise InfeasibleError if the predicted allocation exceeds a device's memory."""
     capacity, allocated = prediction.capacity_bytes, prediction.allocated_bytes
     if capacity and allocated > capacity:
         raise InfeasibleError(f"{allocated} bytes on a device of {capacity}")
 
 
 def step_seconds(run: TrainingRun, constants: Constants = SHIPPED) -> float:
-    """Seconds a step of a measured run, without its memory: all that a fit needs."""
+    """Simulated seconds a step of a measured run, without its memory."""
     return simulate_grid(problem_of_run(run, constants), run.grid).step_time_s

@@ -1,4 +1,4 @@
-"""A training run from a row of a table, or the reason why the row is skipped.
+"""Convert a row of a training table to a run to predict, or to the reason why the row is skipped.
 
 Nothing is guessed. A cell that is empty, both in the table and in the facts beside it, and that the
 other cells do not imply (`implied_cells`), makes the row incomplete. Cells that were filled are
@@ -19,7 +19,7 @@ from shardwright.job.job_from_flags import job_from_flags
 from shardwright.job.training_job import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.models_by_name import load_model
-from shardwright.model.distillation import taught
+from shardwright.model.distillation import with_teacher
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.trained_parameters import trained
 from shardwright.program.rule_violations import runtime_violations
@@ -38,12 +38,12 @@ from shardwright.validation.tables.facts_of_row import (
     text_of_options,
 )
 from shardwright.validation.tables.skipped_rows import (
-    Skip,
+    SkippedRow,
     SkipReason,
     UnusableRowError,
     skip_of,
 )
-from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.tables.table_facts import TableFacts
 from shardwright.validation.training import table_spellings
 from shardwright.validation.training.cluster_of_row import row_cluster
 from shardwright.validation.training.implied_cells import recomputed_modules, with_implied_cells
@@ -54,8 +54,8 @@ from shardwright.validation.training.launch_arguments import (
 )
 from shardwright.validation.training.measured_rows import (
     TRAINING_TABLE,
-    Measurement,
     MemoryKind,
+    TrainingMeasurement,
 )
 from shardwright.validation.training.measured_run import MeasuredKind, TrainingRun
 from shardwright.validation.training.model_from_sizes import row_model
@@ -67,46 +67,53 @@ _REQUIRED: Final = ("gpu_count", "seq_len", "micro_batch", "tp", "pp", "precisio
 
 @dataclass(frozen=True, slots=True)
 class _Degrees:
+    """Tensor, context, pipeline and data parallel degrees."""
+
     tp: int
     cp: int
     pp: int
     dp: int
 
 
-def to_training_run(row: Measurement, *, facts: Facts, default: str = "") -> TrainingRun | Skip:
-    """The run of a row, or the skipped row.
+def to_training_run(
+    row: TrainingMeasurement, *, facts: TableFacts, default: str = ""
+) -> TrainingRun | SkippedRow:
+    """Convert a row to a run to predict, or to a skipped row with its reason.
 
     Args:
-        default: runtime of rows for which neither they nor the facts name one.
+        default: runtime for rows if neither the row nor the facts name a runtime.
     """
     try:
-        return _run(row, facts=facts, default=default)
+        return _usable_run(row, facts=facts, default=default)
     except (UnusableRowError, StrategyError) as error:
         return skip_of(row, error)
 
 
-def with_facts(row: Measurement, *, facts: Facts) -> tuple[Measurement, RowFacts]:
-    """The row with the cells and the options that facts give it, and those facts.
+def with_facts(
+    row: TrainingMeasurement, *, facts: TableFacts
+) -> tuple[TrainingMeasurement, RowFacts]:
+    """Add the cells and options of facts to a row; returns the row and the facts.
 
     Raises:
         UnusableRowError: the facts skip the row.
     """
-    given = facts_of_row(row, facts=facts, columns=TRAINING_TABLE.columns)
-    cells = dict(given.cells)
+    row_facts = facts_of_row(row, facts=facts, columns=TRAINING_TABLE.columns)
+    cells = dict(row_facts.cells)
     if "runtime" in cells:
         base, *named = cells["runtime"].split()
-        options = {**given.options, **options_of_text(" ".join(named))}
+        options = {**row_facts.options, **options_of_text(" ".join(named))}
         cells["runtime"] = f"{base} {text_of_options(options)}".strip()
-    return replace(row, **cells), given
+    return replace(row, **cells), row_facts
 
 
-def _run(published: Measurement, *, facts: Facts, default: str) -> TrainingRun:
+def _usable_run(published: TrainingMeasurement, *, facts: TableFacts, default: str) -> TrainingRun:
+    """Convert a row to a run to predict; raises UnusableRowError for a row that must be skipped."""
     if "LOW QUALITY" in published.notes:
         raise UnusableRowError(SkipReason.LOW_QUALITY)
     if "OOM or hang" in published.notes:
         raise UnusableRowError(SkipReason.AMBIGUOUS_FAILURE, "OOM or hang")
-    row, given = with_facts(published, facts=facts)
-    assumptions = [*given.assumptions]
+    row, row_facts = with_facts(published, facts=facts)
+    assumptions = [*row_facts.assumptions]
     try:
         row = with_launch_cells(row, assumptions=assumptions)
     except RuntimeModelError as error:
@@ -121,7 +128,7 @@ def _run(published: Measurement, *, facts: Facts, default: str) -> TrainingRun:
     )
     offload_percent, offload_options = table_spellings.offload(row.offload)
     runtime = _with_options(runtime, (*(f"{module}=on" for module in modules), *offload_options))
-    model = row_model(row, config=given.config)
+    model = row_model(row, config=row_facts.config)
     model = _trained(row, model=model, assumptions=assumptions)
     degrees = _degrees(row)
     grid = _grid(
@@ -165,9 +172,7 @@ def _run(published: Measurement, *, facts: Facts, default: str) -> TrainingRun:
 
 
 def _require_runnable(run: TrainingRun, *, named: bool, assumptions: list[str]) -> None:
-    """Skip a row whose runtime cannot run its strategy; where nothing names the runtime, add an
-    assumption instead.
-    """
+    """Raise if the named runtime cannot run the strategy; else note it as an assumption."""
     for broken in runtime_violations(problem_of_run(run), run.grid):
         if named:
             raise UnusableRowError(
@@ -177,8 +182,9 @@ def _require_runnable(run: TrainingRun, *, named: bool, assumptions: list[str]) 
 
 
 def _require_possible(run: TrainingRun) -> None:
-    """Skip a row whose step is shorter than its FLOPs at the peak of the devices, as a cell in
-    milliseconds is, or too long to be simulated.
+    """Raise if a step is shorter than its FLOPs at peak, or too long to simulate.
+
+    A cell in milliseconds gives such a short step.
     """
     least = seconds_at_peak(problem_of_run(run))
     if least == inf:
@@ -197,8 +203,10 @@ def _require_possible(run: TrainingRun) -> None:
         )
 
 
-def _runtime(row: Measurement, *, device: Accelerator, default: str, assumptions: list[str]) -> str:
-    """Name of the row's runtime, else of `default`, else of the usual one of the device."""
+def _runtime(
+    row: TrainingMeasurement, *, device: Accelerator, default: str, assumptions: list[str]
+) -> str:
+    """Name of the row's runtime, else of `default`, else of the device's usual runtime."""
     name = row.runtime or default
     if not name:
         name = default_runtime(device.vendor)
@@ -211,7 +219,7 @@ def _runtime(row: Measurement, *, device: Accelerator, default: str, assumptions
 
 
 def _nearest_base(cell: str, assumptions: list[str]) -> str:
-    """The runtime of a cell and its options; a framework and version become the nearest base."""
+    """Replace a framework and version in a cell by the nearest described runtime."""
     words = cell.split()
     name = " ".join(word for word in words if "=" not in word)
     base = "" if is_runtime(name) else nearest_runtime_name(name)
@@ -222,8 +230,9 @@ def _nearest_base(cell: str, assumptions: list[str]) -> str:
 
 
 def _with_scaling(name: str, precision: str) -> str:
-    """The runtime with the fp8 scaling that the cell `precision` names, unless it sets another or
-    does not have it.
+    """The runtime with the fp8 scaling that the cell `precision` names.
+
+    It is unchanged if it sets another scaling or lacks this one.
     """
     scaling, runtime = table_spellings.scaling(precision), load_runtime(name)
     if "fp8" in dict(runtime.options) or scaling not in offered_values(runtime).get("fp8", ()):
@@ -231,7 +240,7 @@ def _with_scaling(name: str, precision: str) -> str:
     return load_runtime(f"{name} fp8={scaling}").name if scaling else name
 
 
-def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model:
+def _trained(row: TrainingMeasurement, *, model: Model, assumptions: list[str]) -> Model:
     """The model with its frozen parts or adapters, and with its teacher.
 
     Fine-tuning of all parameters is training on whole sequences; adapters need their rank.
@@ -248,7 +257,7 @@ def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model
         raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, "teacher")
     try:
         model = trained(model, row.train)
-        return taught(model, load_model(row.teacher)) if row.teacher else model
+        return with_teacher(model, load_model(row.teacher)) if row.teacher else model
     except UsageError as error:
         raise UnusableRowError(SkipReason.INCONSISTENT_CONFIGURATION, error.message) from None
     except ModelError as error:
@@ -256,15 +265,15 @@ def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model
 
 
 def _with_options(runtime: str, options: tuple[str, ...]) -> str:
-    """The runtime with the options that cells of the strategy set."""
+    """Name of the runtime with the options that cells of the strategy set."""
     try:
         return load_runtime(" ".join([runtime, *options])).name
     except RuntimeModelError as error:
         raise UnusableRowError(SkipReason.UNSUPPORTED_STRATEGY, error.message) from None
 
 
-def _degrees(row: Measurement) -> _Degrees:
-    """tp, cp, pp and dp as printed; an empty dp is the devices over the other degrees."""
+def _degrees(row: TrainingMeasurement) -> _Degrees:
+    """tp, cp, pp and dp of a row; an empty dp is the number of devices over the other degrees."""
     tp, cp, pp, count = row.tp or 1, row.cp or 1, row.pp or 1, row.gpu_count or 0
     dp = row.dp or count // (tp * cp * pp)
     if dp < 1 or tp * cp * pp * dp != count:
@@ -276,7 +285,7 @@ def _degrees(row: Measurement) -> _Degrees:
 
 
 def _grid(
-    row: Measurement,
+    row: TrainingMeasurement,
     *,
     degrees: _Degrees,
     node: int,
@@ -284,8 +293,9 @@ def _grid(
     offload_percent: int,
     assumptions: list[str],
 ) -> Grid:
-    """The strategy. Without another schedule in its column it is 1F1B, interleaved with several
-    chunks.
+    """The strategy of a row as a grid.
+
+    Without a schedule cell it is 1F1B, interleaved with several chunks.
     """
     zero, shard = table_spellings.sharding(row.zero_stage_or_fsdp, node=node)
     replicas = degrees.dp * degrees.cp
@@ -321,8 +331,10 @@ def _grid(
     )
 
 
-def _expert_split(row: Measurement, *, tp: int, runtime: str, assumptions: list[str]) -> int:
-    """etp as printed, else the framework's default."""
+def _expert_split(
+    row: TrainingMeasurement, *, tp: int, runtime: str, assumptions: list[str]
+) -> int:
+    """Expert tensor parallel degree of the row, else the framework's default."""
     if row.etp or tp == 1 or (row.ep or 1) == 1:
         return row.etp or 1
     etp = tp if load_runtime(runtime).experts_split_as_layers else 1
@@ -330,8 +342,10 @@ def _expert_split(row: Measurement, *, tp: int, runtime: str, assumptions: list[
     return etp
 
 
-def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> tuple[Recompute, int]:
-    """(mode, layers of each chunk; 0 = all) of the row, else the runtime's default."""
+def _recompute(
+    row: TrainingMeasurement, *, runtime: str, assumptions: list[str]
+) -> tuple[Recompute, int]:
+    """(recompute mode, layers of each chunk; 0 = all) of the row, else the runtime's default."""
     recompute = table_spellings.recompute(row.recompute)
     if recompute is not None:
         return recompute
@@ -340,8 +354,8 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> tup
     return Recompute(default), 0
 
 
-def _schedule(row: Measurement, *, pp: int, assumptions: list[str]) -> str:
-    """Name of the row's schedule, empty for 1F1B; an interleaved one needs its number of chunks."""
+def _schedule(row: TrainingMeasurement, *, pp: int, assumptions: list[str]) -> str:
+    """Name of the row's schedule, empty for 1F1B; an interleaved schedule needs `vpp`."""
     schedule = table_spellings.schedule(row.schedule) if pp > 1 else ""
     if pp > 1 and row.schedule and not schedule:
         assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")
@@ -350,7 +364,9 @@ def _schedule(row: Measurement, *, pp: int, assumptions: list[str]) -> str:
     return "" if schedule in ("1f1b", "interleaved-1f1b") else schedule
 
 
-def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tuple[int, ...]]:
+def _stage_layers(
+    row: TrainingMeasurement, *, pp: int, vpp: int
+) -> tuple[int, int, tuple[int, ...]]:
     """(layers of the first stage, of the last stage, of every stage or chunk).
 
     Zeros and nothing for an even partition; every stage only where inner stages differ.
@@ -367,7 +383,8 @@ def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tup
     return counts[0], counts[-1], ()
 
 
-def _job(row: Measurement, *, samples: int) -> TrainingJob:
+def _job(row: TrainingMeasurement, *, samples: int) -> TrainingJob:
+    """The training job of a row: sequence length, batch, precision, dropout."""
     number_format = table_spellings.number_format(row.precision)
     if not number_format:
         raise UnusableRowError(SkipReason.INCOMPLETE_CONFIGURATION, f"precision {row.precision}")
@@ -385,6 +402,7 @@ def _job(row: Measurement, *, samples: int) -> TrainingJob:
 
 
 def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: int) -> None:
+    """Raise UnusableRowError if the strategy breaks a rule."""
     facts = grid_facts(
         model, devices=num_devices, global_batch=job.global_batch, seq_len=job.sequence_length
     )
@@ -398,10 +416,8 @@ def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: i
         raise UnusableRowError(reason, broken.message)
 
 
-def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
-    """Seconds a step: as printed, else from samples or tokens a second, else from TFLOP/s by SC21's
-    formula.
-    """
+def _measured(row: TrainingMeasurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
+    """(kind, seconds a step): as published, or from samples, tokens or TFLOP/s a second."""
     tokens, count = samples * (row.seq_len or 0), row.gpu_count or 1
     if row.measured_iter_time_s:
         return MeasuredKind.ITERATION_TIME, row.measured_iter_time_s
@@ -416,9 +432,10 @@ def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | 
     return MeasuredKind.NONE, None
 
 
-def sc21_seconds(row: Measurement, *, samples: int) -> float | None:
-    """Seconds a step behind the TFLOP/s of Narayanan et al. (SC21, equation 3): 96 B s l h^2 (1 +
-    s/6h + V/16lh) / (devices x FLOP/s).
+def sc21_seconds(row: TrainingMeasurement, *, samples: int) -> float | None:
+    """Seconds a step from published TFLOP/s by the formula of Narayanan et al. (SC21, equation 3).
+
+    FLOPs = 96 B s l h^2 (1 + s/6h + V/16lh), over devices x FLOP/s.
 
     B samples, s tokens a sample, l layers, h hidden, V vocabulary; recomputed forwards are counted.
     None if a size is missing.

@@ -1,4 +1,4 @@
-"""Spellings in tables of sharding, recompute, offloading, schedules and number formats.
+"""Parse the spellings in tables of sharding, recompute, offloading, schedules and number formats.
 
 An unknown spelling raises an error; it is never guessed.
 """
@@ -42,7 +42,7 @@ _FILLING: Final = frozenset(
         " granularity method policy layer layers blocks per every each of in with use and the",
     )
 )
-"""Words in the column recompute that say nothing about the amount."""
+"""Words in the column recompute that do not change the amount."""
 _NONE: Final = frozenset({"none", "no", "off", "false", "n", "disabled", "without"})
 _FULL: Final = frozenset(
     {"full", "yes", "on", "true", "y", "enabled", "uniform", "block", "all", "whole"}
@@ -90,7 +90,7 @@ _SCHEDULES: Final = {
 
 
 def sharding(words: str, *, node: int) -> tuple[int, int]:
-    """(ZeRO stage, size of the sharding group; 0 = all) of a cell; an empty one means no sharding.
+    """Parse a cell as (ZeRO stage, size of the sharding group; 0 = all); empty means no sharding.
 
     Args:
         node: devices of a node, over which hybrid sharding without a number shards.
@@ -118,7 +118,7 @@ def sharding(words: str, *, node: int) -> tuple[int, int]:
 
 
 def recompute(words: str) -> tuple[Recompute, int] | None:
-    """(mode, layers of each chunk; 0 = all) of a cell; None for an empty one.
+    """Parse a cell as (recompute mode, layers of each chunk; 0 = all); None if it is empty.
 
     Raises:
         StrategyError: unknown spelling.
@@ -146,8 +146,10 @@ def recompute(words: str) -> tuple[Recompute, int] | None:
 
 
 def offload(words: str) -> tuple[int, tuple[str, ...]]:
-    """(percent of the optimizer states in host memory, options of the runtime) of a cell such as
-    ``opt``, ``opt+param``, ``full-cpu`` or ``cpu``, which alone means the optimizer states.
+    """Parse a cell as (percent of optimizer states in host memory, runtime options).
+
+    Spellings are ``opt``, ``opt+param``, ``full-cpu`` or ``cpu``, which alone means the optimizer
+    states.
 
     Raises:
         StrategyError: unknown spelling.
@@ -163,21 +165,19 @@ def offload(words: str) -> tuple[int, tuple[str, ...]]:
 
 
 def scaling(words: str) -> str:
-    """Value of the runtime's option `fp8` that a cell names; empty where it names none."""
+    """Parse a cell as the runtime's fp8 scaling; empty if the cell names none."""
     text = words.strip().lower()
     return next((value for value, pattern in _SCALINGS if pattern.search(text)), "")
 
 
 def number_format(words: str) -> str:
-    """Number format that a cell names, of several the one with the fewest bits; empty for none."""
+    """Parse a cell as the number format with the fewest bits that it names; empty for none."""
     text = words.strip().lower()
     return next((name for name, pattern in _FORMATS if pattern.search(text)), "")
 
 
 def schedule(words: str) -> str:
-    """Name of the schedule that a cell names, without text in parentheses or behind the name; empty
-    where it names none.
-    """
+    """Parse a cell as a schedule name, ignoring parentheses and text after it; empty for none."""
     text = re.sub(r"[\s_]+", "-", re.sub(r"\(.*?\)", " ", words.lower()).strip()).strip("-")
     names = {**{name: name for name in GRID_SCHEDULES}, **_SCHEDULES}
     return names.get(text) or next(

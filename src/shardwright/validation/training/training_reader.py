@@ -1,4 +1,4 @@
-"""The reader of tables of training runs, and their validation as plain values."""
+"""The table reader of training runs, and the JSON of their validation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.validation.errors.judged_rows import error_statistics, grouped, source_of
-from shardwright.validation.reader import Reader
+from shardwright.validation.reader import TableReader
 from shardwright.validation.training.accuracy_page import accuracy_page
 from shardwright.validation.training.empty_table import COLUMNS
 from shardwright.validation.training.fit_constants import fit_folds, folds_text, read_folds
@@ -31,7 +31,7 @@ from shardwright.validation.training.row_to_problem import to_training_run
 
 
 def validation_json(validation: TrainingValidation) -> dict[str, Any]:
-    """The output of ``validate --json``: rows, by_source, skipped, failures."""
+    """JSON document of ``validate --json``: rows, sources, skipped rows, failures."""
     return {
         "fold": validation.fold,
         "rows": [_row_json(row) for row in validation.rows],
@@ -68,8 +68,9 @@ def validation_json(validation: TrainingValidation) -> dict[str, Any]:
 
 
 def _row_json(row: TrainingRow) -> dict[str, Any]:
+    """JSON object of a judged row."""
     run, measurement, prediction = row.run, row.run.measurement, row.prediction
-    timed, weighed = (
+    has_time, has_memory = (
         run.measured_kind is not MeasuredKind.NONE,
         run.memory_kind is not MemoryKind.NONE,
     )
@@ -82,12 +83,12 @@ def _row_json(row: TrainingRow) -> dict[str, Any]:
         "runtime": run.runtime,
         "strategy": print_grid(run.grid),
         "fold": row.fold,
-        "measured_kind": run.measured_kind.value if timed else None,
+        "measured_kind": run.measured_kind.value if has_time else None,
         "measured_s": run.measured_s,
         "predicted_s": row.predicted(TrainingMetric.TIME),
         "interval_s": list(prediction.interval_s) if prediction and prediction.interval_s else None,
         "error": row.error(TrainingMetric.TIME),
-        "memory_kind": run.memory_kind.value if weighed else None,
+        "memory_kind": run.memory_kind.value if has_memory else None,
         "measured_memory_bytes": run.memory_bytes,
         "predicted_memory_bytes": row.predicted(TrainingMetric.MEMORY),
         "memory_error": row.error(TrainingMetric.MEMORY),
@@ -96,7 +97,7 @@ def _row_json(row: TrainingRow) -> dict[str, Any]:
     }
 
 
-TRAINING: Final[Reader[TrainingRun, Prediction, Constants]] = Reader(
+TRAINING: Final[TableReader[TrainingRun, Prediction, Constants]] = TableReader(
     form=TRAINING_TABLE,
     template=COLUMNS,
     folds=FOLDS,

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from shardwright.api.export_plan import Export, export_plan, write_export
-from shardwright.api.stored_answers import Stored
+from shardwright.api.stored_answers import PlanOfProblem
 from shardwright.frameworks.export.hosts import Host
 from shardwright.frameworks.export.launchers.pods import MOUNT
 from shardwright.hardware.cluster_expression import parse_cluster
@@ -35,7 +35,7 @@ echo "$NNODES $NODE_RANK $JAX_COORDINATOR_IP $CUDA_VISIBLE_DEVICES $*" >> "$CALL
 """
 
 
-def planned(cluster: str, text: str, *, name: str = "") -> Stored:
+def planned(cluster: str, text: str, *, name: str = "") -> PlanOfProblem:
     """A plan of Megatron's on a cluster."""
     one = stored(parse_grid(text), runtime="megatron-core")
     problem = replace(one.problem, cluster=parse_cluster(cluster))
@@ -43,7 +43,7 @@ def planned(cluster: str, text: str, *, name: str = "") -> Stored:
 
 
 def launched(
-    one: Stored,
+    one: PlanOfProblem,
     launcher: str,
     folder: Path,
     *,

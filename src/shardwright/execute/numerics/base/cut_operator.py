@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from shardwright.model.backward_reach import asks_inputs, without_gradient
+from shardwright.model.backward_reach import computes_input_gradient, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
@@ -71,7 +71,7 @@ def operator_block(block: Block, name: str) -> Block:
         )
         for source in read
     )
-    constant = () if asks_inputs(operator, without_gradient(block)) else (INPUT, MEMORY)
+    constant = () if computes_input_gradient(operator, without_gradient(block)) else (INPUT, MEMORY)
     return replace(
         block,
         name=f"{block.name}.{name}",

@@ -1,4 +1,4 @@
-"""BERT and T5: encoders, and an encoder beside a decoder as a DAG of runs.
+"""Builders of BERT and T5 models: encoders, and encoder-decoders as a DAG of runs.
 
 Sequences: a BERT runs over ``text``; a T5's encoder runs over ``encoder``, its decoder over
 ``text`` with ``encoder`` as the memory of its cross-attention. The runs of T5 are
@@ -25,7 +25,7 @@ from shardwright.model.blocks.dense_blocks import (
     mlp_operators,
     norm,
     residual,
-    step,
+    unary_operator,
 )
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.config_fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
@@ -45,8 +45,9 @@ MAX_BUCKETS = 2**16
 
 
 def build_bert(fields: Fields) -> Model:
-    """BERT with the masked-language-model head (`BertConfig`: tied, norms after the sub-blocks,
-    biases everywhere, 2 segment types).
+    """Build BERT with the masked-language-model head from its config (`BertConfig`).
+
+    Defaults: tied, norms after the sub-blocks, biases everywhere, 2 segment types.
 
     The transform before the logits is part of the head; pooler and next-sentence head are left out.
     """
@@ -95,7 +96,7 @@ def build_bert(fields: Fields) -> Model:
 def _post_norm_layer(
     *, attention: tuple[Operator, ...], feed_forward: tuple[Operator, ...], hidden: int
 ) -> Block:
-    """norm(x + attention(x)), then norm(y + feed_forward(y)): the original Transformer's order."""
+    """A post-norm layer as in the original Transformer: norm(x + sub_block(x)), twice."""
     return Block(
         name="layer",
         operators=(
@@ -110,8 +111,9 @@ def _post_norm_layer(
 
 
 def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
-    """``transform transform_act norm logits loss``: a square layer before the tied logits with
-    their bias.
+    """The masked-language-model head: a square layer, its activation, norm, tied logits, loss.
+
+    Operators: ``transform transform_act norm logits loss``.
     """
     width = hidden_extent(hidden)
     transform = linear(
@@ -122,7 +124,7 @@ def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
         klass=OperatorClass.STREAM,
         bias=True,
     )
-    act = step(
+    act = unary_operator(
         "transform_act",
         OperatorKind.ACTIVATION,
         OperatorClass.STREAM,
@@ -138,30 +140,33 @@ def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
 
 
 def build_t5(fields: Fields) -> Model:
-    """T5, v1.1 and FLAN-T5 (`T5Config`: as many decoder as encoder layers, 32 position buckets,
-    tied input embeddings, ReLU).
+    """Build T5, T5 v1.1 or FLAN-T5 from its config (`T5Config`).
+
+    Defaults: as many decoder as encoder layers, 32 position buckets, tied input embeddings, ReLU.
 
     Biases of scores by distance are one table for each stack; it is stored by the stack's embedding
     run, and all its layers read it. ``feed_forward_proj`` ``gated-...`` has two input projections.
     T5 v1.1 has untied logits (``tie_word_embeddings`` false).
     """
-    return _of_shared_tables(fields, feed_forward="relu")
+    return _with_shared_tables(fields, feed_forward="relu")
 
 
 def build_mt5(fields: Fields) -> Model:
-    """mT5 (`MT5Config`): a T5 v1.1, gated feed-forwards where nothing is written."""
-    return _of_shared_tables(fields, feed_forward="gated-gelu")
+    """Build mT5 from its config (`MT5Config`): T5 v1.1 with gated feed-forwards by default."""
+    return _with_shared_tables(fields, feed_forward="gated-gelu")
 
 
 def build_umt5(fields: Fields) -> Model:
-    """UMT5 (`UMT5Config`): a T5 each of whose layers has a table of its own, gated feed-forwards
-    where nothing is written.
+    """Build UMT5 from its config (`UMT5Config`): T5 with a distance-bias table in every layer.
+
+    Feed-forwards are gated by default.
     """
     table = distance_table("core.distances", buckets=_buckets(fields), heads=_heads(fields))
     return _two_stacks(fields, tables=[], read=[table, table], feed_forward="gated-gelu")
 
 
-def _of_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
+def _with_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
+    """Build a T5 with one distance-bias table for the encoder and one for the decoder."""
     heads, buckets = _heads(fields), _buckets(fields)
     tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
     owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]
@@ -173,12 +178,15 @@ def _of_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
 
 
 def _heads(fields: Fields) -> int:
+    """Number of attention heads."""
     return fields.integer("num_heads", "num_attention_heads", maximum=MAX_HEADS)
 
 
 def _buckets(fields: Fields) -> int:
-    """Rows of the tables: a fourth of them are for one distance each, so that there is one, and the
-    last of them is beyond those.
+    """Number of distance buckets, which are the rows of a distance-bias table.
+
+    A fourth of the buckets have one distance each; so there must be at least one, and the largest
+    distance must be beyond them.
     """
     buckets = fields.integer(
         "relative_attention_num_buckets", default=32, minimum=4, maximum=MAX_BUCKETS
@@ -190,19 +198,19 @@ def _buckets(fields: Fields) -> int:
 def _two_stacks(
     fields: Fields, *, tables: Sequence[Parameter], read: Sequence[Parameter], feed_forward: str
 ) -> Model:
-    """An encoder and a decoder whose layers read the encoder's output.
+    """Build an encoder-decoder model from its config and its distance-bias tables.
 
     Args:
-        tables: of biases by distance that the embedding runs of encoder and decoder store.
-        read: those that the layers of each read.
-        feed_forward: where none is written.
+        tables: tables of biases by distance stored by the embedding runs of encoder and decoder.
+        read: tables that the encoder layers and the decoder layers read.
+        feed_forward: default form of the feed-forward.
     """
     hidden, vocab = fields.hidden(), fields.vocab()
     heads, head_dim = _heads(fields), fields.integer("d_kv", maximum=MAX_HEAD_DIM)
     encoders = fields.integer("num_layers", "num_hidden_layers", maximum=MAX_LAYERS)
     decoders = fields.integer("num_decoder_layers", default=encoders, maximum=MAX_LAYERS)
     tied = fields.flag("tie_word_embeddings", default=True)
-    fields.aside("scale_decoder_outputs")
+    fields.mark_read("scale_decoder_outputs")
     own = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
     feed = mlp_operators(
         hidden=hidden,
@@ -225,7 +233,7 @@ def _two_stacks(
             sequence=ENCODER,
         ),
         _with_parameters(embed, tables[1:]),
-        _cross_layer(hidden=hidden, own=own, feed_forward=feed, distances=read[1]),
+        _cross_layer(hidden=hidden, self_shape=own, feed_forward=feed, distances=read[1]),
         head_block(hidden=hidden, vocab=vocab, tied=tied),
     )
     runs = (
@@ -240,6 +248,7 @@ def _two_stacks(
 
 
 def _gated(fields: Fields, *, default: str) -> bool:
+    """True if the feed-forward has a gate."""
     form = fields.string("feed_forward_proj", default=default)
     if form not in ("relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"):
         fields.fail(
@@ -256,6 +265,7 @@ def _gated(fields: Fields, *, default: str) -> bool:
 
 
 def _with_parameters(block: Block, parameters: Sequence[Parameter]) -> Block:
+    """The block with further parameters in its first operator."""
     first = block.operators[0]
     return replace(
         block,
@@ -267,8 +277,9 @@ def _with_parameters(block: Block, parameters: Sequence[Parameter]) -> Block:
 
 
 def cross_attention_operators(*, hidden: int, shape: AttentionShape) -> tuple[Operator, ...]:
-    """Queries from ``cross.norm``, keys and values from the block's memory: ``cross.q cross.kv
-    cross.core cross.proj``.
+    """Cross-attention: queries from ``cross.norm``, keys and values from the block's memory.
+
+    Operators: ``cross.q cross.kv cross.core cross.proj``.
     """
     query, key, value, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN
@@ -285,12 +296,19 @@ def cross_attention_operators(*, hidden: int, shape: AttentionShape) -> tuple[Op
 
 
 def _cross_layer(
-    *, hidden: int, own: AttentionShape, feed_forward: tuple[Operator, ...], distances: Parameter
+    *,
+    hidden: int,
+    self_shape: AttentionShape,
+    feed_forward: tuple[Operator, ...],
+    distances: Parameter,
 ) -> Block:
-    """Causal self-attention, attention to the encoder's output, feed-forward, each a pre-norm
-    residual; the first has biases.
+    """A decoder layer: causal self-attention, cross-attention and feed-forward, each pre-norm.
+
+    Self-attention has biases by distance.
     """
-    attention = attention_operators(hidden=hidden, shape=own, rotary=False, distances=distances)
+    attention = attention_operators(
+        hidden=hidden, shape=self_shape, rotary=False, distances=distances
+    )
     plain = layer_block("decoder", hidden=hidden, attention=attention, feed_forward=feed_forward)
     operators: list[Operator] = []
     for operator in plain.operators:
@@ -298,7 +316,7 @@ def _cross_layer(
         if operator.name == "residual1":
             operators += [
                 norm("cross.norm", source="residual1", hidden=hidden),
-                *cross_attention_operators(hidden=hidden, shape=own),
+                *cross_attention_operators(hidden=hidden, shape=self_shape),
                 residual("cross.residual", source="cross.proj", skip="residual1", hidden=hidden),
             ]
     return replace(plain, operators=tuple(operators), memory=ENCODER)

@@ -1,6 +1,4 @@
-"""DeepSeek-V2, V3 and models of their form (Kimi-K2): latent attention, shared experts, dense first
-layers, multi-token prediction.
-"""
+"""Builders of DeepSeek-V2, V3 and Kimi-K2: latent attention, shared experts, token prediction."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator
 
 V3_GROUPS: Final = (8, 4)
-"""Groups of experts of `DeepseekV3Config`, and those that a token may visit."""
+"""Default groups of experts in `DeepseekV3Config`, and groups that a token may use."""
 
 
 def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertShape:
-    """Routed experts, experts per token and the groups that routing is limited to (1 group = free).
+    """Read the number of routed experts, experts per token, and the groups that limit routing.
 
-    `groups`: how many there are, and how many of them a token may visit, where that is not written.
+    `groups`: default number of groups, and of groups that a token may use.
     """
     experts = fields.integer(
         "n_routed_experts", "num_local_experts", "num_experts", maximum=MAX_EXPERTS
@@ -62,19 +60,22 @@ def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertS
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """The layers that have experts: all from ``first_k_dense_replace`` (class default 0 in V2, 3 in
-    V3: so it must be written), every ``moe_layer_freq``-th.
+    """True for each layer with experts, by ``first_k_dense_replace`` and ``moe_layer_freq``.
+
+    The class default of ``first_k_dense_replace`` differs (0 in V2, 3 in V3), so it must be
+    written.
     """
     dense = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS)
-    every = fields.integer("moe_layer_freq", default=1, maximum=MAX_LAYERS)
-    return tuple(i >= dense and i % every == 0 for i in range(layers))
+    period = fields.integer("moe_layer_freq", default=1, maximum=MAX_LAYERS)
+    return tuple(i >= dense and i % period == 0 for i in range(layers))
 
 
 def shared_experts(
     fields: Fields, *, sparse: bool, correction: bool, groups: tuple[int, int] = (1, 1)
 ) -> tuple[Operator, ...]:
-    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones (class default 2 in
-    V2, else 1).
+    """A feed-forward in DeepSeek's spelling: dense, or routed experts with shared experts.
+
+    Default of shared experts: 2 in V2, else 1.
 
     `groups`: as in `expert_shape`.
     """
@@ -98,9 +99,7 @@ def shared_experts(
 
 
 def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correction: bool) -> Block:
-    """One layer with latent attention and either a dense feed-forward or experts
-    with shared ones.
-    """
+    """A layer with latent attention, and a dense feed-forward or experts with shared experts."""
     attention = mla_operators(
         hidden=fields.hidden(), shape=latent, bias=fields.flag("attention_bias", default=False)
     )
@@ -116,6 +115,7 @@ def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correctio
 
 
 def _build(fields: Fields, *, correction: bool) -> Model:
+    """Build DeepSeek-V2 (without `correction`) or V3."""
     latent, sparse = latent_shape(fields), sparse_layers(fields, layers=fields.layers())
     layers = blocks_of(
         zip(sparse),
@@ -127,12 +127,14 @@ def _build(fields: Fields, *, correction: bool) -> Model:
 
 
 def build_v2(fields: Fields) -> Model:
-    """DeepSeek-V2 and V2-Lite (no multi-token prediction)."""
+    """Build DeepSeek-V2 or V2-Lite from its config; without multi-token prediction."""
     return _build(fields, correction=False)
 
 
 def build_v3(fields: Fields) -> Model:
-    """DeepSeek-V3, R1, Kimi-K2: the choice of experts uses a stored correction;
-    ``num_nextn_predict_layers`` modules predict further.
+    """Build DeepSeek-V3, R1 or Kimi-K2 from its config: routing correction, token prediction.
+
+    The selection of experts uses a stored correction; ``num_nextn_predict_layers`` modules predict
+    further tokens.
     """
     return _build(fields, correction=True)

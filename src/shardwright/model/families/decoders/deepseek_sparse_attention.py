@@ -1,4 +1,4 @@
-"""Models with latent attention over keys that an indexer selects: DeepSeek-V3.2 and GLM-5."""
+"""Builders of DeepSeek-V3.2 and GLM-5: latent attention over keys that an indexer selects."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ LETTERS = {"F": FULL, "S": SHARED}
 
 
 def build_deepseek_v32(fields: Fields) -> Model:
-    """DeepSeek-V3.2: DeepSeek-V3 with an indexer in every layer that selects
-    ``index_topk`` keys.
+    """Build DeepSeek-V3.2 from its config: V3 with an indexer in every layer.
+
+    The indexer selects ``index_topk`` keys.
     """
     return _build_latent(fields, indexers=(FULL,) * fields.layers(), groups=V3_GROUPS)
 
 
 def build_glm_moe_dsa(fields: Fields) -> Model:
-    """GLM-5 to 5.3: the same form; in 5.2 and later most layers share the selection of the last
-    layer that has an indexer.
+    """Build GLM-5 to 5.3 from its config: DeepSeek-V3.2's form, with shared selections from 5.2 on.
+
+    Most layers then use the selection of the last layer that has an indexer.
 
     ``layer_types`` has one word for all layers.
     """
-    fields.aside("layer_types")
+    fields.mark_read("layer_types")
     return _build_latent(fields, indexers=_indexer_types(fields))
 
 
 def _indexer_types(fields: Fields) -> tuple[str, ...]:
-    """The layers that run an indexer: ``indexer_types``, ``index_topk_pattern`` (F, S), or every
-    ``index_topk_freq``-th layer.
+    """Kind of each layer's indexer, full or shared: ``indexer_types``, pattern, or frequency.
+
+    ``index_topk_pattern`` has letters F and S; ``index_topk_freq`` selects every n-th layer.
 
     Source of the last rule and its default offset 2: `GlmMoeDsaConfig` of Transformers 5.
     """
@@ -54,10 +57,10 @@ def _indexer_types(fields: Fields) -> tuple[str, ...]:
             )
         kinds = tuple(LETTERS[letter] for letter in pattern)
     if not kinds:
-        every = fields.integer("index_topk_freq", default=1, maximum=MAX_LAYERS)
+        period = fields.integer("index_topk_freq", default=1, maximum=MAX_LAYERS)
         offset = fields.integer("index_skip_topk_offset", minimum=0, default=2, maximum=MAX_LAYERS)
         kinds = tuple(
-            FULL if max(i - offset + 1, 0) % every == 0 else SHARED for i in range(layers)
+            FULL if max(i - offset + 1, 0) % period == 0 else SHARED for i in range(layers)
         )
     if kinds[0] != FULL:
         fields.fail(
@@ -68,8 +71,9 @@ def _indexer_types(fields: Fields) -> tuple[str, ...]:
 
 
 def _sparse(fields: Fields) -> tuple[bool, ...]:
-    """The layers that have experts: ``mlp_layer_types`` where it is written, else DeepSeek's
-    fields; both must agree.
+    """True for each layer with experts, by ``mlp_layer_types`` or DeepSeek's fields.
+
+    Both must agree.
     """
     layers = fields.layers()
     kinds = fields.layer_types(layers=layers, allowed=(DENSE, SPARSE), name="mlp_layer_types")
@@ -85,6 +89,7 @@ def _sparse(fields: Fields) -> tuple[bool, ...]:
 def _build_latent(
     fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)
 ) -> Model:
+    """Build a model of latent-attention layers over selected keys."""
     layers = blocks_of(
         zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields, groups=groups)
     )
@@ -92,8 +97,9 @@ def _build_latent(
 
 
 def _latent_layer(fields: Fields, sparse: bool, indexer: str, *, groups: tuple[int, int]) -> Block:
-    """Latent attention over selected keys; without an indexer the selection is that of an earlier
-    layer (its transport is left out).
+    """A layer of latent attention over keys that its own, or an earlier, indexer selects.
+
+    The transport of an earlier layer's selection is left out.
     """
     if not fields.present("q_lora_rank"):
         fields.missing("q_lora_rank")

@@ -1,6 +1,4 @@
-"""Gemma 2 and 3, text: windows in a period, norms before and after each sub-block, GeGLU, tied
-embedding.
-"""
+"""Builders of Gemma 1, 2 and 3 text models: periodic windows, GeGLU, tied embedding."""
 
 from __future__ import annotations
 
@@ -17,14 +15,15 @@ MAX_CAP = 1e6
 
 
 def build_gemma(fields: Fields) -> Model:
-    """Gemma 1: no windows, norms before the sub-blocks only (`GemmaConfig`: tied)."""
+    """Build Gemma 1 from its config (`GemmaConfig`: tied): no windows, pre-norms only."""
     layer = _layer(fields, 0, post_norms=False)
     return configured_model(fields, layers=[layer] * fields.layers(), tied=True)
 
 
 def build_gemma2(fields: Fields) -> Model:
-    """Gemma 2: every second layer sees all keys, scores are soft-capped (`Gemma2Config`: tied, cap
-    50).
+    """Build Gemma 2 from its config: every second layer sees all keys, soft-capped scores.
+
+    `Gemma2Config`: tied, cap 50.
     """
     windows = windows_by_period(fields, layers=fields.layers(), period=2)
     # A null cap means none: only an absent field takes the class default.
@@ -36,8 +35,9 @@ def build_gemma2(fields: Fields) -> Model:
 
 
 def build_gemma3(fields: Fields) -> Model:
-    """Gemma 3: every sixth layer sees all keys (`Gemma3TextConfig`: pattern 6, tied), norms of
-    queries and keys.
+    """Build Gemma 3 from its config: every sixth layer sees all keys, query and key norms.
+
+    `Gemma3TextConfig`: pattern 6, tied.
     """
     period = fields.integer(
         "sliding_window_pattern", "_sliding_window_pattern", default=6, maximum=MAX_LAYERS
@@ -59,6 +59,7 @@ def _layer(
     qk_norm: bool = False,
     post_norms: bool = True,
 ) -> Block:
+    """A Gemma layer; `window` 0 sees all keys."""
     # head_dim is not hidden / heads in this family and its class default differs between releases:
     # it must be written.
     head_dim = fields.integer("head_dim", maximum=2**16)

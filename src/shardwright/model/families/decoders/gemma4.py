@@ -1,6 +1,4 @@
-"""Gemma 4, language model: windows with small heads, full layers with wide heads whose values are
-their keys; dense or with experts.
-"""
+"""Builder of Gemma 4's language model: windowed and full layers, dense or with experts."""
 
 from __future__ import annotations
 
@@ -43,14 +41,14 @@ from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 USUAL_WINDOW: Final = 512
 USUAL_PERIOD: Final = 6
 USUAL_HEAD_DIM: Final = 512
-"""Of `Gemma4TextConfig`: keys that a query sees, layers of which the last sees all, width of a head
-in those."""
+"""Defaults of `Gemma4TextConfig`: window in keys, period of full layers, their head width."""
 PER_LAYER: Final = "per_layer_config"
 
 
 def build_gemma4(fields: Fields) -> Model:
-    """Gemma 4 (`Gemma4TextConfig`: tied). Per-layer embeddings, layers that share keys and wide
-    feed-forwards (E2B, E4B) are refused.
+    """Build Gemma 4's language model from its config (`Gemma4TextConfig`: tied).
+
+    Per-layer embeddings, layers that share keys and wide feed-forwards (E2B, E4B) are refused.
     """
     if fields.integer("hidden_size_per_layer_input", minimum=0, maximum=MAX_HIDDEN):
         fields.unsupported("hidden_size_per_layer_input (per-layer embeddings) other than 0")
@@ -58,26 +56,30 @@ def build_gemma4(fields: Fields) -> Model:
         fields.unsupported("num_kv_shared_layers (layers that share keys and values) other than 0")
     if fields.flag("use_double_wide_mlp", default=False):
         fields.unsupported("use_double_wide_mlp = true")
-    fields.aside("vocab_size_per_layer_input")  # rows of a table that is not there
+    fields.mark_read("vocab_size_per_layer_input")  # rows of a table that is not there
     if fields.present("use_bidirectional_attention"):
         # Tokens of one image see each other; a text alone has none.
         fields.choice("use_bidirectional_attention", allowed=("vision",))
     windows = _windows(fields)
     return configured_model(
         fields,
-        layers=blocks_of(zip(windows), partial(_layer, fields, wide=_wide(fields, windows))),
+        layers=blocks_of(
+            zip(windows), partial(_layer, fields, full_sizes=_full_layer_sizes(fields, windows))
+        ),
         tied=True,
     )
 
 
-def seeing_images(language: Model, fields: Fields) -> Model:
-    """The language model, in whose layers with a window tokens of one image see each other where
-    its configuration asks for that.
+def with_image_attention(language: Model, fields: Fields) -> Model:
+    """The language model with bidirectional attention among tokens of one image in windowed layers.
+
+    Only if the configuration asks for it.
     """
     if not fields.present("use_bidirectional_attention"):
         return language
 
     def seeing(operator: Operator) -> Operator:
+        """The operator, with attention among tokens of one image if it has a window."""
         local = operator.attention is not None and operator.attention.window
         return replace(operator, sees_images=True) if local else operator
 
@@ -88,7 +90,7 @@ def seeing_images(language: Model, fields: Fields) -> Model:
 
 
 def _windows(fields: Fields) -> tuple[int, ...]:
-    """Window of each layer, 0 = all keys, as the last one has whatever is written."""
+    """Window of each layer in keys, 0 = all keys; the last layer always sees all keys."""
     layers = fields.layers()
     if fields.present("layer_types"):
         windows = windows_of(fields, layers=layers, usual=USUAL_WINDOW)
@@ -98,14 +100,15 @@ def _windows(fields: Fields) -> tuple[int, ...]:
     return (*windows[:-1], 0)
 
 
-def _wide(fields: Fields, windows: tuple[int, ...]) -> tuple[int, int]:
-    """(width of a head, key heads) of layers that see all keys: as published files write them, or
-    layer by layer, as Transformers does.
+def _full_layer_sizes(fields: Fields, windows: tuple[int, ...]) -> tuple[int, int]:
+    """(head width, key heads) of layers that see all keys.
+
+    Published files write them once; Transformers writes them layer by layer.
     """
     listed = fields.optional_section(PER_LAYER)
     heads = fields.kv_heads()
     if listed is not None:
-        width, kv_heads = _listed(
+        width, kv_heads = _listed_sizes(
             fields, listed, full=[i for i, window in enumerate(windows) if not window]
         )
     else:
@@ -125,8 +128,11 @@ def _wide(fields: Fields, windows: tuple[int, ...]) -> tuple[int, int]:
     return width, kv_heads
 
 
-def _listed(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int, int]:
-    """The same of `PER_LAYER`: what an entry has not is as in layers with a window."""
+def _listed_sizes(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int, int]:
+    """(head width, key heads) of full layers from ``per_layer_config``.
+
+    The default is that of windowed layers.
+    """
     entries = [listed.mapping.get(str(i), {}) for i in full]
     if (
         set(listed.mapping) - {str(i) for i in full}
@@ -139,7 +145,7 @@ def _listed(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int
         )
     if set(entries[0]) - {"head_dim", "num_key_value_heads"}:
         fields.unsupported(f"{PER_LAYER} of more than head_dim and num_key_value_heads")
-    listed.aside(*listed.mapping)
+    listed.mark_read(*listed.mapping)
     entry = fields.inner(entries[0], f"{PER_LAYER}[{full[0]}]")
     width = entry.optional_integer("head_dim", maximum=MAX_HEAD_DIM) or fields.integer(
         "head_dim", maximum=MAX_HEAD_DIM
@@ -147,8 +153,9 @@ def _listed(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int
     return width, entry.integer("num_key_value_heads", maximum=MAX_HEADS, default=fields.kv_heads())
 
 
-def _layer(fields: Fields, window: int, *, wide: tuple[int, int]) -> Block:
-    hidden, attention = fields.hidden(), _attention(fields, window=window, wide=wide)
+def _layer(fields: Fields, window: int, *, full_sizes: tuple[int, int]) -> Block:
+    """A Gemma 4 layer; `window` 0 sees all keys."""
+    hidden, attention = fields.hidden(), _attention(fields, window=window, full_sizes=full_sizes)
     feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     if fields.flag("enable_moe_block", default=False):
         feed = (*feed, *_experts_beside(fields))
@@ -158,14 +165,17 @@ def _layer(fields: Fields, window: int, *, wide: tuple[int, int]) -> Block:
     )
 
 
-def _attention(fields: Fields, *, window: int, wide: tuple[int, int]) -> tuple[Operator, ...]:
-    """Grouped-query attention; in full layers with ``attention_k_eq_v`` one projection gives keys
-    and values (normed apart).
+def _attention(fields: Fields, *, window: int, full_sizes: tuple[int, int]) -> tuple[Operator, ...]:
+    """Grouped-query attention of a layer; full layers may share keys and values.
+
+    One projection computes both, which are normed separately.
     """
     hidden, heads = fields.hidden(), fields.heads()
     bias = fields.flag("attention_bias", default=False)
     head_dim, kv_heads = (
-        (fields.integer("head_dim", maximum=MAX_HEAD_DIM), fields.kv_heads()) if window else wide
+        (fields.integer("head_dim", maximum=MAX_HEAD_DIM), fields.kv_heads())
+        if window
+        else full_sizes
     )
     shared = not window and fields.flag("attention_k_eq_v", default=False)
     shape = AttentionShape(
@@ -187,8 +197,7 @@ def _attention(fields: Fields, *, window: int, wide: tuple[int, int]) -> tuple[O
 
 
 def _experts_beside(fields: Fields) -> tuple[Operator, ...]:
-    """Experts that read the layer's stream beside the feed-forward; both outputs are normed and
-    added.
+    """Experts in parallel with the dense feed-forward; both outputs are normed and added.
 
     The router's input norm has a scale of its own, its scores are divided by the root of the width,
     and every expert has a factor.

@@ -1,6 +1,4 @@
-"""Decoders of the GPT generation: LayerNorm with bias, multi-head attention, ungated feed-forward,
-learned or ALiBi positions.
-"""
+"""Builders of GPT-style decoders: LayerNorm with bias, learned or ALiBi positions."""
 
 from __future__ import annotations
 
@@ -26,6 +24,7 @@ OPT_POSITION_OFFSET = 2
 
 
 def _heads(fields: Fields, *, alibi: bool = False, kv_heads: int | None = None) -> AttentionShape:
+    """Attention shape with the config's heads of hidden / heads elements."""
     heads, width = fields.heads(), fields.even_head_dim()
     return AttentionShape(
         heads=heads, kv_heads=kv_heads or heads, head_dim=width, value_dim=width, alibi=alibi
@@ -35,6 +34,7 @@ def _heads(fields: Fields, *, alibi: bool = False, kv_heads: int | None = None) 
 def _biased_layer(
     fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool = True, norm_bias: bool = True
 ) -> Block:
+    """A GPT layer with optional biases and without rotary positions."""
     return decoder_block(
         "layer",
         hidden=fields.hidden(),
@@ -49,9 +49,10 @@ def _biased_layer(
     )
 
 
-def _learned(fields: Fields, shape: AttentionShape) -> Model:
-    """GPT-2 with attention of a shape: a table of positions, feed-forwards of n_inner (null = 4 x
-    hidden), tied.
+def _with_learned_positions(fields: Fields, shape: AttentionShape) -> Model:
+    """Build a GPT-2 model with learned positions and a given attention shape.
+
+    The feed-forward width is n_inner (null = 4 x hidden); the head is tied.
     """
     if fields.flag("add_cross_attention", default=False):
         fields.unsupported("add_cross_attention = true")
@@ -68,13 +69,14 @@ def _learned(fields: Fields, shape: AttentionShape) -> Model:
 
 
 def build_gpt2(fields: Fields) -> Model:
-    """GPT-2, GPT-3 and Megatron's GPTs (`GPT2Config`: n_inner null = 4 x hidden, tied)."""
-    return _learned(fields, _heads(fields))
+    """Build GPT-2, GPT-3 or a Megatron GPT from its config (`GPT2Config`: tied)."""
+    return _with_learned_positions(fields, _heads(fields))
 
 
 def build_gpt_neox(fields: Fields) -> Model:
-    """GPT-NeoX and Pythia (`GPTNeoXConfig`: attention_bias true, use_parallel_residual true,
-    untied): partial rotary positions.
+    """Build GPT-NeoX or Pythia from its config: partial rotary positions, parallel residual.
+
+    `GPTNeoXConfig`: attention_bias true, use_parallel_residual true, untied.
     """
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
@@ -90,9 +92,7 @@ def build_gpt_neox(fields: Fields) -> Model:
 
 
 def build_opt(fields: Fields) -> Model:
-    """OPT (`OPTConfig`: do_layer_norm_before true, biases, tied); the projected, post-norm form of
-    OPT-350m is refused.
-    """
+    """Build OPT from its config (`OPTConfig`: biases, tied); the post-norm OPT-350m is refused."""
     hidden = fields.hidden()
     projected = fields.optional_integer("word_embed_proj_dim")
     if projected is not None and projected != hidden:
@@ -119,7 +119,7 @@ def build_opt(fields: Fields) -> Model:
 
 
 def build_bloom(fields: Fields) -> Model:
-    """BLOOM (`BloomConfig`: tied): ALiBi, a norm of the embedding, feed-forward of 4 x hidden."""
+    """Build BLOOM from its config (`BloomConfig`: tied): ALiBi, norm of the embedding."""
     layer = _biased_layer(fields, ffn=4 * fields.hidden(), shape=_heads(fields, alibi=True))
     return configured_model(
         fields,
@@ -131,7 +131,7 @@ def build_bloom(fields: Fields) -> Model:
 
 
 def build_mpt(fields: Fields) -> Model:
-    """MPT (`MptConfig`: expansion_ratio 4, no_bias true, ALiBi, tied)."""
+    """Build MPT from its config (`MptConfig`: expansion_ratio 4, no biases, ALiBi, tied)."""
     attn = fields.optional_section("attn_config")
     if attn is not None and attn.flag("qk_ln", default=False):
         fields.unsupported("attn_config.qk_ln = true")
@@ -160,8 +160,9 @@ def build_mpt(fields: Fields) -> Model:
 
 
 def build_falcon(fields: Fields) -> Model:
-    """Falcon (`FalconConfig`: multi_query true, parallel_attn true, bias false, tied): grouped or
-    multi-query, parallel residual.
+    """Build Falcon from its config: grouped-query or multi-query attention, parallel residual.
+
+    `FalconConfig`: multi_query true, parallel_attn true, bias false, tied.
     """
     hidden = fields.hidden()
     modern = fields.flag("new_decoder_architecture", default=False)
@@ -191,8 +192,9 @@ def build_falcon(fields: Fields) -> Model:
 
 
 def build_nemotron(fields: Fields) -> Model:
-    """Nemotron-4 and Minitron (`NemotronConfig`: no biases, untied): LayerNorm with bias, squared
-    ReLU, grouped queries, rotary.
+    """Build Nemotron-4 or Minitron from its config: LayerNorm, squared ReLU, rotary.
+
+    `NemotronConfig`: no biases but the norm's, untied.
     """
     width = fields.head_dim()
     bias = fields.flag("attention_bias", default=False)
@@ -211,8 +213,9 @@ def build_nemotron(fields: Fields) -> Model:
 
 
 def build_starcoder2(fields: Fields) -> Model:
-    """StarCoder2 (`Starcoder2Config`: 2 kv heads, biases, tied): LayerNorm with bias, ungated,
-    rotary, a window of all layers or none.
+    """Build StarCoder2 from its config: LayerNorm, ungated feed-forward, rotary, a window.
+
+    `Starcoder2Config`: 2 kv heads, biases, tied.
     """
     bias = fields.flag("use_bias", default=True)
     (window,) = set(windows_of(fields, layers=fields.layers(), uniform=True))
@@ -231,10 +234,11 @@ def build_starcoder2(fields: Fields) -> Model:
 
 
 def build_gpt_bigcode(fields: Fields) -> Model:
-    """SantaCoder and StarCoder (`GPTBigCodeConfig`: multi_query true, n_inner null = 4 x hidden,
-    tied): GPT-2 whose heads share keys.
+    """Build SantaCoder or StarCoder from its config: GPT-2 with multi-query attention.
+
+    `GPTBigCodeConfig`: multi_query true, n_inner null = 4 x hidden, tied.
     """
     shared = fields.flag("multi_query", default=True)
-    return _learned(
+    return _with_learned_positions(
         fields, _heads(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads()))
     )

@@ -1,6 +1,4 @@
-"""Decoders around Llama: RMSNorm, rotary, grouped queries, SwiGLU; biases, norms, windows and where
-positions are turned differ.
-"""
+"""Builders of Llama-like decoders: RMSNorm, rotary, grouped queries, SwiGLU, and variations."""
 
 from __future__ import annotations
 
@@ -36,15 +34,17 @@ def gated_layers(
     gated: bool = True,
     rotary: Sequence[bool] = (),
 ) -> list[Block]:
-    """One layer per entry of `windows` (keys seen, 0 = all), SwiGLU where `gated`; `kv_heads`,
-    `head_dim`: class defaults where there are any. `rotary`: whether a layer turns by positions;
-    empty: all do.
+    """One pre-norm layer for each entry of `windows` (keys seen, 0 = all), SwiGLU if `gated`.
+
+    `kv_heads`, `head_dim`: class defaults, if any. `rotary`: True for each layer with rotary
+    positions; empty: all layers.
     """
     width, mixed = fields.head_dim(default=head_dim), len(set(windows)) > 1
 
-    def layer(window: int, turned: bool) -> Block:
+    def layer(window: int, has_rotary: bool) -> Block:
+        """The block of a layer with this window, with or without rotary positions."""
         return decoder_block(
-            f"layer{'_window' if window and mixed else ''}{'' if turned else '_unturned'}",
+            f"layer{'_window' if window and mixed else ''}{'' if has_rotary else '_unturned'}",
             hidden=fields.hidden(),
             attention=grouped_shape(fields, head_dim=width, kv_heads=kv_heads, window=window),
             ffn=fields.ffn(),
@@ -53,7 +53,7 @@ def gated_layers(
             output_bias=output_bias,
             mlp_bias=mlp_bias,
             qk_norm=qk_norm,
-            rotary=turned,
+            rotary=has_rotary,
             post_norms=post_norms,
         )
 
@@ -61,14 +61,17 @@ def gated_layers(
 
 
 def _uniform(fields: Fields, *, tied: bool = False, **more: Any) -> Model:
-    """A model whose layers are all alike and see all keys; `more`: of `gated_layers`."""
+    """Build a model of equal layers that see all keys; `more` are arguments of `gated_layers`."""
     return configured_model(
         fields, layers=gated_layers(fields, windows=(0,) * fields.layers(), **more), tied=tied
     )
 
 
 def build(fields: Fields) -> Model:
-    """Llama 1, 2, 3.x (`LlamaConfig`: kv heads default to the heads, no biases, untied)."""
+    """Build Llama 1, 2 or 3.x from its config (`LlamaConfig`: no biases, untied).
+
+    Key/value heads default to the query heads.
+    """
     bias = fields.flag("attention_bias", default=False)
     return _uniform(
         fields,
@@ -80,8 +83,9 @@ def build(fields: Fields) -> Model:
 
 
 def build_mistral(fields: Fields) -> Model:
-    """Mistral and Ministral (`MistralConfig`: no biases, untied, a window of 4,096 keys; a null one
-    sees all).
+    """Build Mistral or Ministral from its config: one window of 4,096 keys by default, or none.
+
+    `MistralConfig`: no biases, untied; a null window sees all keys.
     """
     layers = gated_layers(
         fields, windows=windows_of(fields, layers=fields.layers(), uniform=True, usual=4096)
@@ -90,22 +94,20 @@ def build_mistral(fields: Fields) -> Model:
 
 
 def build_phi3(fields: Fields) -> Model:
-    """Phi-3, 3.5 and 4 (`Phi3Config`: kv heads default to the heads, no biases, untied)."""
+    """Build Phi-3, 3.5 or 4 from its config (`Phi3Config`: kv heads = heads, no biases, untied)."""
     windows = windows_of(fields, layers=fields.layers(), uniform=True)
     layers = gated_layers(fields, windows=windows, kv_heads=fields.heads())
     return configured_model(fields, layers=layers)
 
 
 def build_qwen2(fields: Fields) -> Model:
-    """Qwen1.5, Qwen2, Qwen2.5: biases on q, k and v only."""
+    """Build Qwen1.5, Qwen2 or Qwen2.5 from its config: biases on q, k and v only."""
     layers = gated_layers(fields, windows=qwen_windows(fields), attention_bias=True)
     return configured_model(fields, layers=layers)
 
 
 def build_qwen3(fields: Fields) -> Model:
-    """Qwen3 (`Qwen3Config`: head_dim 128, attention_bias false, untied):
-    norms of queries and keys.
-    """
+    """Build Qwen3 from its config (`Qwen3Config`: head_dim 128, untied): query and key norms."""
     bias = fields.flag("attention_bias", default=False)
     layers = gated_layers(
         fields,
@@ -119,15 +121,16 @@ def build_qwen3(fields: Fields) -> Model:
 
 
 def build_glm(fields: Fields) -> Model:
-    """GLM-4 of 2024 (`GlmConfig`: attention_bias true, head_dim 128, untied)."""
+    """Build GLM-4 of 2024 from its config (`GlmConfig`: biases, head_dim 128, untied)."""
     return _uniform(
         fields, head_dim=128, attention_bias=fields.flag("attention_bias", default=True)
     )
 
 
 def build_glm4(fields: Fields) -> Model:
-    """GLM-4-0414 (`Glm4Config`: attention_bias true, head_dim 128, untied): norms before and after
-    each sub-block.
+    """Build GLM-4-0414 from its config (`Glm4Config`): norms before and after each sub-block.
+
+    Defaults: attention_bias true, head_dim 128, untied.
     """
     bias = fields.flag("attention_bias", default=True)
     return _uniform(fields, head_dim=128, attention_bias=bias, post_norms=True)
@@ -143,7 +146,7 @@ def _post_norm_layer(
     bias: bool = False,
     rotary: bool = True,
 ) -> Block:
-    """A SwiGLU layer whose norms are of the sub-blocks' outputs."""
+    """A SwiGLU layer with norms of the sub-blocks' outputs instead of their inputs."""
     hidden = fields.hidden()
     shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=kv_heads, window=window)
     attention = attention_operators(
@@ -167,9 +170,11 @@ def _post_norm_layer(
 
 
 def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
+    """Build an OLMo model with a window for each layer."""
     bias = fields.flag("attention_bias", default=False)
 
     def layer(window: int) -> Block:
+        """The block of a layer with this window."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields, name, window=window, kv_heads=fields.heads(), qk_norm=QkNorm.WIDTH, bias=bias
@@ -179,30 +184,32 @@ def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
 
 
 def build_olmo2(fields: Fields) -> Model:
-    """OLMo 2 (`Olmo2Config`: kv heads default to the heads, no biases, untied): norms of the
-    outputs, query/key norms over all heads.
+    """Build OLMo 2 from its config: norms of outputs, query/key norms over all heads.
+
+    `Olmo2Config`: kv heads default to the heads, no biases, untied.
     """
     return _olmo(fields, (0,) * fields.layers())
 
 
 def build_olmo3(fields: Fields) -> Model:
-    """OLMo 3 (`Olmo3Config`): OLMo 2, of which every fourth layer sees all keys."""
+    """Build OLMo 3 from its config: OLMo 2 with every fourth layer seeing all keys."""
     return _olmo(fields, windows_by_period(fields, layers=fields.layers(), period=4))
 
 
 def build_exaone4(fields: Fields) -> Model:
-    """EXAONE 4 (`Exaone4Config`: 32 kv heads, no biases, untied): norms of the outputs; beside
-    windows, whole layers turn none.
+    """Build EXAONE 4 from its config: norms of outputs; full layers beside windows have no rotary.
+
+    `Exaone4Config`: 32 kv heads, no biases, untied.
     """
     layers, kv_heads = (
         fields.layers(),
         fields.heads() if fields.written("num_key_value_heads") else 32,
     )
     if fields.written("sliding_window") and not fields.present("sliding_window"):
-        fields.aside("sliding_window_pattern", "layer_types")
+        fields.mark_read("sliding_window_pattern", "layer_types")
         windows: tuple[int, ...] = (0,) * layers
     else:
-        fields.aside("sliding_window_pattern")
+        fields.mark_read("sliding_window_pattern")
         listed = fields.present("layer_types")
         windows = windows_by_period(
             fields,
@@ -212,6 +219,7 @@ def build_exaone4(fields: Fields) -> Model:
     mixed = any(windows) or fields.present("sliding_window")
 
     def layer(window: int) -> Block:
+        """The block of a layer with this window."""
         name = "layer_window" if window else "layer"
         return _post_norm_layer(
             fields,
@@ -226,8 +234,9 @@ def build_exaone4(fields: Fields) -> Model:
 
 
 def build_smollm3(fields: Fields) -> Model:
-    """SmolLM3 (`SmolLM3Config`: 4 kv heads, no biases, tied): every fourth layer has no positions,
-    unless ``no_rope_layers`` lists them.
+    """Build SmolLM3 from its config: every fourth layer without positions, or ``no_rope_layers``.
+
+    `SmolLM3Config`: 4 kv heads, no biases, tied.
     """
     layers = fields.layers()
     bias = fields.flag("attention_bias", default=False)
@@ -235,7 +244,7 @@ def build_smollm3(fields: Fields) -> Model:
     if fields.flag("use_sliding_window", default=False):
         windows = windows_of(fields, layers=layers)
     else:
-        fields.aside("sliding_window", "layer_types")
+        fields.mark_read("sliding_window", "layer_types")
     blocks = gated_layers(
         fields,
         windows=windows,
@@ -249,7 +258,7 @@ def build_smollm3(fields: Fields) -> Model:
 
 
 def build_seed_oss(fields: Fields) -> Model:
-    """Seed-OSS (`SeedOssConfig`: 8 kv heads of 128, biases of q, k and v, untied)."""
+    """Build Seed-OSS from its config (`SeedOssConfig`: 8 kv heads of 128, qkv biases, untied)."""
     return _uniform(
         fields,
         kv_heads=8,
@@ -261,8 +270,9 @@ def build_seed_oss(fields: Fields) -> Model:
 
 
 def build_arcee(fields: Fields) -> Model:
-    """Arcee's AFM (`ArceeConfig`: kv heads default to the heads, no biases, untied): Llama with an
-    ungated feed-forward, squared ReLU.
+    """Build Arcee's AFM from its config: Llama with an ungated squared-ReLU feed-forward.
+
+    `ArceeConfig`: kv heads default to the heads, no biases, untied.
     """
     bias = fields.flag("attention_bias", default=False)
     return _uniform(
@@ -276,7 +286,7 @@ def build_arcee(fields: Fields) -> Model:
 
 
 def build_helium(fields: Fields) -> Model:
-    """Helium (`HeliumConfig`: 20 kv heads of 128, no biases, untied)."""
+    """Build Helium from its config (`HeliumConfig`: 20 kv heads of 128, no biases, untied)."""
     return _uniform(
         fields,
         kv_heads=20,
@@ -287,7 +297,7 @@ def build_helium(fields: Fields) -> Model:
 
 
 def build_ernie4_5(fields: Fields) -> Model:
-    """ERNIE 4.5, dense (`Ernie4_5Config`: 2 kv heads of 128, no biases, tied)."""
+    """Build dense ERNIE 4.5 from its config (`Ernie4_5Config`: 2 kv heads of 128, tied)."""
     bias = fields.flag("use_bias", default=False)
     return _uniform(
         fields,
@@ -301,15 +311,17 @@ def build_ernie4_5(fields: Fields) -> Model:
 
 
 def build_granite(fields: Fields) -> Model:
-    """Granite 3, dense (`GraniteConfig`: kv heads default to the heads, no biases, untied): Llama
-    with factors of streams and scores.
+    """Build dense Granite 3 from its config: Llama with factors of residual stream and scores.
+
+    `GraniteConfig`: kv heads default to the heads, no biases, untied.
     """
     return build(fields)
 
 
 def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """The layers that use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every
-    ``no_rope_layer_interval``-th (default 4).
+    """True for each layer with rotary positions, by ``no_rope_layers`` or its interval.
+
+    In ``no_rope_layers`` 1 means rotary; the interval's default is 4.
     """
     listed = fields.integers("no_rope_layers", maximum=1)
     if listed and len(listed) != layers:
@@ -324,12 +336,13 @@ def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:
-    """Windows of Qwen2 and Qwen3: none unless ``use_sliding_window``; then on layers from
-    ``max_window_layers`` on.
+    """Window of each layer of Qwen2 and Qwen3 in keys; 0 = all keys.
+
+    There are none unless ``use_sliding_window``; then from layer ``max_window_layers`` on.
     """
     layers = fields.layers()
     if not fields.flag("use_sliding_window", default=False):
-        fields.aside("sliding_window", "max_window_layers", "layer_types")
+        fields.mark_read("sliding_window", "max_window_layers", "layer_types")
         return (0,) * layers
     if fields.present("layer_types"):
         return windows_of(fields, layers=layers)

@@ -1,6 +1,4 @@
-"""Llama 4, the text model: experts and dense layers interleaved, chunked attention with rotary,
-full attention without.
-"""
+"""Builder of Llama 4's text model: interleaved experts, chunked attention with rotary positions."""
 
 from __future__ import annotations
 
@@ -25,8 +23,10 @@ CHUNKED = "chunked_attention"
 
 
 def build(fields: Fields) -> Model:
-    """`Llama4TextConfig`: ``intermediate_size`` is an expert's and the shared expert's width,
-    ``intermediate_size_mlp`` a dense one's.
+    """Build Llama 4's text model from its config (`Llama4TextConfig`).
+
+    ``intermediate_size`` is an expert's and the shared expert's width, ``intermediate_size_mlp`` a
+    dense layer's.
     """
     layers = fields.layers()
     rotary = rotary_layers(fields, layers=layers)
@@ -38,8 +38,9 @@ def build(fields: Fields) -> Model:
 
 
 def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]:
-    """Chunk of each layer in keys, 0 = all keys: layers with rotary positions are chunked unless
-    ``layer_types`` says otherwise.
+    """Attention chunk of each layer in keys, 0 = all keys; rotary layers are chunked by default.
+
+    ``layer_types`` overrides this.
     """
     size = fields.integer("attention_chunk_size", maximum=MAX_CONTEXT)
     kinds = fields.layer_types(layers=len(rotary), allowed=(CHUNKED, "full_attention"))
@@ -48,7 +49,7 @@ def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """The layers that have experts: ``moe_layers``, else every ``interleave_moe_layer_step``-th."""
+    """True for each layer with experts, by ``moe_layers`` or ``interleave_moe_layer_step``."""
     listed = fields.integers("moe_layers", maximum=MAX_LAYERS)
     if listed:
         if max(listed) >= layers:
@@ -62,6 +63,7 @@ def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def _layer(fields: Fields, rotary: bool, chunk: int, sparse: bool) -> Block:
+    """A Llama 4 layer: chunked with rotary positions or full, dense or with experts."""
     hidden = fields.hidden()
     shape = grouped_shape(
         fields, head_dim=fields.head_dim(default=128), window=chunk, chunked=bool(chunk)

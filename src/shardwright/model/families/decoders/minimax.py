@@ -1,6 +1,4 @@
-"""MiniMax-M2, MiMo, MiMo-V2 and Step 3.7, language models; and Llama-Nemotron (layers pruned one by
-one).
-"""
+"""Builders of MiniMax-M2, MiMo, MiMo-V2, Step 3.7 and Llama-Nemotron language models."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.attention_windows import no_window, windows_of
+from shardwright.model.blocks.attention_windows import refuse_window, windows_of
 from shardwright.model.blocks.decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import (
     QkNorm,
@@ -42,7 +40,7 @@ NAS_MULTIPLE = 256
 
 
 def build_minimax_m2(fields: Fields) -> Model:
-    """MiniMax-M2 to M2.7: experts everywhere, no shared one, query and key norms over all heads.
+    """Build MiniMax-M2 to M2.7 from its config: experts in all layers, no shared expert.
 
     The prediction modules that ``num_mtp_modules`` names are in no released checkpoint and are left
     out; write ``num_nextn_predict_layers`` to train with them.
@@ -74,8 +72,8 @@ def build_minimax_m2(fields: Fields) -> Model:
 
 
 def build_mimo(fields: Fields) -> Model:
-    """MiMo-7B: Qwen2's layers (biases on q, k, v) and one prediction module."""
-    no_window(fields)
+    """Build MiMo-7B from its config: Qwen2's layers and one prediction module."""
+    refuse_window(fields)
     layers = gated_layers(
         fields,
         windows=(0,) * fields.layers(),
@@ -85,11 +83,12 @@ def build_mimo(fields: Fields) -> Model:
 
 
 def build_mimo_v2(fields: Fields) -> Model:
-    """MiMo-V2-Flash: most layers have windows with sinks and their own key/value heads; values are
-    narrower than keys.
+    """Build MiMo-V2-Flash from its config: windowed layers with sinks and their own kv heads.
+
+    Values are narrower than keys.
     """
     layers = fields.layers()
-    fields.aside("attention_chunk_size")  # as long as the window, which kernels walk in chunks
+    fields.mark_read("attention_chunk_size")  # as long as the window, which kernels walk in chunks
     windowed = fields.switches("hybrid_layer_pattern", layers=layers)
     sparse = fields.switches("moe_layer_freq", layers=layers)
     if fields.flag("attention_bias", default=False):
@@ -102,6 +101,7 @@ def build_mimo_v2(fields: Fields) -> Model:
 
 
 def _mimo_layer(fields: Fields, window: bool, sparse: bool) -> Block:
+    """A MiMo-V2 layer: windowed or full, dense or with experts."""
     hidden = fields.hidden()
     stem = "swa_" if window else ""
     heads = fields.integer(f"{stem}num_attention_heads", maximum=MAX_HEADS)
@@ -136,8 +136,9 @@ def _mimo_layer(fields: Fields, window: bool, sparse: bool) -> Block:
 
 
 def build_step3p7(fields: Fields) -> Model:
-    """The language model of Step 3.7 (`Step3p7TextConfig`): windows with their own number of query
-    heads, one gate score a head.
+    """Build Step 3.7's language model from its config: windowed layers, gated attention.
+
+    `Step3p7TextConfig`; the gate is one score a head.
 
     ``num_sliding_attention_heads`` must be written (null = as many as in full layers): released
     models of this family differ in it.
@@ -163,6 +164,7 @@ def build_step3p7(fields: Fields) -> Model:
 
 
 def _step_layer(fields: Fields, window: int, sparse: bool) -> Block:
+    """A Step 3.7 layer: windowed or full, dense or with experts."""
     hidden = fields.hidden()
     full = grouped_shape(fields, head_dim=fields.integer("head_dim", maximum=MAX_HEAD_DIM))
     heads = full.heads
@@ -189,22 +191,22 @@ def _step_layer(fields: Fields, window: int, sparse: bool) -> Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedLayer:
-    """The remaining sizes of a pruned layer: heads of a key/value group (0 = no attention) and
-    feed-forward width (0 = none).
-    """
+    """Sizes of a pruned layer: heads of a kv group and feed-forward width; 0 = removed."""
 
     group: int
     ffn: int
 
     @property
     def name(self) -> str:
-        """Unique for each form of a layer."""
+        """Block name, unique for each form of a layer."""
         attention = f"attn{self.group}" if self.group else "no_attn"
         return f"{attention}_ffn{self.ffn}" if self.ffn else f"{attention}_no_ffn"
 
 
 def build_nemotron_nas(fields: Fields) -> Model:
-    """Llama-Nemotron (`DeciLMConfig`): Llama layers that ``block_configs`` prunes one by one.
+    """Build Llama-Nemotron from its config (`DeciLMConfig`): Llama layers pruned one by one.
+
+    ``block_configs`` describes each layer.
 
     A feed-forward is int(2 ffn_mult hidden / 3) wide, rounded up to a multiple of 256.
     """
@@ -212,7 +214,7 @@ def build_nemotron_nas(fields: Fields) -> Model:
     _, entries = fields.find("block_configs")
     if not isinstance(entries, list) or len(entries) != layers:
         fields.fail(f"block_configs must list {layers} layers", hint="one object for each layer")
-    fields.aside("intermediate_size", "num_key_value_heads")  # of the model that was pruned
+    fields.mark_read("intermediate_size", "num_key_value_heads")  # of the model that was pruned
     forms = [_pruned_layer(fields, entry, index=i) for i, entry in enumerate(entries)]
     if fields.flag("attention_bias", default=False) or fields.flag("mlp_bias", default=False):
         fields.unsupported("attention_bias or mlp_bias in this family")
@@ -228,6 +230,7 @@ def build_nemotron_nas(fields: Fields) -> Model:
 
 
 def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> PrunedLayer:
+    """Read the sizes of one pruned layer."""
     path = f"block_configs[{index}]"
     if not isinstance(entry, Mapping):
         fields.fail(f"{path} must be an object", hint="it has the sections attention and ffn")
@@ -259,6 +262,7 @@ def _pruned_layer(fields: Fields, entry: Mapping[str, Any], *, index: int) -> Pr
 
 
 def _pruned_block(fields: Fields, form: PrunedLayer) -> Block:
+    """The block of a pruned layer."""
     hidden, head_dim = fields.hidden(), fields.head_dim()
     operators: list[Operator] = []
     last = INPUT

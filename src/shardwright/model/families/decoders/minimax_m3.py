@@ -1,6 +1,4 @@
-"""MiniMax-M3's language model, in the spelling of the published configurations and in that which
-Transformers writes.
-"""
+"""Builder of MiniMax-M3's language model, from published or Transformers' field names."""
 
 from __future__ import annotations
 
@@ -40,19 +38,20 @@ SIZES: Final = {
     "index_topk_blocks": ("sparse_topk_blocks", 16, MAX_CONTEXT),
     "index_local_blocks": ("sparse_local_block", 1, MAX_CONTEXT),
 }
-"""Sizes of an indexer: in its section, which goes before; the class's; the most."""
+"""Size of an indexer -> (name in its section, which wins; class default; maximum)."""
 
 
 def build_minimax_m3(fields: Fields) -> Model:
-    """Grouped-query attention, in some layers over selected blocks of keys, dense first layers, one
-    shared expert, clamped gates.
+    """Build MiniMax-M3's language model: sparse grouped-query attention, experts.
+
+    First layers are dense, one expert is shared, gates are clamped.
 
     Every key/value head has its own scorer head; a query sees ``index_topk_blocks`` blocks of
     ``index_block_size`` keys. ``num_nextn_predict_layers`` counts prediction modules;
     ``num_mtp_modules`` (a number of prediction steps that share one) is not read.
     """
     layers = fields.layers()
-    fields.aside(
+    fields.mark_read(
         "first_k_dense_replace", "moe_intermediate_size"
     )  # what moe_layer_freq and intermediate_size say
     if fields.flag("attention_output_gate", default=False):
@@ -66,7 +65,7 @@ def build_minimax_m3(fields: Fields) -> Model:
 
 
 def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """The layers that have experts: ``mlp_layer_types``, or ``moe_layer_freq``, or all."""
+    """True for each layer with experts: ``mlp_layer_types``, or ``moe_layer_freq``, or all."""
     listed = tuple(
         kind == SPARSE
         for kind in fields.layer_types(
@@ -82,14 +81,14 @@ def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
-    """The layers that have an indexer: ``layer_types``, or its section, or none."""
+    """True for each layer with an indexer: ``layer_types``, or the sparse section, or none."""
     listed = tuple(
         kind == INDEXED for kind in fields.layer_types(layers=layers, allowed=(FULL, INDEXED))
     )
     section = fields.optional_section(SECTION)
     switched: tuple[bool, ...] = ()
     if section is not None:
-        section.aside("sparse_disable_index_value")  # an indexer has no values
+        section.mark_read("sparse_disable_index_value")  # an indexer has no values
         section.choice("sparse_score_type", allowed=("max",), default="max")
         if section.integer("sparse_init_block", minimum=0, default=0):
             section.unsupported("sparse_init_block other than 0 in this family")
@@ -106,7 +105,7 @@ def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 
 def _size(fields: Fields, name: str) -> int:
-    """One of `SIZES`."""
+    """Read one size of the indexer: from its section, the top level, or the class default."""
     other, usual, most = SIZES[name]
     section, least = fields.optional_section(SECTION), 0 if name == "index_local_blocks" else 1
     if section is not None and section.present(other):
@@ -115,6 +114,7 @@ def _size(fields: Fields, name: str) -> int:
 
 
 def _layer(fields: Fields, moe: bool, indexed: bool) -> Block:
+    """A MiniMax-M3 layer: dense or with experts, with or without an indexer."""
     hidden = fields.hidden()
     feed = (
         _experts(fields)
@@ -129,6 +129,7 @@ def _layer(fields: Fields, moe: bool, indexed: bool) -> Block:
 
 
 def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
+    """Grouped-query attention, over key blocks that an indexer selects if `indexed`."""
     hidden, sizes = fields.hidden(), {name: _size(fields, name) for name in SIZES}
     selected = (
         min(sizes["index_block_size"] * sizes["index_topk_blocks"], MAX_CONTEXT) if indexed else 0
@@ -168,6 +169,7 @@ def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
 
 
 def _experts(fields: Fields) -> tuple[Operator, ...]:
+    """Operators of routed experts with a shared expert."""
     shared = fields.integer(
         "n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1
     ) * fields.ffn("shared_intermediate_size")
@@ -181,6 +183,7 @@ def _experts(fields: Fields) -> tuple[Operator, ...]:
 
 
 def _qk_norm(fields: Fields) -> bool:
+    """True if queries and keys are normed by head."""
     if not fields.flag("use_qk_norm", default=True):
         return False
     fields.choice("qk_norm_type", allowed=("per_head",), default="per_head")

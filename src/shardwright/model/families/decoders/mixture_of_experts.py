@@ -1,13 +1,11 @@
-"""Mixture-of-experts decoders with grouped-query attention: Mixtral, Qwen2-MoE, Qwen3-MoE, GLM-4.5,
-gpt-oss.
-"""
+"""Builders of Mixtral, Qwen-MoE, OLMoE, GLM-4.5 and gpt-oss models."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwright.model.blocks.attention_windows import no_window, windows_of
+from shardwright.model.blocks.attention_windows import refuse_window, windows_of
 from shardwright.model.blocks.decoder_model import blocks_of, configured_model
 from shardwright.model.blocks.dense_blocks import (
     QkNorm,
@@ -26,30 +24,36 @@ from shardwright.model.ir.operator import Operator
 
 
 def sparse_by_step(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """The layers that have experts in Qwen's spelling: all but ``mlp_only_layers``, every
-    ``decoder_sparse_step``-th (`Qwen2MoeConfig`: none, 1).
+    """True for each layer with experts in Qwen's spelling.
+
+    All layers but ``mlp_only_layers``, every ``decoder_sparse_step``-th (`Qwen2MoeConfig`: none,
+    1).
     """
     dense = frozenset(fields.integers("mlp_only_layers", maximum=MAX_LAYERS))
     step = fields.integer("decoder_sparse_step", default=1, maximum=MAX_LAYERS)
     return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
 
 
-def _mixed(
+def _sparse_and_dense_layers(
     fields: Fields,
     *,
     attention: tuple[Operator, ...],
     moe: tuple[Operator, ...],
     sparse: Sequence[bool],
 ) -> list[Block]:
-    """One block per layer: experts where `sparse` says so, a dense SwiGLU elsewhere (only then
-    ``intermediate_size`` is read).
+    """One block for each layer: experts where `sparse`, a dense SwiGLU elsewhere.
+
+    Only then ``intermediate_size`` is read.
     """
     hidden = fields.hidden()
 
-    def layer(flag: bool) -> Block:
-        feed_forward = moe if flag else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+    def layer(has_experts: bool) -> Block:
+        """The block of a layer with experts, or with a dense feed-forward."""
+        feed_forward = (
+            moe if has_experts else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+        )
         return layer_block(
-            "moe" if flag else "dense",
+            "moe" if has_experts else "dense",
             hidden=hidden,
             attention=attention,
             feed_forward=feed_forward,
@@ -59,7 +63,7 @@ def _mixed(
 
 
 def build_mixtral(fields: Fields) -> Model:
-    """Mixtral (`MixtralConfig`: untied, no biases, window null = none)."""
+    """Build Mixtral from its config (`MixtralConfig`: untied, no biases, window null = none)."""
     hidden, layers = fields.hidden(), fields.layers()
     (window,) = set(windows_of(fields, layers=layers, uniform=True))
     moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields))
@@ -73,7 +77,7 @@ def build_mixtral(fields: Fields) -> Model:
 
 
 def gated_shared_experts(fields: Fields) -> tuple[Operator, ...]:
-    """Experts beside a shared one whose output a learned score scales, in Qwen's spelling."""
+    """Routed experts with a gated shared expert, in Qwen's spelling."""
     return moe_operators(
         hidden=fields.hidden(),
         ffn=fields.ffn("moe_intermediate_size"),
@@ -84,10 +88,8 @@ def gated_shared_experts(fields: Fields) -> tuple[Operator, ...]:
 
 
 def build_qwen2_moe(fields: Fields) -> Model:
-    """Qwen1.5-MoE and Qwen2-MoE: biases on q, k, v (`Qwen2MoeConfig`: qkv_bias True), a gated
-    shared expert.
-    """
-    no_window(fields)
+    """Build Qwen1.5-MoE or Qwen2-MoE from its config: qkv biases, a gated shared expert."""
+    refuse_window(fields)
     bias, shape = (
         fields.flag("qkv_bias", default=True),
         grouped_shape(fields, head_dim=fields.head_dim()),
@@ -96,14 +98,19 @@ def build_qwen2_moe(fields: Fields) -> Model:
     sparse = sparse_by_step(fields, layers=fields.layers())
     return configured_model(
         fields,
-        layers=_mixed(fields, attention=attention, moe=gated_shared_experts(fields), sparse=sparse),
+        layers=_sparse_and_dense_layers(
+            fields, attention=attention, moe=gated_shared_experts(fields), sparse=sparse
+        ),
     )
 
 
 def build_qwen3_moe(fields: Fields) -> Model:
-    """Qwen3-MoE: norms of queries and keys (some files write ``use_qk_norm``), no shared expert."""
-    no_window(fields)
-    fields.aside("use_qk_norm")
+    """Build Qwen3-MoE from its config: query and key norms, no shared expert.
+
+    Some files write ``use_qk_norm``.
+    """
+    refuse_window(fields)
+    fields.mark_read("use_qk_norm")
     hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
     shape = grouped_shape(fields, head_dim=fields.head_dim())
     attention = attention_operators(
@@ -114,13 +121,14 @@ def build_qwen3_moe(fields: Fields) -> Model:
     )
     sparse = sparse_by_step(fields, layers=fields.layers())
     return configured_model(
-        fields, layers=_mixed(fields, attention=attention, moe=moe, sparse=sparse)
+        fields, layers=_sparse_and_dense_layers(fields, attention=attention, moe=moe, sparse=sparse)
     )
 
 
 def build_olmoe(fields: Fields) -> Model:
-    """OLMoE (`OlmoeConfig`: kv heads default to the heads, no biases, untied): experts in every
-    layer, query/key norms over all heads.
+    """Build OLMoE from its config: experts in every layer, query/key norms over all heads.
+
+    `OlmoeConfig`: kv heads default to the heads, no biases, untied.
     """
     hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
     shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads())
@@ -135,8 +143,9 @@ def build_olmoe(fields: Fields) -> Model:
 
 
 def build_glm4_moe(fields: Fields) -> Model:
-    """GLM-4.5 and 4.6: routing and shared experts of DeepSeek-V3 over grouped-query attention, one
-    prediction module.
+    """Build GLM-4.5 or 4.6 from its config: DeepSeek-V3's experts over grouped-query attention.
+
+    One prediction module.
     """
     bias, norms = (
         fields.flag("attention_bias", default=False),
@@ -146,15 +155,16 @@ def build_glm4_moe(fields: Fields) -> Model:
     attention = attention_operators(hidden=fields.hidden(), shape=shape, bias=bias, qk_norm=norms)
     moe = shared_experts(fields, sparse=True, correction=True)
     first = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS)
-    layers = _mixed(
+    layers = _sparse_and_dense_layers(
         fields, attention=attention, moe=moe, sparse=[i >= first for i in range(fields.layers())]
     )
     return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
 
 def build_gpt_oss(fields: Fields) -> Model:
-    """gpt-oss: alternating windows, learned sinks, biases everywhere (`GptOssConfig`:
-    attention_bias True), no shared expert; gates are clamped (swiglu_limit 7).
+    """Build gpt-oss from its config: alternating windows, learned sinks, biases, clamped gates.
+
+    `GptOssConfig`: attention_bias True; no shared expert; swiglu_limit 7.
     """
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
@@ -164,6 +174,7 @@ def build_gpt_oss(fields: Fields) -> Model:
     moe = tuple(replace(o, clamped=o.gated) for o in moe)
 
     def layer(window: int) -> Block:
+        """The block of a layer with this window."""
         shape = grouped_shape(
             fields, head_dim=fields.head_dim(default=64), window=window, sinks=True
         )

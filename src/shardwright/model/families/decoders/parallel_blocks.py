@@ -1,6 +1,4 @@
-"""Decoders whose sub-blocks both read the layer's input, and their neighbours: StableLM, Phi,
-GPT-J, Cohere.
-"""
+"""Builders of StableLM, Phi, GPT-J and Cohere: attention and feed-forward in parallel."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from shardwright.model.ir.model_graph import Model
 
 
 def build_stablelm(fields: Fields) -> Model:
-    """StableLM 2 and StableLM 3B (`StableLmConfig`: 32 kv heads, no biases, untied): LayerNorm with
-    bias, SwiGLU, partial rotary.
+    """Build StableLM 2 or 3B from its config: LayerNorm with bias, SwiGLU, partial rotary.
+
+    `StableLmConfig`: 32 kv heads, no biases, untied.
     """
     if fields.flag("qk_layernorm", default=False):
         fields.unsupported("qk_layernorm = true (a LayerNorm of each head with its own gain)")
@@ -45,8 +44,9 @@ def build_stablelm(fields: Fields) -> Model:
 
 
 def build_phi(fields: Fields) -> Model:
-    """Phi-1, 1.5 and 2 (`PhiConfig`: kv heads default to the heads, untied): one LayerNorm a layer,
-    biases everywhere, partial rotary.
+    """Build Phi-1, 1.5 or 2 from its config: one LayerNorm a layer, biases, partial rotary.
+
+    `PhiConfig`: kv heads default to the heads, untied.
     """
     if fields.flag("qk_layernorm", default=False):
         fields.unsupported("qk_layernorm = true (a LayerNorm of each head)")
@@ -68,8 +68,9 @@ def build_phi(fields: Fields) -> Model:
 
 
 def build_gptj(fields: Fields) -> Model:
-    """GPT-J (`GPTJConfig`: n_inner null = 4 x hidden, untied): one LayerNorm a layer, attention
-    without biases, a head with one.
+    """Build GPT-J from its config: one LayerNorm a layer, attention without biases.
+
+    `GPTJConfig`: n_inner null = 4 x hidden, untied; the head has a bias.
     """
     hidden = fields.hidden()
     fields.integer("n_positions", "max_position_embeddings", maximum=MAX_CONTEXT)
@@ -94,18 +95,24 @@ def build_gptj(fields: Fields) -> Model:
 
 
 def build_cohere(fields: Fields) -> Model:
-    """Command R (`CohereConfig`: kv heads default to the heads, no biases, tied): one LayerNorm a
-    layer, without a bias, and SwiGLU.
+    """Build Command R from its config: one LayerNorm a layer without bias, SwiGLU.
+
+    `CohereConfig`: kv heads default to the heads, no biases, tied.
     """
     if fields.flag("use_qk_norm", default=False):
         fields.unsupported("use_qk_norm = true (a LayerNorm of each head with its own gain)")
     return configured_model(
-        fields, layers=[_cohere_layer(fields, 0, turned=True)] * fields.layers(), tied=True
+        fields,
+        layers=[_cohere_layer(fields, 0, rotary_positions=True)] * fields.layers(),
+        tied=True,
     )
 
 
 def build_cohere2(fields: Fields) -> Model:
-    """Command R7B and A (`Cohere2Config`): every fourth layer sees all keys, without positions."""
+    """Build Command R7B or A from its config: every fourth layer sees all keys without positions.
+
+    `Cohere2Config`.
+    """
     period = (
         4
         if fields.present("layer_types")
@@ -113,12 +120,13 @@ def build_cohere2(fields: Fields) -> Model:
     )
     windows = windows_by_period(fields, layers=fields.layers(), period=period)
     layers = blocks_of(
-        zip(windows), lambda window: _cohere_layer(fields, window, turned=bool(window))
+        zip(windows), lambda window: _cohere_layer(fields, window, rotary_positions=bool(window))
     )
     return configured_model(fields, layers=layers, tied=True)
 
 
-def _cohere_layer(fields: Fields, window: int, *, turned: bool) -> Block:
+def _cohere_layer(fields: Fields, window: int, *, rotary_positions: bool) -> Block:
+    """A Cohere layer: attention and feed-forward in parallel after one norm."""
     hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
     shape = grouped_shape(
         fields, head_dim=fields.head_dim(), kv_heads=fields.heads(), window=window
@@ -127,7 +135,7 @@ def _cohere_layer(fields: Fields, window: int, *, turned: bool) -> Block:
         "layer_window" if window else "layer",
         hidden=hidden,
         attention=attention_operators(
-            hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=turned
+            hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=rotary_positions
         ),
         feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, source="norm1"),
         norms=1,

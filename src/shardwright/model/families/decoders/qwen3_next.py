@@ -1,6 +1,4 @@
-"""Qwen3-Next and the language models of Qwen3.5 and 3.6: gated delta nets with a gated softmax
-attention in every fourth layer.
-"""
+"""Builders of Qwen3-Next and Qwen3.5/3.6 language models: gated delta nets and gated attention."""
 
 from __future__ import annotations
 
@@ -25,24 +23,26 @@ LINEAR, FULL = "linear_attention", "full_attention"
 
 
 def build_qwen3_next(fields: Fields) -> Model:
-    """Qwen3-Next (`Qwen3NextConfig`: untied, no biases): experts with a gated shared one in every
-    layer but ``mlp_only_layers``.
+    """Build Qwen3-Next from its config: experts with a gated shared expert in most layers.
+
+    All layers but ``mlp_only_layers``. `Qwen3NextConfig`: untied, no biases.
     """
     sparse = sparse_by_step(fields, layers=fields.layers())
     return _build(fields, sparse=sparse)
 
 
 def build_qwen3_5(fields: Fields) -> Model:
-    """The language model of Qwen3.5 and 3.6, dense."""
+    """Build the dense language model of Qwen3.5 or 3.6 from its config."""
     return _build(fields, sparse=(False,) * fields.layers())
 
 
 def build_qwen3_5_moe(fields: Fields) -> Model:
-    """The language model of Qwen3.5 and 3.6 with experts in every layer."""
+    """Build the language model of Qwen3.5 or 3.6 with experts in every layer from its config."""
     return _build(fields, sparse=(True,) * fields.layers())
 
 
 def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
+    """Build a Qwen3-Next model with experts in the `sparse` layers."""
     layers = blocks_of(zip(_kinds(fields), sparse, strict=True), partial(_layer, fields))
     if not fields.integer("mtp_num_hidden_layers", minimum=0, maximum=1, default=0):
         return configured_model(fields, layers=layers)
@@ -56,8 +56,9 @@ def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
 
 
 def _kinds(fields: Fields) -> tuple[str, ...]:
-    """Kind of each layer: ``layer_types``, or every ``full_attention_interval``-th layer attends to
-    all keys.
+    """Kind of each layer: ``layer_types``, or full attention in every n-th layer.
+
+    n is ``full_attention_interval``.
     """
     layers = fields.layers()
     kinds = fields.layer_types(layers=layers, allowed=(LINEAR, FULL))
@@ -68,6 +69,7 @@ def _kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def _layer(fields: Fields, kind: str, sparse: bool) -> Block:
+    """A layer of a gated delta net or gated attention, dense or with experts."""
     hidden = fields.hidden()
     if kind == LINEAR:
         mixer = delta_operators(hidden=hidden, shape=delta_shape(fields))

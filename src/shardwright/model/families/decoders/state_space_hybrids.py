@@ -1,6 +1,4 @@
-"""Hybrids of state-space mixers and attention: Jamba, Falcon-H1, Granite 4, Nemotron-H and Nemotron
-3.
-"""
+"""Builders of hybrids of state-space layers and attention: Jamba, Falcon-H1, Nemotron-H."""
 
 from __future__ import annotations
 
@@ -62,8 +60,7 @@ NEMOTRON_WORDS: Final = {
 
 
 def build_jamba(fields: Fields) -> Model:
-    """Jamba (`JambaConfig`): attention every ``attn_layer_period`` layers, Mamba-1 with inner norms
-    elsewhere.
+    """Build Jamba from its config: periodic attention among Mamba-1 layers, periodic experts.
 
     Experts follow a period of their own.
     """
@@ -98,6 +95,7 @@ def build_jamba(fields: Fields) -> Model:
     }
 
     def layer(attends: bool, sparse: bool) -> Block:
+        """The block of an attention or Mamba layer, dense or with experts."""
         label = ("attention" if attends else "mamba") + ("_moe" if sparse else "")
         return layer_block(
             label, hidden=hidden, attention=mixers[attends], feed_forward=feeds[sparse]
@@ -107,7 +105,7 @@ def build_jamba(fields: Fields) -> Model:
 
 
 def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
-    """Layers i with i mod period = offset."""
+    """True for each layer i with i mod period = offset."""
     period = fields.integer(f"{stem}_period", maximum=MAX_LAYERS)
     offset = fields.integer(f"{stem}_offset", minimum=0, maximum=MAX_LAYERS)
     if offset >= period:
@@ -119,10 +117,10 @@ def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
 
 
 def build_falcon_h1(fields: Fields) -> Model:
-    """Falcon-H1 (`FalconH1Config`: no biases but the convolution's, no gate norm): attention and
-    Mamba-2 side by side in every layer.
+    """Build Falcon-H1 from its config: attention and Mamba-2 in parallel in every layer.
 
-    Its multipliers are factors of what projections write: one before a projection is one behind it.
+    `FalconH1Config`: no biases but the convolution's, no gate norm. Its multipliers are factors of
+    projections' outputs: a factor before a projection equals a factor after it.
     """
     hidden = fields.hidden()
     ssm, mlp = (
@@ -167,21 +165,21 @@ def build_falcon_h1(fields: Fields) -> Model:
 
 
 def multipliers(fields: Fields, name: str, *, count: int) -> tuple[float, ...]:
-    """A field's list of `count` factors; all ones where the field is not written."""
+    """Read a list of `count` factors from a field; all ones if it is not written."""
     written = fields.mapping.get(name)
     if written is None:
         return (1.0,) * count
     if not isinstance(written, list | tuple) or len(written) != count:
         fields.fail(f"{name} has to be {count} numbers", hint="one factor for each part")
-    parts = [Fields({name: one}, fields.source) for one in written]
-    return tuple(one.number(name, minimum=-1e9, maximum=1e9, default=1.0) for one in parts)
+    parts = [Fields({name: part}, fields.source) for part in written]
+    return tuple(part.number(name, minimum=-1e9, maximum=1e9, default=1.0) for part in parts)
 
 
 def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
-    """A Mamba-2 mixer in the spelling ``mamba_*``; ``mamba_d_head`` may be ``auto``: the inner
-    width over the heads.
+    """Read the shape of a Mamba-2 mixer in the spelling ``mamba_*``.
 
-    `inner`: field of the inner width where the family has one; else ``mamba_expand`` x hidden.
+    ``mamba_d_head`` may be ``auto``: the inner width over the heads. `inner`: field of the inner
+    width, if the family has one; else ``mamba_expand`` x hidden.
     """
     width = fields.optional_integer(inner, maximum=MAX_FFN) if inner else None
     if width is None:
@@ -223,8 +221,9 @@ def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
 
 
 def build_granite_hybrid(fields: Fields) -> Model:
-    """Granite 4 (`GraniteMoeHybridConfig`): Mamba-2 or attention by ``layer_types``, then experts
-    beside a shared feed-forward.
+    """Build Granite 4 from its config: Mamba-2 or attention, then experts and a shared expert.
+
+    `GraniteMoeHybridConfig`; ``layer_types`` selects Mamba-2 or attention.
 
     Without experts (``num_local_experts`` 0) the shared feed-forward is the layer's only one.
     ``position_embedding_type`` other than rope means none.
@@ -258,10 +257,11 @@ def build_granite_hybrid(fields: Fields) -> Model:
 
 
 def build_nemotron_h(fields: Fields) -> Model:
-    """Nemotron-H and Nemotron 3 (`NemotronHConfig`): layers of one mixer each - Mamba-2, attention
-    without positions, MLP or experts.
+    """Build Nemotron-H or Nemotron 3 from its config: layers of a single mixer each.
+
+    `NemotronHConfig`; a mixer is Mamba-2, attention without positions, an MLP or experts.
     """
-    fields.aside("expand")  # the mixer's width is that of its heads
+    fields.mark_read("expand")  # the mixer's width is that of its heads
     block = partial(_nemotron_block, fields)
     layers = blocks_of(zip(_nemotron_kinds(fields)), block)
     depth = fields.integer("num_nextn_predict_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)
@@ -269,13 +269,14 @@ def build_nemotron_h(fields: Fields) -> Model:
         return configured_model(fields, layers=layers)
     inside = _kinds_of(fields, words="mtp_layers_block_type", letters="mtp_hybrid_override_pattern")
     return configured_model(
-        fields, layers=layers, predicts=depth, predictor=chained(map(block, inside))
+        fields, layers=layers, predicts=depth, predictor=chain_blocks(map(block, inside))
     )
 
 
 def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
-    """The kinds of layers, as a list of words or a string of letters (M mamba, * attention, - MLP,
-    E experts).
+    """Kinds of layers from a list of words or a string of letters.
+
+    M is mamba, * attention, - MLP, E experts.
     """
     listed = fields.strings(words)
     for kind in listed:
@@ -296,6 +297,7 @@ def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
 
 
 def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
+    """Kind of each Nemotron-H layer."""
     kinds = _kinds_of(fields, words="layers_block_type", letters="hybrid_override_pattern")
     layers = fields.optional_integer("num_hidden_layers", maximum=MAX_LAYERS)
     if len(kinds) > MAX_LAYERS or (layers is not None and layers != len(kinds)):
@@ -307,6 +309,7 @@ def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
 
 
 def _nemotron_block(fields: Fields, kind: str) -> Block:
+    """The block of a Nemotron-H layer of a kind."""
     hidden = fields.hidden()
     if kind == "mamba":
         shape = MambaShape(
@@ -340,6 +343,7 @@ def _nemotron_block(fields: Fields, kind: str) -> Block:
 
 
 def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
+    """The experts of a Nemotron-H layer, on the full or the latent width."""
     ffn, shared = (
         fields.ffn("moe_intermediate_size"),
         fields.ffn("moe_shared_expert_intermediate_size"),
@@ -366,8 +370,9 @@ def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
 def _latent_experts(
     *, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int
 ) -> tuple[Operator, ...]:
-    """Experts on a narrower stream (Nemotron 3 Super and Ultra): ``latent_down`` before the
-    dispatch, ``latent_up`` behind the combine.
+    """Experts on a narrower latent stream (Nemotron 3 Super and Ultra).
+
+    ``latent_down`` lies before the dispatch, ``latent_up`` after the combine.
 
     Routing and the shared expert read the full width; tokens travel at the latent's width. Experts
     are not gated. Both projections have no width to cut, so they work on the stream as it lies.
@@ -398,10 +403,8 @@ def _latent_experts(
     )
 
 
-def chained(blocks: Iterable[Block]) -> Block:
-    """One layer of several blocks in a row, for a prediction module; operators and parameters of
-    the i-th get the prefix ``i.``.
-    """
+def chain_blocks(blocks: Iterable[Block]) -> Block:
+    """Chain blocks into one layer for a prediction module; names get the prefix ``i.``."""
     operators: list[Operator] = []
     for i, block in enumerate(blocks):
         names = {o.name: f"{i}.{o.name}" for o in block.operators} | {

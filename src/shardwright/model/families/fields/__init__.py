@@ -1,3 +1,1 @@
-"""Fields of config.json that several families share: defaults, rotary positions, dropout,
-quantization.
-"""
+"""Shared fields of config.json: class defaults, rotary positions, dropout, quantization."""

@@ -1,4 +1,4 @@
-"""Names of activations in configurations, and ours."""
+"""Activation names of config.json -> names in this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defaults of the configuration classes of families, and the fields that they read, as data."""
+"""Defaults of the families' configuration classes, and the fields that each class reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.lazy_dataclass import dataclass
 
 BY_LAYER: Final = "rotary positions that differ by type of layer"
 PROPORTIONAL: Final = "proportional"
-"""A kind of rotary positions: see `ProportionalRotary`."""
+"""Kind of rotary positions of `ProportionalRotary`."""
 FACTORS: Final = (
     "embedding_multiplier",
     "attention_multiplier",
@@ -19,7 +19,7 @@ FACTORS: Final = (
     "logit_scale",
     "lm_head_multiplier",
 )
-"""Factors that a class reads or not."""
+"""Names of factor fields, which a class may read or ignore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,15 +27,15 @@ class ClassSettings:
     """Defaults of a family's configuration class for fields that a configuration lacks.
 
     Args:
-        eps: of norms.
-        rope_base: of rotary positions; 0: the family has none.
-        rope_share: it reads which part of a head is turned.
-        usual_share: that part where it is not written.
-        turned: or how many elements, under ``rotary_dim``.
-        local_base: of layers with a window, which are not made longer, where it is not written for
-            them; None: all turn alike.
-        rope: how positions are turned where nothing is written of it.
-        kinds: further kinds of rotary positions that it knows.
+        eps: epsilon of norms.
+        rope_base: base of rotary positions; 0: the family has none.
+        rope_share: the class reads the share of a head with rotary positions.
+        usual_share: default of that share.
+        turned: default number of rotary elements in ``rotary_dim``; 0: the class reads a share.
+        local_base: default base of layers with a window, which are not extended; None: all layers
+            have one base.
+        rope: default rotary fields.
+        kinds: further kinds of rotary positions that the class supports.
         axes: pairs of a head that turn by time, row and column of a text with images, where
             ``mrope_section`` is not written; () = none do.
         first_position: row of the first token's learned position.
@@ -45,9 +45,8 @@ class ClassSettings:
         reads_norm: it reads ``norm_topk_prob``.
         share_factor: ``routed_scaling_factor`` where that is not written.
         sigmoid: scores of experts are sigmoids, without a correction of their choice.
-        norms_turned: norms of queries and keys are behind their turns, and take the scale of what
-            is turned away.
-        activation: where none is written; empty: the usual one.
+        norms_turned: norms of queries and keys follow the rotation, and remove its scale.
+        activation: default activation; empty: the usual one.
         legacy: activations that are written and others that are meant.
         embed_scaled: the embedding is multiplied by the square root of its width.
         score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0:

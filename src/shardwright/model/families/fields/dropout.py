@@ -1,5 +1,6 @@
-"""Dropout that a published class applies in training, as its configuration says. Training here
-applies none: a run names it.
+"""Dropout probabilities that a published class applies in training, from config.json.
+
+Training here applies none; a run reports them.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from shardwright.model.families.fields.rotary_fields import number_of
+from shardwright.model.families.fields.rotary_fields import number_or_none
 from shardwright.model.ir.model_graph import Model
 
 FIELDS: Final = (
@@ -48,23 +49,32 @@ DEFAULTS: Final[Mapping[str, Mapping[str, float]]] = {
 TOWER: Final = "vision_config"
 
 
-def dropout_of(config: Mapping[str, Any], *, model: Model) -> tuple[tuple[str, float], ...]:
-    """(field, probability) of what the published class drops in training, in the order of names;
-    those of a tower behind its section.
+def dropout_probabilities(
+    config: Mapping[str, Any], *, model: Model
+) -> tuple[tuple[str, float], ...]:
+    """(field, probability) of each dropout of the published class in training, sorted by name.
+
+    Fields of an image tower follow their section's name.
     """
-    found = dict(
-        _of(config, DEFAULTS.get(model.architecture, {}), unread=UNREAD.get(model.architecture, ()))
+    probabilities = dict(
+        _positive_probabilities(
+            config, DEFAULTS.get(model.architecture, {}), unread=UNREAD.get(model.architecture, ())
+        )
     )
     tower = config.get(TOWER)
     if isinstance(tower, Mapping):
-        found |= {f"{TOWER}.{name}": value for name, value in _of(tower, {}, unread=())}
-    return tuple(sorted(found.items()))
+        probabilities |= {
+            f"{TOWER}.{name}": value
+            for name, value in _positive_probabilities(tower, {}, unread=())
+        }
+    return tuple(sorted(probabilities.items()))
 
 
-def _of(
+def _positive_probabilities(
     config: Mapping[str, Any], defaults: Mapping[str, float], *, unread: tuple[str, ...]
 ) -> Iterator[tuple[str, float]]:
+    """Yield (field, probability) of each positive dropout field of a configuration."""
     for name in FIELDS:
-        value = number_of(config.get(name, defaults.get(name)))
+        value = number_or_none(config.get(name, defaults.get(name)))
         if value and value > 0 and name not in unread:
             yield name, value

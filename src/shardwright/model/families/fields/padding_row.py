@@ -1,6 +1,4 @@
-"""The padding row of a token embedding: the row that no lookup trains (``padding_idx`` of
-`torch.nn.Embedding`).
-"""
+"""The padding row of a token embedding, which no lookup trains (``padding_idx`` of PyTorch)."""
 
 from __future__ import annotations
 
@@ -109,10 +107,10 @@ Source: the modelling and configuration classes of Transformers 5.24;
 
 
 def padding_row(config: Mapping[str, Any], *, model: Model, source: str) -> int | None:
-    """The row of the token embedding that gets no gradient from lookup; None: every row gets one.
+    """The row of the token embedding without a gradient from lookup; None if every row has one.
 
     Args:
-        config: what describes the language model (`huggingface.language_config`).
+        config: configuration of the language model (`huggingface_config.language_config`).
 
     A negative number counts from the last row, as in `torch.nn.Embedding`.
 
@@ -128,7 +126,7 @@ def padding_row(config: Mapping[str, Any], *, model: Model, source: str) -> int 
 
 
 def padding_difference(config: Mapping[str, Any], *, model: Model) -> str:
-    """Why the published class does not take the written row; empty if it does."""
+    """Text on a written padding row that the published class does not accept; empty if it does."""
     row = config.get(FIELD)
     if (
         not isinstance(row, int)
@@ -143,13 +141,12 @@ def padding_difference(config: Mapping[str, Any], *, model: Model) -> str:
 
 
 def _is_outside(row: int, model: Model) -> bool:
+    """True if a row is outside the vocabulary, with negative rows counted from the end."""
     return not -model.vocab <= row < model.vocab
 
 
 def _text_architecture(config: Mapping[str, Any], model: Model) -> str:
-    """The architecture of the class that embeds the text: of a model with images, its language
-    model's where that is named.
-    """
+    """Architecture of the class that embeds text; in vision-language models, the language model."""
     if not any(name in config for name in TEXT_CONFIGS):
         return model.architecture
     target = REGISTRY.get(str(config.get("model_type", "")))

@@ -1,6 +1,4 @@
-"""Rotary positions of a Hugging Face configuration: share of a head, and extension to longer
-contexts.
-"""
+"""Read rotary positions from config.json: base fields, rotated share, context extension."""
 
 from __future__ import annotations
 
@@ -23,49 +21,47 @@ from shardwright.model.ir.operator_constants import (
 COMPUTED: Final = ("default", "llama3", "linear", "yarn", "dynamic", "longrope")
 """Kinds of rotary positions."""
 BY_LENGTH: Final = ("dynamic", "longrope")
-"""Those that differ with the length of a sequence."""
+"""Kinds of rotary positions that depend on the sequence length."""
 ORIGINAL: Final = "original_max_position_embeddings"
 MAX_TOKENS: Final = 1e12
 MAX_FACTOR: Final = 1e6
 
 
-def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of rotary positions in either spelling; where they differ by type of layer, of those
-    that see all keys.
-    """
-    found = _written(config)
+def rotary_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rotary fields of a configuration in either spelling; of the layers that see all keys."""
+    written = _rotary_section(config)
     return (
-        _of_layers(found, FULL)
-        if any(isinstance(value, dict) for value in found.values())
-        else found
+        _of_layers(written, FULL)
+        if any(isinstance(value, dict) for value in written.values())
+        else written
     )
 
 
 def local_rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rotary fields of layers with a window, where they are written separately."""
-    return _of_layers(_written(config), SLIDING)
+    """Rotary fields of layers with a window, if they are written separately."""
+    return _of_layers(_rotary_section(config), SLIDING)
 
 
-def _written(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _rotary_section(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The rotary section of a configuration, or an empty one."""
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
     return found if isinstance(found, dict) else {}
 
 
 def _of_layers(rope: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Rotary fields of one type of layer."""
     found = rope.get(kind)
     return found if isinstance(found, dict) else {}
 
 
-def kind_of(rope: Mapping[str, Any]) -> str:
-    """The kind's name; LongRoPE's first ones were ``su`` and ``yarn``."""
+def rotary_kind(rope: Mapping[str, Any]) -> str:
+    """Kind of rotary positions; LongRoPE's first spellings ``su`` and ``yarn`` are translated."""
     kind = str(rope.get("rope_type") or rope.get("type") or COMPUTED[0])[:40]
     return "longrope" if kind == "su" or (kind == "yarn" and "short_factor" in rope) else kind
 
 
-def number_of(value: object) -> float | None:
-    """A number that was written, infinite where it is larger than any float; None for none, and for
-    what is no number.
-    """
+def number_or_none(value: object) -> float | None:
+    """A JSON value as a float (infinite if too large); None if it is not a number."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:
@@ -74,26 +70,25 @@ def number_of(value: object) -> float | None:
         return inf if value > 0 else -inf
 
 
-def share_of(config: Mapping[str, Any], *, usual: float = 1.0) -> float:
-    """The part of a head's width that is turned; `usual` where it is not written."""
+def rotary_share(config: Mapping[str, Any], *, usual: float = 1.0) -> float:
+    """Share of a head's width with rotary positions; `usual` if not written."""
     written = (
-        rope_of(config).get("partial_rotary_factor"),
+        rotary_settings(config).get("partial_rotary_factor"),
         config.get("partial_rotary_factor"),
         config.get("rotary_pct"),
     )
-    return next((share for one in written if (share := number_of(one))), usual)
+    return next((share for one in written if (share := number_or_none(one))), usual)
 
 
-def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
-    """The extension of rotary positions to longer contexts; None = none, or one that is not
-    computed.
+def rotary_extension(config: Mapping[str, Any], *, source: str) -> Longer | None:
+    """The extension of rotary positions to longer contexts; None for none, or an unsupported one.
 
     Raises:
-        ModelError: a number lacks, or is none that it can be.
+        ModelError: a number is missing or out of range.
     """
-    rope = rope_of(config)
+    rope = rotary_settings(config)
     fields = Fields(dict(rope), f"{source}: rope_scaling")
-    match kind_of(rope):
+    match rotary_kind(rope):
         case "linear":
             return LongerRotary(factor=_factor(fields))
         case "llama3":
@@ -104,28 +99,29 @@ def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
             return _yarn(
                 fields,
                 trained=_trained(config, fields, source),
-                context=number_of(config.get("max_position_embeddings")),
+                context=number_or_none(config.get("max_position_embeddings")),
             )
         case "proportional":
             share = fields.number("partial_rotary_factor", minimum=0.0, maximum=1.0, default=1.0)
             return ProportionalRotary(share=share, factor=_factor(fields, default=1.0))
         case "longrope":
-            return _long(fields, trained=_trained(config, fields, source), config=config)
+            return _longrope(fields, trained=_trained(config, fields, source), config=config)
     return None
 
 
-def text_turns(
+def text_image_rotary(
     config: Mapping[str, Any], *, usual: tuple[int, ...], source: str
 ) -> TextRotary | None:
-    """The rotation of pairs by time, row and column in a text with images; `usual` where
-    ``mrope_section`` is not written, () = none.
+    """Rotary positions by time, row and column in a text with images; None if `usual` is empty.
+
+    `usual` holds if ``mrope_section`` is not written.
 
     Raises:
-        ModelError: that is not three numbers.
+        ModelError: ``mrope_section`` is not three numbers.
     """
     if not usual:
         return None
-    fields = Fields(dict(rope_of(config)), f"{source}: rope_scaling")
+    fields = Fields(dict(rotary_settings(config)), f"{source}: rope_scaling")
     sections = (
         fields.integers("mrope_section", maximum=MAX_HEAD_DIM)
         if fields.present("mrope_section")
@@ -137,29 +133,31 @@ def text_turns(
 
 
 def latent_score_factor(config: Mapping[str, Any], *, longer: Longer | None) -> float:
-    """The factor of latent attention's scores beside one over the root of a head's width.
+    """Factor of latent attention's scores besides 1 / sqrt(head width), from YaRN's temperature.
 
     (0.1 ``mscale_all_dim`` ln(factor) + 1)^2, as the classes of DeepSeek-V2 and V3 in Transformers
     apply the temperature of YaRN (Peng et al. 2023, arXiv 2309.00071, section 3.4) to whole heads.
     """
-    everywhere = number_of(rope_of(config).get("mscale_all_dim"))
+    everywhere = number_or_none(rotary_settings(config).get("mscale_all_dim"))
     if not isinstance(longer, YarnRotary) or not everywhere or not config.get("kv_lora_rank"):
         return 1.0
-    return _longer_by(longer.factor, everywhere) ** 2
+    return _yarn_temperature(longer.factor, everywhere) ** 2
 
 
 def _factor(fields: Fields, *, default: float | None = None) -> float:
+    """The factor of a context extension."""
     return fields.number("factor", minimum=1.0, maximum=MAX_FACTOR, default=default)
 
 
 def _context(config: Mapping[str, Any], source: str) -> float:
+    """Maximum positions of the configuration."""
     return Fields(dict(config), source).number(
         "max_position_embeddings", minimum=1.0, maximum=MAX_TOKENS
     )
 
 
 def _trained(config: Mapping[str, Any], fields: Fields, source: str) -> float:
-    """Positions of the first training: of the model, of its rotary positions, or its context."""
+    """Positions of the first training: of the model, of its rotary fields, or its context."""
     if config.get(ORIGINAL) is not None:
         return Fields(dict(config), source).number(ORIGINAL, minimum=1.0, maximum=MAX_TOKENS)
     if fields.present(ORIGINAL):
@@ -168,6 +166,7 @@ def _trained(config: Mapping[str, Any], fields: Fields, source: str) -> float:
 
 
 def _llama3(fields: Fields) -> LongerRotary:
+    """Llama 3's context extension."""
     factor = _factor(fields)
     low, high = (
         fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=MAX_FACTOR)
@@ -182,18 +181,21 @@ def _llama3(fields: Fields) -> LongerRotary:
     return LongerRotary(factor=factor, trained=trained, low=low, high=high)
 
 
-def _longer_by(factor: float, weight: float = 1.0) -> float:
-    """0.1 weight ln(factor) + 1 (Peng et al. 2023, section 3.4)."""
+def _yarn_temperature(factor: float, weight: float = 1.0) -> float:
+    """YaRN's attention temperature 0.1 weight ln(factor) + 1 (Peng et al. 2023, section 3.4)."""
     return 0.1 * weight * log(factor) + 1.0
 
 
 def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotary:
+    """YaRN's context extension."""
     factor = _factor(fields, default=max((context or trained) / trained, 1.0))
-    of, everywhere = (number_of(fields.mapping.get(name)) for name in ("mscale", "mscale_all_dim"))
+    of, everywhere = (
+        number_or_none(fields.mapping.get(name)) for name in ("mscale", "mscale_all_dim")
+    )
     usual = (
-        _longer_by(factor, of) / _longer_by(factor, everywhere)
+        _yarn_temperature(factor, of) / _yarn_temperature(factor, everywhere)
         if of and everywhere
-        else _longer_by(factor)
+        else _yarn_temperature(factor)
     )
     fast = fields.number("beta_fast", minimum=1e-3, maximum=MAX_FACTOR, default=32.0)
     slow = fields.number("beta_slow", minimum=1e-3, maximum=MAX_FACTOR, default=1.0)
@@ -213,16 +215,19 @@ def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotar
     )
 
 
-def _long(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary | None:
-    """Factors of every pair, and sqrt(1 + ln(factor) / ln(trained)) as scale where none is written;
-    None: some pair has no factor.
+def _longrope(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary | None:
+    """LongRoPE's context extension; None if some pair has no factor.
+
+    The default scale is sqrt(1 + ln(factor) / ln(trained)).
     """
     short, long = (_factors(fields.mapping.get(f"{name}_factor")) for name in ("short", "long"))
     if not len(short) == len(long) == _pairs(config, fields.source):
         return None
     factor = _factor(
         fields,
-        default=max((number_of(config.get("max_position_embeddings")) or trained) / trained, 1.0),
+        default=max(
+            (number_or_none(config.get("max_position_embeddings")) or trained) / trained, 1.0
+        ),
     )
     usual = sqrt(1 + log(factor) / log(trained)) if factor > 1.0 and trained > 1.0 else 1.0
     scale = fields.number("attention_factor", minimum=1e-3, maximum=1e3, default=usual)
@@ -230,14 +235,20 @@ def _long(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongR
 
 
 def _factors(listed: object) -> tuple[float, ...]:
-    """The elements of a list that may be factors."""
-    numbers = [number_of(one) for one in listed] if isinstance(listed, (list, tuple)) else []
-    return tuple(one for one in numbers if one is not None and 1 / MAX_FACTOR <= one <= MAX_FACTOR)
+    """The numbers of a list that are valid factors."""
+    numbers = (
+        [number_or_none(number) for number in listed] if isinstance(listed, (list, tuple)) else []
+    )
+    return tuple(
+        number
+        for number in numbers
+        if number is not None and 1 / MAX_FACTOR <= number <= MAX_FACTOR
+    )
 
 
 def _pairs(config: Mapping[str, Any], source: str) -> int:
-    """Pairs of turned elements a head."""
+    """Number of rotated pairs of elements a head."""
     fields = Fields(dict(config), source)
     own = "qk_rope_head_dim" if config.get("kv_lora_rank") else "head_dim"
     width = fields.optional_integer(own, maximum=MAX_HEAD_DIM) or fields.hidden() // fields.heads()
-    return int(width * min(share_of(config), 1.0)) // 2
+    return int(width * min(rotary_share(config), 1.0)) // 2

@@ -1,13 +1,11 @@
-"""Router settings of a family's class that act in training alone: the load-balancing loss, and
-noise on a router's input.
-"""
+"""Read the router settings that act in training only: load-balancing loss and input noise."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.fields.rotary_fields import number_of
+from shardwright.model.families.fields.rotary_fields import number_or_none
 from shardwright.model.ir.config_fields import Fields
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.router_balancing import router_shapes
@@ -49,14 +47,13 @@ Transformers 5.24 reads it.
 
 
 def load_balancing(config: Mapping[str, Any], *, model: Model, source: str) -> float:
-    """Coefficient of the load-balancing loss that the published class adds in training; 0: it adds
-    none.
+    """Coefficient of the published class's load-balancing loss in training; 0 if it adds none.
 
     Args:
-        config: what describes the language model (`huggingface.language_config`).
+        config: configuration of the language model (`huggingface_config.language_config`).
 
     Raises:
-        ModelError: a field is not what it can be.
+        ModelError: a field has an invalid value.
     """
     usual = BALANCED.get(model.architecture)
     if usual is None:
@@ -68,10 +65,10 @@ def load_balancing(config: Mapping[str, Any], *, model: Model, source: str) -> f
 
 
 def router_noise(config: Mapping[str, Any], *, model: Model, source: str) -> float:
-    """Half the width of the random factors on a router's input in training; 0: there are none.
+    """Half the width of the random factors on a router's input in training; 0 if there are none.
 
     Raises:
-        ModelError: the field is no number that it can be.
+        ModelError: the field is not a number in its range.
     """
     if model.architecture not in NOISY:
         return 0.0
@@ -80,13 +77,11 @@ def router_noise(config: Mapping[str, Any], *, model: Model, source: str) -> flo
 
 
 def other_losses(config: Mapping[str, Any], *, model: Model) -> tuple[tuple[str, float], ...]:
-    """(field, coefficient) of losses of routers that a configuration names and its class in
-    Transformers does not add.
-    """
+    """(field, coefficient) of router losses in a configuration that its class does not add."""
     if not router_shapes(model):
         return ()
     names = (
         name for name in OTHER_LOSSES if name != COEFFICIENT or model.architecture not in BALANCED
     )
-    values = ((name, number_of(config.get(name))) for name in names)
+    values = ((name, number_or_none(config.get(name))) for name in names)
     return tuple((name, value) for name, value in values if value is not None and value > 0)

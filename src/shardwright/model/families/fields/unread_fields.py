@@ -1,5 +1,4 @@
-"""Fields of a configuration that its family's builder does not read: harmless, of another family,
-misspelt, or not known to anyone.
+"""Find fields of a config.json that its builder does not read: harmless, misspelt or unknown.
 
 What every family's builder may read, and with which path, is in ``reads.json``;
 `tools/config_fields.py` finds it by running the builders, and a test holds the two together.
@@ -15,7 +14,7 @@ from importlib import resources
 from typing import Any, Final
 
 from shardwright.model.families.family_registry import ARCHITECTURES
-from shardwright.model.ir.config_fields import Fields, shown
+from shardwright.model.ir.config_fields import Fields, value_text
 
 INERT: Final = {
     "names and versions": (
@@ -70,8 +69,7 @@ INERT: Final = {
         " verbose skip_bias_add* bias_dropout_fusion masked_softmax_fusion fused_add_norm"
     ),
 }
-"""Why a field changes neither sizes nor work, and the names of which that is true: each may end or
-begin with a star."""
+"""Reason why a field changes neither sizes nor work -> field names, with wildcards ``*``."""
 _PATTERNS: Final = tuple(pattern for names in INERT.values() for pattern in names.split())
 _EXACT: Final = frozenset(p for p in _PATTERNS if "*" not in p)
 _WILD: Final = tuple(p for p in _PATTERNS if "*" in p)
@@ -79,43 +77,42 @@ _WITHIN: Final = tuple(name.strip("*") for name in _WILD if name[0] == name[-1] 
 _BEGIN: Final = tuple(name[:-1] for name in _WILD if name[0] != "*")
 _END: Final = tuple(name[1:] for name in _WILD if name[-1] != "*")
 NEAR: Final = 0.9
-"""Least likeness (`difflib`) of a misspelt name to the one that is meant: one letter more, less or
-other in ten or so."""
+"""Least similarity (`difflib`) of a misspelt name to the right name: about one letter in ten."""
 
 
 def unread_fields(fields: Fields) -> tuple[str, ...]:
-    """Names of `fields`, which a builder has read, that it did not ask for and that nobody can say
-    the effect of.
+    """Names of fields that the builder did not read and whose effect is unknown.
 
     Raises:
-        ModelError: a field that another family reads and whose value asks for something, or one
-        that is spelt like one of this family's.
+        ModelError: a field of another family with a value that has an effect, or a field that
+        is spelt like a field of this family.
     """
-    left = {
+    unread = {
         name: value
         for name, value in fields.reading.unread().items()
-        if not _says_nothing(value) and not is_inert(name)
+        if not _is_empty(value) and not is_inert(name)
     }
-    if not left:
+    if not unread:
         return ()
-    known = {general(name) for name in fields.reading.names}
+    known = {without_indices(name) for name in fields.reading.names}
     known |= {
         path + name
         for path, target in fields.reading.builders.items()
-        for name in reads().get(target, ())
+        for name in fields_by_builder().get(target, ())
     }
-    unknown = {name: value for name, value in left.items() if general(name) not in known}
+    unknown = {name: value for name, value in unread.items() if without_indices(name) not in known}
     for name, value in unknown.items():
         _refuse(fields, name, value, known=known)
-    return tuple(sorted({general(name) for name in unknown}))
+    return tuple(sorted({without_indices(name) for name in unknown}))
 
 
-def _says_nothing(value: object) -> bool:
+def _is_empty(value: object) -> bool:
+    """True if a value is empty, zero, false or null."""
     return value is None or value is False or value in (0, "", [], {})
 
 
 def is_inert(name: str) -> bool:
-    """True if a field's name tells that its value changes neither sizes nor work."""
+    """True if a field's name shows that its value changes neither sizes nor work."""
     last = name.rpartition(".")[2]
     return (
         last in _EXACT
@@ -126,25 +123,23 @@ def is_inert(name: str) -> bool:
 
 
 def _refuse(fields: Fields, name: str, value: Any, *, known: set[str]) -> None:
-    """Raise for a field that is spelt like a known one beside it, or that another family reads,
-    unless it asks for one of something.
-    """
+    """Raise ModelError for a field that looks misspelt, or that another family reads."""
     path, target = fields.reading.read_by(name)
-    place, _, last = general(name).rpartition(".")
+    place, _, last = without_indices(name).rpartition(".")
     beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == place]
-    near = get_close_matches(last, beside, n=1, cutoff=NEAR)
-    said = f"{name} = {shown(value)} is not a field of {ARCHITECTURES[target]}"
-    if near:
-        fields.fail(said, hint=f"did you mean {near[0]}? else remove it")
+    matches = get_close_matches(last, beside, n=1, cutoff=NEAR)
+    message = f"{name} = {value_text(value)} is not a field of {ARCHITECTURES[target]}"
+    if matches:
+        fields.fail(message, hint=f"did you mean {matches[0]}? else remove it")
     readers = sorted(
         ARCHITECTURES[other]
-        for other, names in reads().items()
-        if general(name).removeprefix(path) in names
+        for other, names in fields_by_builder().items()
+        if without_indices(name).removeprefix(path) in names
     )
     if readers and (value is True or value != 1):
         more = f" and {len(readers) - 3} more" if len(readers) > 3 else ""
         fields.fail(
-            said,
+            message,
             hint=(
                 f"{', '.join(readers[:3])}{more} read it: is the architecture right? else remove"
                 " the field"
@@ -152,14 +147,14 @@ def _refuse(fields: Fields, name: str, value: Any, *, known: set[str]) -> None:
         )
 
 
-def general(name: str) -> str:
-    """`name` without the places in lists: ``block_configs[].attention.no_op``."""
+def without_indices(name: str) -> str:
+    """The name without list indices: ``block_configs[].attention.no_op``."""
     return re.sub(r"\[\d+\]", "[]", name)
 
 
 @cache
-def reads() -> dict[str, frozenset[str]]:
-    """Builder -> names, with paths, that it may read under any values."""
+def fields_by_builder() -> dict[str, frozenset[str]]:
+    """Builder -> names (with paths) of all fields that it may read."""
     text = (
         resources.files("shardwright.model.families")
         .joinpath("reads.json")

@@ -1,5 +1,4 @@
-"""Read how a checkpoint's weights are quantised, from ``quantization_config`` or
-``hf_quant_config.json``.
+"""Read how a checkpoint's weights are quantized from config.json or hf_quant_config.json.
 
 Methods and their fields: Hugging Face Transformers 5.24, ``utils/quantization_config.py``;
 compressed-tensors 0.11, ``quantization/quant_config.py`` and ``quant_args.py``; NVIDIA ModelOpt
@@ -14,22 +13,20 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from shardwright.errors import ModelError
-from shardwright.model.ir.config_fields import shown
+from shardwright.model.ir.config_fields import value_text
 from shardwright.model.ir.stored_format import StoredFormat
 
 FIELDS: Final = ("quantization_config", "compression_config")
-"""Names of the object in a ``config.json``; compressed-tensors wrote the second one before release
-0.6."""
+"""Names of the object in a ``config.json``; compressed-tensors before 0.6 wrote the second name."""
 MODELOPT_FILE: Final = "hf_quant_config.json"
-"""File beside ``config.json`` in which NVIDIA ModelOpt says how it quantised the weights."""
+"""File beside ``config.json`` in which NVIDIA ModelOpt describes the quantization."""
 
 _SMALL_GROUP: Final = 32
 """Weights that share a scale, up to which a four-bit format counts as one with groups of 32."""
 _MOST_PATTERNS: Final = 20_000
 _LONGEST_PATTERN: Final = 300
 _REPEATED_GROUP: Final = re.compile(r"\)[*+?{]")
-"""A repeated group: such a regular expression may take exponential time, and names of modules need
-none."""
+"""A repeated group: such a regular expression may take exponential time."""
 
 _MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "attention": ("self_attn.q_proj", "self_attn.q_a_proj", "self_attn.qkv_proj", "attention.wq"),
@@ -56,28 +53,27 @@ _Read = Callable[[Mapping[str, Any]], tuple[str, str]]
 
 
 def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> StoredFormat | None:
-    """The number format of a checkpoint's weights; None if the configuration does not quantise
-    them.
+    """The number format of a checkpoint's weights; None if they are not quantized.
 
     Args:
         config: the configuration, with the fields of its language model.
-        layers: of the language model; the layer in the middle stands for all of them.
+        layers: number of the language model's layers; the middle layer stands for all.
         source: file that the configuration came from, for errors.
 
     Raises:
-        ModelError: the object is none, or says no method.
+        ModelError: the object is not an object, or names no method.
     """
     name = next((name for name in FIELDS if config.get(name) not in (None, {}, [])), "")
     if not name:
         return None
-    said = config[name]
-    if not isinstance(said, Mapping):
+    quantization = config[name]
+    if not isinstance(quantization, Mapping):
         raise ModelError(
-            f"{source}: {name} is {shown(said)}, not an object",
+            f"{source}: {name} is {value_text(quantization)}, not an object",
             hint="compare it with the published config.json",
         )
-    method = said.get("quant_method")
-    if method is None and (said.get("load_in_4bit") or said.get("load_in_8bit")):
+    method = quantization.get("quant_method")
+    if method is None and (quantization.get("load_in_4bit") or quantization.get("load_in_8bit")):
         method = "bitsandbytes"
     if not isinstance(method, str) or not method:
         raise ModelError(
@@ -88,11 +84,11 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
             ),
         )
     method = method.lower()
-    weights, activations = _METHODS.get(method, _unpriced)(said)
+    weights, activations = _METHODS.get(method, _unpriced)(quantization)
     quantised = {
         klass: (
-            not _is_excluded(said, klass, layer=layers // 2)
-            and _is_targeted(said, klass, layer=layers // 2)
+            not _is_excluded(quantization, klass, layer=layers // 2)
+            and _is_targeted(quantization, klass, layer=layers // 2)
         )
         for klass in _MODULES
     }
@@ -100,67 +96,69 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
         method=method,
         weights=weights,
         activations=activations,
-        cache=_cache(said),
-        head=_head_is_quantised(said),
+        cache=_cache(quantization),
+        head=_head_is_quantised(quantization),
         **quantised,
     )
 
 
-def _head_is_quantised(said: Mapping[str, Any]) -> bool:
-    """Methods leave the output layer in 16 bits unless they say otherwise: a group of layers that
-    has it, or GPTQ's ``lm_head``.
+def _head_is_quantised(quantization: Mapping[str, Any]) -> bool:
+    """True if a group of layers includes the output layer, or GPTQ's ``lm_head`` is true.
+
+    By default, methods leave the output layer in 16 bits.
     """
-    if not _groups(said):
-        return said.get("lm_head") is True
-    return _is_targeted(said, "head", layer=0) and not _is_excluded(said, "head", layer=0)
+    if not _groups(quantization):
+        return quantization.get("lm_head") is True
+    return _is_targeted(quantization, "head", layer=0) and not _is_excluded(
+        quantization, "head", layer=0
+    )
 
 
 def with_modelopt(config: Mapping[str, Any], beside: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration with what ModelOpt's file beside it says,
-    where it has no such object itself.
-    """
-    said = beside.get("quantization")
-    if not isinstance(said, Mapping) or any(config.get(name) for name in FIELDS):
+    """The configuration with the quantization of ModelOpt's file, unless it has its own."""
+    quantization = beside.get("quantization")
+    if not isinstance(quantization, Mapping) or any(config.get(name) for name in FIELDS):
         return config
-    return {**config, FIELDS[0]: {"quant_method": "modelopt", **said}}
+    return {**config, FIELDS[0]: {"quant_method": "modelopt", **quantization}}
 
 
-def _fp8(said: Mapping[str, Any]) -> tuple[str, str]:
-    """Of DeepSeek's and Qwen's blocks of 128 x 128 (``fp8``), and of rows (``fbgemm_fp8``)."""
+def _fp8(quantization: Mapping[str, Any]) -> tuple[str, str]:
+    """(weights, inputs) of fp8 blocks of 128 x 128 (``fp8``) and of fp8 rows (``fbgemm_fp8``)."""
     return "fp8", "fp8"
 
 
-def _integers(said: Mapping[str, Any]) -> tuple[str, str]:
-    """Of AWQ, GPTQ and AutoRound: integer weights, inputs in 16 bits."""
+def _integers(quantization: Mapping[str, Any]) -> tuple[str, str]:
+    """(weights, inputs) of AWQ, GPTQ and AutoRound: integer weights, inputs in 16 bits."""
     return (
         _integer_format(
-            said.get("bits", said.get("w_bit", 4)), said.get("group_size", said.get("q_group_size"))
+            quantization.get("bits", quantization.get("w_bit", 4)),
+            quantization.get("group_size", quantization.get("q_group_size")),
         ),
         "bf16",
     )
 
 
-def _mxfp4(said: Mapping[str, Any]) -> tuple[str, str]:
-    """gpt-oss: MXFP4 weights, bf16 inputs (`checkpoint_formats` makes them fp8 where there are FP4
-    units).
+def _mxfp4(quantization: Mapping[str, Any]) -> tuple[str, str]:
+    """(weights, inputs) number formats of gpt-oss: MXFP4 weights and bf16 inputs.
+
+    `checkpoint_formats` uses fp8 inputs on devices with FP4 units.
     """
     return "mxfp4", "bf16"
 
 
-def _bitsandbytes(said: Mapping[str, Any]) -> tuple[str, str]:
-    """NF4 has a 32-bit scale for 64 weights, or an 8-bit one where the scales are quantised again;
-    LLM.int8 has rows.
+def _bitsandbytes(quantization: Mapping[str, Any]) -> tuple[str, str]:
+    """(weights, inputs) of bitsandbytes: int8 rows (LLM.int8) or int4 groups (NF4).
+
+    NF4 has a 32-bit scale for 64 weights, or an 8-bit scale with double quantization.
     """
-    if said.get("load_in_8bit"):
+    if quantization.get("load_in_8bit"):
         return "int8", "bf16"
-    return ("int4" if said.get("bnb_4bit_use_double_quant") else "int4-group32"), "bf16"
+    return ("int4" if quantization.get("bnb_4bit_use_double_quant") else "int4-group32"), "bf16"
 
 
-def _compressed_tensors(said: Mapping[str, Any]) -> tuple[str, str]:
-    """Weight and activation format of the first group with quantised weights; bf16 if it quantises
-    no activations.
-    """
-    for group in _groups(said):
+def _compressed_tensors(quantization: Mapping[str, Any]) -> tuple[str, str]:
+    """(weights, inputs) of the first group with quantized weights; inputs are bf16 by default."""
+    for group in _groups(quantization):
         weights = group.get("weights")
         if not isinstance(weights, Mapping):
             continue
@@ -170,9 +168,9 @@ def _compressed_tensors(said: Mapping[str, Any]) -> tuple[str, str]:
     return "", ""
 
 
-def _modelopt(said: Mapping[str, Any]) -> tuple[str, str]:
-    """By ``quant_algo``; ``MIXED_PRECISION`` says a format for each layer and is not priced."""
-    algorithm = str(said.get("quant_algo", "")).upper()
+def _modelopt(quantization: Mapping[str, Any]) -> tuple[str, str]:
+    """(weights, inputs) by ``quant_algo``; ``MIXED_PRECISION`` is not priced."""
+    algorithm = str(quantization.get("quant_algo", "")).upper()
     found = {
         "FP8": ("fp8", "fp8"),
         "FP8_PB_WO": ("fp8", "fp8"),
@@ -185,11 +183,11 @@ def _modelopt(said: Mapping[str, Any]) -> tuple[str, str]:
         "W8A8_SQ_PER_CHANNEL": ("int8", "int8"),
         "INT8_SQ": ("int8", "int8"),
     }.get(algorithm)
-    return found or (_compressed_tensors(said) if _groups(said) else ("", ""))
+    return found or (_compressed_tensors(quantization) if _groups(quantization) else ("", ""))
 
 
-def _unpriced(said: Mapping[str, Any]) -> tuple[str, str]:
-    """A method of which no kernel is priced."""
+def _unpriced(quantization: Mapping[str, Any]) -> tuple[str, str]:
+    """Empty formats, for a method whose kernels are not priced."""
     return "", ""
 
 
@@ -218,9 +216,13 @@ def _integer_format(bits: object, group: object) -> str:
     return "int4-group32" if small else "int4"
 
 
-def _number_format(said: Mapping[str, Any]) -> str:
-    """The format of compressed-tensors' arguments of a tensor; empty for one that is not priced."""
-    bits, kind, group = said.get("num_bits"), said.get("type", "int"), said.get("group_size")
+def _number_format(quantization: Mapping[str, Any]) -> str:
+    """Number format of a compressed-tensors tensor; empty if it is not priced."""
+    bits, kind, group = (
+        quantization.get("num_bits"),
+        quantization.get("type", "int"),
+        quantization.get("group_size"),
+    )
     if kind == "int":
         return _integer_format(bits, group)
     if kind != "float":
@@ -232,18 +234,18 @@ def _number_format(said: Mapping[str, Any]) -> str:
     return ""
 
 
-def _cache(said: Mapping[str, Any]) -> str:
-    """Format of keys and values, where the object says one."""
-    scheme = said.get("kv_cache_scheme")
+def _cache(quantization: Mapping[str, Any]) -> str:
+    """Number format of the KV cache, if the object names one; else empty."""
+    scheme = quantization.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
         return _number_format(scheme)
-    algorithm = str(said.get("kv_cache_quant_algo") or "").lower()
+    algorithm = str(quantization.get("kv_cache_quant_algo") or "").lower()
     return algorithm if algorithm in ("fp8", "int8", "nvfp4") else ""
 
 
-def _groups(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The groups of layers that compressed-tensors and ModelOpt give a format each."""
-    groups = said.get("config_groups")
+def _groups(quantization: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The groups of layers of compressed-tensors and ModelOpt, each with its own format."""
+    groups = quantization.get("config_groups")
     return (
         [group for group in groups.values() if isinstance(group, Mapping)]
         if isinstance(groups, Mapping)
@@ -251,18 +253,16 @@ def _groups(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     )
 
 
-def _is_targeted(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """True if a group of layers has the class among its targets; all classes are where there are no
-    groups.
-    """
-    targets = [target for group in _groups(said) for target in _texts(group, "targets")]
+def _is_targeted(quantization: Mapping[str, Any], klass: str, *, layer: int) -> bool:
+    """True if a group of quantized layers targets the class, or if there are no groups."""
+    targets = [target for group in _groups(quantization) for target in _texts(group, "targets")]
     if not targets or "Linear" in targets:
         return True
     return any(_matches(name, target) for name in _names(klass, layer) for target in targets)
 
 
-def _is_excluded(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """True if the modules of a class are listed among those that stay in 16 bits."""
+def _is_excluded(quantization: Mapping[str, Any], klass: str, *, layer: int) -> bool:
+    """True if the modules of a class are listed to stay in 16 bits."""
     fields = (
         "modules_to_not_convert",
         "ignored_layers",
@@ -270,12 +270,12 @@ def _is_excluded(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
         "exclude_modules",
         "llm_int8_skip_modules",
     )
-    patterns = [pattern for field in fields for pattern in _texts(said, field)]
+    patterns = [pattern for field in fields for pattern in _texts(quantization, field)]
     return any(_matches(name, pattern) for name in _names(klass, layer) for pattern in patterns)
 
 
 def _names(klass: str, layer: int) -> Iterator[str]:
-    """Names that a class's modules may have in a layer."""
+    """Yield the module names that a class may have in a layer."""
     if klass == "head":
         yield "lm_head"
         return
@@ -285,8 +285,9 @@ def _names(klass: str, layer: int) -> Iterator[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """True if a pattern (``re:`` and a regular expression, a shell pattern, or a part of the name)
-    names a module or one that holds it.
+    """True if a pattern matches a module or a module that contains it.
+
+    A pattern is ``re:`` and a regular expression, a shell pattern, or a part of the name.
     """
     if pattern.startswith("re:"):
         expression = pattern.removeprefix("re:")
@@ -298,24 +299,27 @@ def _matches(name: str, pattern: str) -> bool:
             return False
     if "*" in pattern or "?" in pattern:
         return any(fnmatchcase(part, pattern) for part in _holders(name))
-    own, wanted = name.split("."), pattern.split(".")
-    return any(own[at : at + len(wanted)] == wanted for at in range(len(own) - len(wanted) + 1))
+    name_parts, pattern_parts = name.split("."), pattern.split(".")
+    return any(
+        name_parts[at : at + len(pattern_parts)] == pattern_parts
+        for at in range(len(name_parts) - len(pattern_parts) + 1)
+    )
 
 
 def _holders(name: str) -> Iterator[str]:
-    """A module's name, and the names of the modules that hold it."""
+    """Yield a module's name and the names of the modules that contain it."""
     while name:
         yield name
         name = name.rpartition(".")[0]
 
 
-def _texts(said: Mapping[str, Any], field: str) -> list[str]:
-    """The short texts of a list field, as many as a configuration has reason to list."""
-    value = said.get(field)
+def _texts(quantization: Mapping[str, Any], field: str) -> list[str]:
+    """The short texts of a list field, up to a limit."""
+    value = quantization.get(field)
     if not isinstance(value, list):
         return []
     return [
-        one
-        for one in value[:_MOST_PATTERNS]
-        if isinstance(one, str) and 0 < len(one) <= _LONGEST_PATTERN
+        text
+        for text in value[:_MOST_PATTERNS]
+        if isinstance(text, str) and 0 < len(text) <= _LONGEST_PATTERN
     ]

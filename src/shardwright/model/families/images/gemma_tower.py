@@ -1,4 +1,4 @@
-"""Gemma 4's image tower: its computation, and the places of its image tokens."""
+"""Gemma 4's image tower: settings of its computation, and the input of image tokens."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from shardwright.model.families.images.tower_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
-    activation,
-    turning_base,
+    activation_name,
+    rotary_base,
     unknown_activations,
-    unknown_turns,
+    unknown_rotary_kinds,
 )
 from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
 from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionAxes, Settings
 
 AXIAL: Final = ("axial", "default")
-"""Kinds of rotary positions: files from before Transformers had the first name have the second."""
+"""Kinds of rotary positions; files older than the name ``axial`` have ``default``."""
 BASE: Final = 100.0
 MAX_SIDE: Final = 2**24
 
 
 def _images(fields: Fields) -> ImageInput:
+    """Image input: placeholder token, patch size and pooled block."""
     vision = fields.section("vision_config")
     side, pooled = (
         vision.integer("patch_size", maximum=MAX_PATCH),
@@ -40,6 +41,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
+    """Settings of the tower's blocks and of the projector."""
     vision, image = fields.section("vision_config"), _images(fields)
     eps = vision.number("rms_norm_eps", minimum=0.0, maximum=1.0, default=1e-6)
     table = PositionAxes(rows=vision.integer("position_embedding_size", maximum=MAX_SIDE))
@@ -48,8 +50,8 @@ def _settings(fields: Fields) -> dict[str, Settings]:
         "vision": Settings(
             eps=eps,
             image=image,
-            activation=activation(vision, "hidden_activation", "gelu_pytorch_tanh"),
-            rope_base=turning_base(vision, usual=BASE),
+            activation=activation_name(vision, "hidden_activation", "gelu_pytorch_tanh"),
+            rope_base=rotary_base(vision, usual=BASE),
             turns=GridRotary(axes=(1, 0), apart=True),
             plain_scores=True,
         ),
@@ -58,12 +60,13 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of the tower that our operators do not compute."""
     vision = config["vision_config"]
     return (
         *unknown_activations(
             {"hidden_activation of vision_config": vision.get("hidden_activation")}
         ),
-        *unknown_turns(vision, known=AXIAL),
+        *unknown_rotary_kinds(vision, known=AXIAL),
         *(
             ("products between bounds (use_clipped_linears)",)
             if vision.get("use_clipped_linears")

@@ -1,4 +1,4 @@
-"""Kimi-K2.5's MoonViT image tower: its computation, and the places of its image tokens.
+"""Kimi-K2.5's MoonViT image tower: settings of its computation, and the input of image tokens.
 
 Fields are spelled as in the published configurations or as in those that Transformers writes.
 """
@@ -12,38 +12,38 @@ from shardwright.model.families.images.tower_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
-    activation,
-    turning_base,
+    activation_name,
+    rotary_base,
     unknown_activations,
-    unknown_turns,
+    unknown_rotary_kinds,
 )
 from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
 from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-5
-"""Of all norms, but where `PROJECTOR_EPS` says otherwise of the projector's own."""
+"""Epsilon of all norms; `PROJECTOR_EPS` may override that of the projector."""
 TABLE: Final = (("init_pos_emb_height", "pos_emb_height"), ("init_pos_emb_width", "pos_emb_width"))
 MERGED: Final = "merge_kernel_size"
 PROJECTOR_EPS: Final = ("projector_ln_eps", "projection_layer_norm_eps")
 
 
-def sides(vision: Fields) -> tuple[int, int]:
-    """Rows and columns of patches that become one image token.
+def merged_patch_sides(vision: Fields) -> tuple[int, int]:
+    """(rows, columns) of patches that are merged into one image token.
 
     Raises:
-        ModelError: they are not two.
+        ModelError: the field does not list two numbers.
     """
-    found = vision.integers(MERGED, minimum=1, maximum=64) if vision.present(MERGED) else (2, 2)
-    if len(found) != 2:
+    merged = vision.integers(MERGED, minimum=1, maximum=64) if vision.present(MERGED) else (2, 2)
+    if len(merged) != 2:
         vision.fail(f"{vision.path}{MERGED} must list two sides", hint="for example [2, 2]")
-    return found[0], found[1]
+    return merged[0], merged[1]
 
 
-def table(vision: Fields) -> tuple[int, int]:
-    """Rows and columns of the table of positions, which are as many.
+def position_table_shape(vision: Fields) -> tuple[int, int]:
+    """(rows, columns) of the table of learned positions, which must be square.
 
     Raises:
-        ModelError: they are not.
+        ModelError: the table is not square.
     """
     rows, columns = (vision.integer(*names, maximum=MAX_PATCH) for names in TABLE)
     if rows != columns:
@@ -54,6 +54,7 @@ def table(vision: Fields) -> tuple[int, int]:
 
 
 def _images(fields: Fields) -> ImageInput:
+    """Image input: placeholder token, patch size and merged block."""
     vision = fields.section("vision_config")
     side = vision.integer("patch_size", maximum=MAX_PATCH)
     return ImageInput(
@@ -65,16 +66,17 @@ def _images(fields: Fields) -> ImageInput:
             default=163605,
         ),
         patch=(3, side, side),
-        block=sides(vision),
+        block=merged_patch_sides(vision),
         in_blocks=False,
     )
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
+    """Settings of the tower's blocks and of the projector."""
     vision, image = fields.section("vision_config"), _images(fields)
-    rows, columns = table(vision)
-    one = vision if vision.present(PROJECTOR_EPS[0]) else fields
-    eps = one.number(*PROJECTOR_EPS, minimum=0.0, maximum=1.0, default=EPS)
+    rows, columns = position_table_shape(vision)
+    eps_fields = vision if vision.present(PROJECTOR_EPS[0]) else fields
+    eps = eps_fields.number(*PROJECTOR_EPS, minimum=0.0, maximum=1.0, default=EPS)
     return {
         "vision_embed": Settings(
             eps=EPS, image=image, stretched=PositionGrid(rows=rows, columns=columns, cubic=True)
@@ -82,8 +84,8 @@ def _settings(fields: Fields) -> dict[str, Settings]:
         "vision": Settings(
             eps=EPS,
             image=image,
-            activation=activation(vision, "hidden_act", "gelu_pytorch_tanh"),
-            rope_base=turning_base(vision),
+            activation=activation_name(vision, "hidden_act", "gelu_pytorch_tanh"),
+            rope_base=rotary_base(vision),
             turns=GridRotary(axes=(1, 0), in_turns=True),
         ),
         PROJECTOR: Settings(
@@ -93,6 +95,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of the tower that our operators do not compute."""
     vision = config["vision_config"]
     act = vision.get("projector_hidden_act")
     return (
@@ -102,7 +105,7 @@ def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
             if act not in (None, "gelu")
             else ()
         ),
-        *unknown_turns(vision),
+        *unknown_rotary_kinds(vision),
     )
 
 

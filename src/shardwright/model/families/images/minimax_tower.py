@@ -1,4 +1,4 @@
-"""MiniMax-M3's image tower: its computation, and the places of its image tokens.
+"""MiniMax-M3's image tower: settings of its computation, and the input of image tokens.
 
 Fields are spelled as in the published configurations or as in those that Transformers writes.
 """
@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.fields.rotary_fields import kind_of, number_of, rope_of
+from shardwright.model.families.fields.rotary_fields import (
+    number_or_none,
+    rotary_kind,
+    rotary_settings,
+)
 from shardwright.model.families.images.tower_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
-    activation,
+    activation_name,
     unknown_activations,
 )
 from shardwright.model.ir.config_fields import MAX_VOCAB, Fields
@@ -23,37 +27,39 @@ EPS: Final = 1e-5
 BASE: Final = 10000.0
 SECTION: Final = "img_token_compression_config"
 AXES: Final = (2, 0, 1)
-"""What the thirds of a head's pairs turn by: frames, rows, columns."""
+"""Axes of the thirds of a head's rotary pairs: frames, rows, columns."""
 
 
-def compressed(vision: Fields) -> tuple[int, int]:
-    """(patches a side that become one image token, frames of a patch): of the tower, or of a
-    section of it; both the same.
+def merge_sizes(vision: Fields) -> tuple[int, int]:
+    """(patches a side of an image token, frames of a patch), of the tower or its section.
+
+    Both must agree.
 
     Raises:
-        ModelError: they differ, or patches become tokens in another way.
+        ModelError: the values differ, or patches are merged in another way.
     """
     section = vision.optional_section(SECTION)
     if section is not None:
         section.choice(
             "image_token_compression_method", allowed=("patch_merge",), default="patch_merge"
         )
-    found = []
+    sizes = []
     for name in ("spatial_merge_size", "temporal_patch_size"):
         written = [
-            one.integer(name, maximum=64)
-            for one in (vision, section)
-            if one is not None and one.present(name)
+            fields.integer(name, maximum=64)
+            for fields in (vision, section)
+            if fields is not None and fields.present(name)
         ]
         if len(set(written)) > 1:
             vision.fail(f"{vision.path}{name} is not that of {SECTION}", hint="keep one of them")
-        found.append(written[0] if written else 2)
-    return found[0], found[1]
+        sizes.append(written[0] if written else 2)
+    return sizes[0], sizes[1]
 
 
 def _images(fields: Fields) -> ImageInput:
+    """Image input: placeholder token, patch size, frames and merged block."""
     vision = fields.section("vision_config")
-    side, (merged, frames) = vision.integer("patch_size", maximum=MAX_PATCH), compressed(vision)
+    side, (merged, frames) = vision.integer("patch_size", maximum=MAX_PATCH), merge_sizes(vision)
     return ImageInput(
         token=fields.integer(
             "image_token_index", "image_token_id", minimum=0, maximum=MAX_VOCAB, default=200025
@@ -65,16 +71,17 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
+    """Settings of the tower's blocks and of the projector."""
     vision, image = fields.section("vision_config"), _images(fields)
     eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=EPS)
-    written = (rope_of(vision.mapping).get("rope_theta"), vision.mapping.get("rope_theta"))
+    written = (rotary_settings(vision.mapping).get("rope_theta"), vision.mapping.get("rope_theta"))
     return {
         "vision_embed": Settings(eps=eps, image=image),
         "vision": Settings(
             eps=eps,
             image=image,
-            activation=activation(vision, "hidden_act", "gelu"),
-            rope_base=next((base for one in written if (base := number_of(one))), BASE),
+            activation=activation_name(vision, "hidden_act", "gelu"),
+            rope_base=next((base for one in written if (base := number_or_none(one))), BASE),
             turns=GridRotary(axes=AXES),
         ),
         PROJECTOR: Settings(eps=eps, activation="gelu"),
@@ -82,9 +89,14 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of the tower that our operators do not compute."""
     vision = config["vision_config"]
-    rope, act, mode = rope_of(vision), config.get("projector_hidden_act"), vision.get("rope_mode")
-    kind = kind_of(rope) if "rope_type" in rope or "type" in rope else "axial"
+    rope, act, mode = (
+        rotary_settings(vision),
+        config.get("projector_hidden_act"),
+        vision.get("rope_mode"),
+    )
+    kind = rotary_kind(rope) if "rope_type" in rope or "type" in rope else "axial"
     return (
         *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
         *(

@@ -1,4 +1,4 @@
-"""Qwen3-VL's image tower: its computation, and the places of its image tokens."""
+"""Qwen3-VL's image tower: settings of its computation, and the input of image tokens."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from shardwright.model.families.images.tower_fields import (
     MAX_PATCH,
     PROJECTOR,
     Tower,
-    activation,
-    turning_base,
+    activation_name,
+    rotary_base,
     unknown_activations,
-    unknown_turns,
+    unknown_rotary_kinds,
 )
 from shardwright.model.ir.config_fields import MAX_HIDDEN, MAX_VOCAB, Fields
 from shardwright.model.ir.operator_constants import GridRotary, ImageInput, PositionGrid, Settings
 
 EPS: Final = 1e-6
-"""Of all norms of the tower and its mergers."""
+"""Epsilon of all norms of the tower and its mergers."""
 MAX_POSITIONS: Final = 2**24
 
 
 def _images(fields: Fields) -> ImageInput:
+    """Image input: placeholder token, patch size, frames and merged block."""
     vision = fields.section("vision_config")
     side, merged = (
         vision.integer("patch_size", maximum=MAX_PATCH),
@@ -39,6 +40,7 @@ def _images(fields: Fields) -> ImageInput:
 
 
 def _settings(fields: Fields) -> dict[str, Settings]:
+    """Settings of the tower's blocks, its mergers and the projector."""
     vision, image = fields.section("vision_config"), _images(fields)
     side = isqrt(vision.integer("num_position_embeddings", maximum=MAX_POSITIONS))
     merger = Settings(eps=EPS, activation="gelu")
@@ -49,8 +51,8 @@ def _settings(fields: Fields) -> dict[str, Settings]:
         "vision": Settings(
             eps=EPS,
             image=image,
-            activation=activation(vision, "hidden_act", "gelu_pytorch_tanh"),
-            rope_base=turning_base(vision),
+            activation=activation_name(vision, "hidden_act", "gelu_pytorch_tanh"),
+            rope_base=rotary_base(vision),
             turns=GridRotary(),
         ),
         DEEP: merger,
@@ -59,6 +61,7 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 
 
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of the tower that our operators do not compute."""
     vision = config["vision_config"]
     fields = Fields(dict(vision), "vision_config")
     width = fields.integer("hidden_size", maximum=MAX_HIDDEN) // fields.integer(
@@ -66,7 +69,7 @@ def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     )
     return (
         *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
-        *unknown_turns(vision),
+        *unknown_rotary_kinds(vision),
         *(
             (f"rotary positions of two axes in heads of {width} elements of a tower",)
             if width % 4

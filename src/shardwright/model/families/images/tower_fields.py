@@ -1,6 +1,4 @@
-"""Fields of image towers: the reader protocol of a family's tower, and pieces that several families
-share.
-"""
+"""Interface of an image tower's reader, and readers of fields that several towers share."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import Any, Final
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.fields.activation_names import SPELLED
-from shardwright.model.families.fields.rotary_fields import kind_of, number_of
+from shardwright.model.families.fields.rotary_fields import number_or_none, rotary_kind
 from shardwright.model.ir.config_fields import Fields
 from shardwright.model.ir.operator_constants import ImageInput, Settings
 
@@ -22,9 +20,9 @@ class Tower:
     """Reader of a family's image tower: its settings from a configuration.
 
     Args:
-        images: where image tokens go, and what a patch is.
-        settings: of its blocks and of the projector, by name of the block.
-        differences: what is asked for that our operators do not compute, one phrase each.
+        images: placeholder token, patch and merged block.
+        settings: block -> settings of the tower's blocks and the projector.
+        differences: settings that our operators do not compute, one phrase each.
     """
 
     images: Callable[[Fields], ImageInput]
@@ -32,36 +30,35 @@ class Tower:
     differences: Callable[[Mapping[str, Any]], tuple[str, ...]]
 
 
-def activation(fields: Fields, name: str, usual: str) -> str:
-    """Our name of an activation; of one that is not known, which `unknown_activations` says, the
-    usual one.
-    """
+def activation_name(fields: Fields, name: str, usual: str) -> str:
+    """Name of an activation field's function; `usual` if it is unknown."""
     return SPELLED.get(fields.string(name, default=usual), SPELLED[usual])
 
 
-def unknown_activations(asked: Mapping[str, object]) -> tuple[str, ...]:
-    """Activations that are not computed, behind the names of their fields."""
+def unknown_activations(activations: Mapping[str, object]) -> tuple[str, ...]:
+    """Phrases on activations that are not computed, with the names of their fields."""
     return tuple(
         f"{name} {str(word)[:40]}"
-        for name, word in asked.items()
+        for name, word in activations.items()
         if word is not None and str(word) not in SPELLED
     )
 
 
-def turning_base(vision: Fields, *, usual: float = 10000.0) -> float:
-    """Of the tower's rotary positions; where it is not written, the usual one."""
-    return number_of(_rope(vision.mapping).get("rope_theta")) or usual
+def rotary_base(vision: Fields, *, usual: float = 10000.0) -> float:
+    """Base of the tower's rotary positions; `usual` if not written."""
+    return number_or_none(_rope(vision.mapping).get("rope_theta")) or usual
 
 
-def unknown_turns(
+def unknown_rotary_kinds(
     vision: Mapping[str, Any], *, known: tuple[str, ...] = ("axial",)
 ) -> tuple[str, ...]:
-    """A kind of rotary positions that is written and that no tower of the family has."""
+    """Phrase on a kind of rotary positions that no tower of the family has; else empty."""
     rope = _rope(vision)
-    kind = kind_of(rope) if "rope_type" in rope or "type" in rope else "axial"
+    kind = rotary_kind(rope) if "rope_type" in rope or "type" in rope else "axial"
     return () if kind in known else (f"rotary positions of kind {str(kind)[:40]} in a tower",)
 
 
 def _rope(vision: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rotary fields of a tower."""
     found = vision.get("rope_parameters")
     return found if isinstance(found, Mapping) else {}

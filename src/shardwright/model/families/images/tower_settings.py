@@ -1,4 +1,4 @@
-"""Settings of image towers beyond their sizes, and the places of image tokens, by family."""
+"""Image towers by architecture: settings beyond sizes, and the input of image tokens."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ TOWERS: Final[Mapping[str, Tower]] = {
     ),
     "Gemma4ForConditionalGeneration": gemma_tower.TOWER,
 }
-"""By architecture; of a tower of another one only the sizes are known."""
+"""Architecture -> tower; only sizes are known of other towers."""
 
 
 def image_input(config: Mapping[str, Any], *, model: Model, source: str) -> ImageInput | None:
-    """The places of image tokens, and the contents of a patch; None for a model without images, or
-    of which only sizes are known.
+    """Placeholder token and patches of a model's image input; None without images, or if unknown.
 
     Raises:
         ModelError: a number is none that it can be.
     """
-    known = _tower(config, model)
-    return None if known is None else known.images(Fields(config, source))
+    tower = _tower(config, model)
+    return None if tower is None else tower.images(Fields(config, source))
 
 
 def tower_settings(
     config: Mapping[str, Any], *, model: Model, source: str
 ) -> tuple[tuple[str, Settings], ...]:
-    """Settings of the tower's blocks and of the projector, by name of the block.
+    """(block, settings) of the image tower's blocks and the projector.
 
     Raises:
         ModelError: a number is none that it can be.
     """
-    known = _tower(config, model)
-    return () if known is None else tuple(known.settings(Fields(config, source)).items())
+    tower = _tower(config, model)
+    return () if tower is None else tuple(tower.settings(Fields(config, source)).items())
 
 
 def image_differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
-    """Settings of a tower that our operators do not compute."""
-    known = _tower(config, model)
-    return () if known is None else known.differences(config)
+    """Settings of an image tower that our operators do not compute."""
+    tower = _tower(config, model)
+    return () if tower is None else tower.differences(config)
 
 
 def _tower(config: Mapping[str, Any], model: Model) -> Tower | None:
+    """The tower of a vision-language configuration; None if there is none."""
     return (
         TOWERS.get(model.architecture) if isinstance(config.get("vision_config"), Mapping) else None
     )
