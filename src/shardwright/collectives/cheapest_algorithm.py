@@ -1,5 +1,6 @@
-"""Seconds of the cheapest legal algorithm for each group: the entry point for all callers outside
-this layer.
+"""Seconds of the cheapest legal algorithm for each group of devices.
+
+The entry point for all callers outside this layer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
-    """All legal algorithms of one kind on one span, ready to price any number of volumes.
+    """All legal algorithms of one collective on one span, ready to price any volume.
 
     Args:
         kind: the collective.
@@ -52,6 +53,7 @@ class PriceList:
         return best, chosen
 
     def _priced(self, index: int, volume: FloatArray) -> FloatArray:
+        """Seconds of one of the algorithms for each group."""
         line = self.lines[index]
         if line is None:
             return self.algorithms[index].seconds(self.kind, volume=volume, span=self.extent.span)
@@ -91,6 +93,7 @@ def price_list(
 
 
 def _line(algorithm: CollectiveAlgorithm, kind: Collective, extent: Extent) -> Line | None:
+    """Alpha and beta of an algorithm; None where its time is not linear in the volume."""
     return algorithm.line(kind, extent) if isinstance(algorithm, LinearAlgorithm) else None
 
 

@@ -1,5 +1,6 @@
-"""Names of the collective algorithms and of the libraries that provide them. A new algorithm is one
-file and one line here.
+"""Registry of the collective algorithms and of the libraries that provide them.
+
+A new algorithm is one file and one line here.
 """
 
 from __future__ import annotations
@@ -94,14 +95,15 @@ CALL_NCCL: Final = ("nccl", "synthesised", *OWN_KERNELS)
 
 @cache
 def algorithm_named(name: str) -> CollectiveAlgorithm:
-    """The registered algorithm with this name."""
+    """The registered collective algorithm with this name."""
     return ALGORITHMS.load(name)
 
 
 @cache
 def algorithms_for(kind: Collective, *, library: str = "any") -> tuple[CollectiveAlgorithm, ...]:
-    """The algorithms of a library that can run `kind`, in the registry's order (ties go to the
-    first).
+    """Algorithms of a library that can run `kind`, in the registry's order.
+
+    Ties go to the first.
     """
     if library not in LIBRARIES:
         raise RuntimeModelError(

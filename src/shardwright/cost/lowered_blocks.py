@@ -1,4 +1,4 @@
-"""A problem's blocks lowered under one structure, with the context that lowering reads."""
+"""The blocks of a problem lowered under one structure, with the context that lowering reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Action tables: a schedule as arrays, one row a device of the pipeline."""
+"""Action tables: a pipeline schedule as arrays, one row for each rank."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Breadth-first: all microbatches through a rank's first chunk, then all through its second;
-backwards likewise from the last chunk.
+"""Breadth-first schedule: all microbatches through a rank's first chunk, then the next chunk.
+
+Backwards likewise from the last chunk.
 
 Lamy-Poirier 2022, arXiv:2211.05953, section 3: looped GPipe, made so that a chunk's parameters are
 gathered once a step. Bubble (p - 1)/v (F + B) with F and B the times of a rank's whole share and m

@@ -10,7 +10,7 @@ from shardwright.arrays import Int32Array
 
 
 class Placement(StrEnum):
-    """Map of chunks to ranks.
+    """Map of pipeline chunks to ranks: looped, in waves, or two opposite lanes.
 
     LOOPED: chunk c on rank c mod p. WAVE: down the ranks, up again, and so on; with two chunks a
     rank it is a V. OPPOSITE: two lanes, the first down the ranks, the second up.
@@ -22,7 +22,7 @@ class Placement(StrEnum):
 
     @property
     def lanes(self) -> int:
-        """Number of lanes that share the ranks."""
+        """Number of lanes (model copies' chains of chunks) that share the ranks."""
         return 2 if self is Placement.OPPOSITE else 1
 
 

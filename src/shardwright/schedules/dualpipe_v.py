@@ -18,6 +18,7 @@ from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
+    """Raise StrategyError for fewer than 2 p microbatches."""
     if sizes.microbatches < 2 * sizes.ranks:
         raise sizes.refuse(
             f"on {sizes.ranks} ranks needs at least {2 * sizes.ranks} microbatches, not"
@@ -32,6 +33,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of DualPipe-V: every rank's row in eight phases."""
     rows = [
         overlapped_row(
             microbatches=sizes.microbatches,

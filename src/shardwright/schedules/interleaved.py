@@ -22,10 +22,12 @@ from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _group(sizes: Sizes) -> int:
+    """Microbatches that go through a chunk before the next chunk has its turn; default p."""
     return sizes.option("group", sizes.ranks)
 
 
 def _legal(sizes: Sizes) -> None:
+    """Raise StrategyError for a group below p or microbatches that are no multiple of the group."""
     group, microbatches = _group(sizes), sizes.microbatches
     if group < sizes.ranks:
         raise sizes.refuse(
@@ -52,6 +54,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The looped table of interleaved 1F1B, in groups of microbatches."""
     return looped_table(
         sizes, warm_up=np.minimum(_warm_up(sizes), _peak(sizes)), group=_group(sizes)
     )

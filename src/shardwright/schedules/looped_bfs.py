@@ -1,4 +1,4 @@
-"""Looped BFS: breadth-first whose backwards take the microbatches from the last to the first.
+"""Looped BFS: breadth-first with backwards from the last microbatch to the first.
 
 The order of PyTorch's ScheduleLoopedBFS, which cites Lamy-Poirier 2022, arXiv:2211.05953. Time and
 peak are those of `breadth-first`; what differs is which activations live longest: the first
@@ -18,6 +18,7 @@ from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The breadth-first action table with the microbatches of backwards reversed."""
     table = forwards_first_table(sizes)
     return replace(
         table,

@@ -1,5 +1,6 @@
-"""1F1B with sequence slices: token slices of causal models, one slice forward and one backward in
-turn.
+"""Seq1F1B: 1F1B over token slices of causal models.
+
+One slice forward and one backward in turn.
 
 Seq1F1B, Sun et al. 2024, arXiv:2406.03488, section 3. Parameter `slices` (s): parts of every
 sequence, of equal time. The first backward is that of a microbatch's last slice, so every rank
@@ -25,6 +26,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The looped table with slices, in which rank r warms up with p - r + s - 2 slices."""
     slices = sizes.option("slices", 1)
     warm_up = np.minimum(sizes.ranks - sizes.rank + slices - 2, sizes.microbatches * slices)
     return looped_table(sizes, warm_up=warm_up, slices=slices)

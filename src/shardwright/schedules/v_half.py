@@ -1,4 +1,4 @@
-"""V-Half: a V-shaped pipeline in half of 1F1B's activation memory, with half its bubble.
+"""V-Half: a V-shaped pipeline in half of 1F1B's activation memory and half its bubble.
 
 Qi et al. 2024, arXiv:2405.15362, section 3.2 (table 1: memory (p + 2) // 2 microbatches of two
 chunks, bubble about half of 1F1B's). Going down takes one slot a rank, coming up two; the waits at
@@ -19,8 +19,9 @@ from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank: 2 ((p + 2) // 2), 2 on a single rank; None for p microbatches
-    or less.
+    """Peak chunks in flight by rank: 2 ((p + 2) // 2).
+
+    2 on a single rank; None for p microbatches or less.
     """
     if sizes.ranks > 1 and sizes.microbatches <= sizes.ranks:
         return None
@@ -28,6 +29,7 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of V-Half, from its repeated block of slots."""
     turns = (2, 1, 1) if sizes.ranks % 2 else (2, 4, 1)
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 2, 1, 2), turns=turns))
 

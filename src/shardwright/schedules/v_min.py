@@ -18,8 +18,9 @@ from shardwright.schedules.schedule_protocol import Rule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank: 2 ((p + 4) // 3), two less on every third rank where p mod 3
-    is 2; None for less than p microbatches.
+    """Peak chunks in flight by rank: 2 ((p + 4) // 3), or two less on every third rank.
+
+    Two less on every third rank where p mod 3 is 2; None for less than p microbatches.
     """
     if sizes.microbatches < sizes.ranks:
         return None
@@ -29,6 +30,7 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of V-Min, from its repeated block of slots."""
     turns = (1, 1, 1) if sizes.ranks % 3 else (3, 1, 3)
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 1, 1, 1), turns=turns))
 

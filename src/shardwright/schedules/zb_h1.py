@@ -1,4 +1,4 @@
-"""ZB-H1: 1F1B with weight gradients put off until the tail, in 1F1B's memory.
+"""ZB-H1: 1F1B with weight gradients postponed to the tail, in 1F1B's memory.
 
 Qi et al. 2023, arXiv:2401.10241, section 2.1. Rank r warms up with p - r - 1 forwards and puts off
 r weight gradients, so all ranks keep p microbatches (the paper's memory: p M_B). Bubble (p - 1)(F +
@@ -22,6 +22,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The table in which rank r postpones r weight gradients."""
     return put_off_table(sizes, warm_up=sizes.ranks - 1 - sizes.rank, lag=sizes.rank)
 
 

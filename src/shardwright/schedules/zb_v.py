@@ -27,7 +27,10 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _row(sizes: Sizes, rank: int) -> RowWriter:
-    """Rank `rank`'s row: the rule for at least 2 p - 1 microbatches, cut to those there are."""
+    """Rank `rank`'s row of actions in ZB-V.
+
+    The rule for at least 2 p - 1 microbatches, cut to those there are.
+    """
     down, up = (0, rank), (0, 2 * sizes.ranks - 1 - rank)
     ranks_from_here = sizes.ranks - rank
     row, rule_microbatches = (
@@ -57,6 +60,7 @@ def _row(sizes: Sizes, rank: int) -> RowWriter:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of ZB-V, with the row of every rank."""
     return written_table(
         [_row(sizes, rank) for rank in range(sizes.ranks)], num_chunks=2 * sizes.ranks
     )

@@ -1,5 +1,6 @@
-"""all_to_all by pairwise exchange, flat and nested by tiers: each member holds V bytes, 1/n of them
-for every member.
+"""All-to-all by pairwise exchange, flat and nested by tiers.
+
+Each member holds V bytes, 1/n of them for every member.
 
 pairwise: every member sends straight to each of the n - 1 others. c_k - c_(k-1) of them are reached
 over tier k at most; island and network work at the same time, and a network card carries all that
@@ -35,6 +36,7 @@ _KINDS = frozenset({Collective.ALL_TO_ALL})
 
 
 def _pairwise(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a pairwise all-to-all (`PAIRWISE`)."""
     latency_s = seconds_per_byte = extent.zero
     size_inverse = extent.inverse[-1]
     for level in extent.levels:
@@ -51,6 +53,7 @@ def _pairwise(kind: Collective, extent: Extent) -> Line:
 
 
 def _pairwise_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a pairwise all-to-all, a byte of volume."""
     size_inverse = extent.inverse[-1]
     return per_tier(
         extent,
@@ -62,6 +65,7 @@ def _pairwise_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]
 
 
 def _hierarchical(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of an all-to-all nested by tiers (`HIERARCHICAL_ALL_TO_ALL`)."""
     latency_s = seconds_per_byte = extent.zero
     for level in extent.levels:
         latency_s = latency_s + (level.members - 1.0) * level.latency_s
@@ -70,6 +74,7 @@ def _hierarchical(kind: Collective, extent: Extent) -> Line:
 
 
 def _hierarchical_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a nested all-to-all, a byte of volume."""
     return per_tier(extent, {level.tier: 1.0 - 1.0 / level.members for level in extent.levels})
 
 

@@ -1,5 +1,6 @@
-"""Double binary tree: two trees over the islands, each for half of the buffer, inner nodes of one
-being leaves of the other.
+"""Double binary tree all-reduce and broadcast: two trees over the islands, each for half of V.
+
+V is the buffer; inner nodes of one tree are leaves of the other.
 
 Inside an island the members form a chain, with as many chains as members (one a network card), as
 NCCL builds them. N islands:
@@ -38,8 +39,9 @@ def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:
 
 
 def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
-    """Bytes that the busiest island sends in both trees, a byte of volume; 0 for groups inside one
-    island.
+    """Bytes that the busiest island sends in both trees, a byte of volume.
+
+    0 for groups inside one island.
     """
     if kind is Collective.ALL_REDUCE:
         return extent.leaves_island * (1.0 + (extent.islands > 2.0))
@@ -47,8 +49,9 @@ def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
 
 
 def shares_between_islands(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    """Bytes over the links of each network tier, a byte of volume, shared by the members of an
-    island.
+    """Bytes that a member sends over the links of each network tier, a byte of volume.
+
+    The traffic between islands is shared by the members of an island.
     """
     outside = sent_by_island(kind, extent)
     return tuple(
@@ -58,6 +61,7 @@ def shares_between_islands(kind: Collective, extent: Extent) -> tuple[FloatArray
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a double binary tree."""
     latency_s = seconds_per_byte = extent.zero
     outside = sent_by_island(kind, extent)
     for level in extent.levels:
@@ -74,6 +78,7 @@ def _line(kind: Collective, extent: Extent) -> Line:
 
 
 def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that the busiest member sends over each tier's links, a byte of volume."""
     return (_sent_in_island(kind, extent), *shares_between_islands(kind, extent))
 
 

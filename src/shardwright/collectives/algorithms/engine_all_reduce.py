@@ -1,5 +1,6 @@
-"""All-reduces that serving engines run inside an island with kernels of their own: one launch, no
-channels to start.
+"""All-reduces of serving engines' own kernels inside an island: one-shot, two-shot, multimem.
+
+One launch, no channels to start.
 
 one_shot: every member reads the whole buffers of all others and adds them up itself, between two
 barriers of flags:
@@ -50,14 +51,20 @@ def _in_one_island(extent: Extent) -> BoolArray:
 
 
 def _island(extent: Extent) -> Level | None:
+    """The level of the island (tier 0) of an extent; None if no group crosses it."""
     return next((level for level in extent.levels if level.tier == 0), None)
 
 
 def _shares(extent: Extent, share: FloatArray) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier's links: `share` inside the island, else 0.
+
+    A byte of volume.
+    """
     return (share * (extent.size > 1.0), *(extent.zero for _ in extent.inverse[2:]))
 
 
 def _line(extent: Extent, *, hops: float, share: FloatArray, legal: BoolArray) -> Line:
+    """Latency (`hops` island hops) and seconds a byte of an in-island kernel; inf where illegal."""
     level = _island(extent)
     has_peers = extent.size > 1.0
     if level is None:
@@ -70,43 +77,52 @@ def _line(extent: Extent, *, hops: float, share: FloatArray, legal: BoolArray) -
 
 
 def _one_shot_bytes(extent: Extent) -> FloatArray:
+    """Bytes that a member reads in a one-shot all-reduce, a byte of volume."""
     return extent.size - 1.0
 
 
 def _two_shot_bytes(extent: Extent) -> FloatArray:
+    """Bytes that a member reads in a two-shot all-reduce, a byte of volume."""
     return 2.0 * extent.others
 
 
 def _multimem_bytes(extent: Extent) -> FloatArray:
+    """Bytes that a member moves in an all-reduce by the switch, a byte of volume."""
     return 1.0 + extent.inverse[-1]
 
 
 def _one_shot(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a one-shot all-reduce."""
     return _line(
         extent, hops=ONE_BARRIER, share=_one_shot_bytes(extent), legal=_in_one_island(extent)
     )
 
 
 def _two_shot(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a two-shot all-reduce."""
     return _line(
         extent, hops=TWO_BARRIERS, share=_two_shot_bytes(extent), legal=_in_one_island(extent)
     )
 
 
 def _multimem(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of an all-reduce by the switch (multimem)."""
     legal = _in_one_island(extent) & extent.span.in_network_reduction
     return _line(extent, hops=TWO_BARRIERS, share=_multimem_bytes(extent) / LINK_SHARE, legal=legal)
 
 
 def _one_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a one-shot all-reduce, a byte of volume."""
     return _shares(extent, _one_shot_bytes(extent))
 
 
 def _two_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a two-shot all-reduce, a byte of volume."""
     return _shares(extent, _two_shot_bytes(extent))
 
 
 def _multimem_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a multimem all-reduce, a byte of volume."""
     return _shares(extent, _multimem_bytes(extent))
 
 

@@ -1,5 +1,6 @@
-"""all_to_all as serving engines send tokens to their experts: every member writes straight into the
-others' buffers, all at the same time.
+"""All-to-all of serving engines' token exchange, by direct writes to the experts' devices.
+
+Every member writes straight into the others' buffers, all at the same time.
 
 low_latency (DeepEP): a copy for each expert, over NVLink inside a node and over each member's own
 card between nodes; no copy is passed on.
@@ -40,6 +41,7 @@ _KINDS: Final = frozenset({Collective.ALL_TO_ALL})
 
 
 def _low_latency(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of DeepEP's low-latency all-to-all."""
     outermost = seconds_per_byte = extent.zero
     start = ISLAND_HOPS * extent.prepared.latency_s[0] * (extent.size > 1.0)
     size_inverse = extent.inverse[-1]
@@ -56,10 +58,12 @@ def _low_latency(kind: Collective, extent: Extent) -> Line:
 
 
 def _one_sided(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of TensorRT-LLM's one-sided all-to-all; inf outside an island."""
     return where_legal(_low_latency(kind, extent), extent.inverse[1] <= extent.inverse[-1])
 
 
 def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that the busiest member sends over each tier's links, a byte of volume."""
     size_inverse = extent.inverse[-1]
     return per_tier(
         extent,

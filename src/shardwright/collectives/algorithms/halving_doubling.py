@@ -1,5 +1,6 @@
-"""Recursive halving (reduce_scatter), recursive doubling (all_gather), one after the other
-(all_reduce): log2(m_k) steps on tier k.
+"""Recursive halving and doubling: reduce-scatter, all-gather, and both for all-reduce.
+
+log2(m_k) steps on tier k.
 
 Legal where the group's size is a power of two. Partners are nearest in the step that moves most, so
 bytes are as in `nested`: V/2, V/4, ... from the island outward. Left out: the fold that other sizes
@@ -20,6 +21,7 @@ from shardwright.collectives.groups.tier_quantities import Extent, tree_depth
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of halving-doubling; inf where the group is no power of two."""
     # A product is a power of two only if each factor is: one test on the size does for all tiers.
     return where_legal(nested_line(kind, extent, tree_depth), np.frexp(extent.size)[0] == 0.5)
 

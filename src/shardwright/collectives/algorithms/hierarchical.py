@@ -1,5 +1,6 @@
-"""Hierarchical all_reduce, all_gather and reduce_scatter: a ring on each tier, m_k - 1 steps; bytes
-as in `nested`.
+"""Hierarchical all-reduce, all-gather and reduce-scatter: a ring on each network tier.
+
+m_k - 1 steps; bytes as in `nested`.
 
 Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
 """
@@ -14,10 +15,12 @@ from shardwright.collectives.groups.tier_quantities import Extent
 
 
 def _steps(members: FloatArray) -> FloatArray:
+    """Number of consecutive messages of a ring on one tier."""
     return members - 1.0
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a hierarchy of rings."""
     return nested_line(kind, extent, _steps)
 
 

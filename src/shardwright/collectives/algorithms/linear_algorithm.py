@@ -1,5 +1,6 @@
-"""Collective algorithms whose time is linear in the volume: seconds = latency + volume * seconds a
-byte.
+"""Collective algorithms whose time is linear in the volume.
+
+seconds = latency + volume * seconds a byte.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Latency (alpha) and seconds a byte (beta) of each group; inf where the algorithm does not
-    apply.
+    """Latency (alpha) and seconds a byte (beta) of each group; inf where an algorithm is illegal.
+
+    The seconds of a collective are linear in its volume:
 
         seconds = latency_s + volume * seconds_per_byte
     """
@@ -27,7 +29,7 @@ class Line:
     seconds_per_byte: FloatArray
 
     def at(self, volume: FloatArray, *, rows: IntArray | None = None) -> FloatArray:
-        """Seconds for `volume` bytes (shape (n,) or (1,)).
+        """Seconds of a collective of `volume` bytes for each group.
 
         Args:
             rows: place of each group in this line's arrays; None = the same place.
@@ -62,8 +64,9 @@ class LinearAlgorithm:
     shares: Callable[[Collective, Extent], tuple[FloatArray, ...]]
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0
-        for groups of one member.
+        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply.
+
+        0 for groups of one member.
         """
         require(self, kind)
         extent = extent_of(span)
@@ -72,8 +75,9 @@ class LinearAlgorithm:
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links (a gather's root: receives),
-        innermost first.
+        """Bytes that the busiest member sends over each tier's links, innermost tier first.
+
+        A gather's root: receives.
 
         A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is
         counted there; the island's links (tier 0) carry only what stays in the island. Divided by a

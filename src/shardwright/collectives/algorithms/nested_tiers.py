@@ -1,5 +1,6 @@
-"""Time and bytes of algorithms nested by tiers: reduce_scatter inside, all_reduce across,
-all_gather inside, each member on its own network card.
+"""Time and bytes of algorithms nested by network tiers (reduce-scatter in, all-gather out).
+
+reduce_scatter inside, all_reduce across, all_gather inside, each member on its own network card.
 
 After the reduce_scatter below tier k a member holds V / c_(k-1); an exchange with its m_k peers on
 tier k moves (m_k - 1)/m_k of that:
@@ -36,7 +37,7 @@ NESTED_KINDS: Final = frozenset(
 def nested_line(
     kind: Collective, extent: Extent, steps: Callable[[FloatArray], FloatArray]
 ) -> Line:
-    """alpha and beta of an algorithm nested by tiers.
+    """Latency and seconds a byte of an algorithm nested by tiers.
 
     Args:
         steps: maps m_k to the number of consecutive messages on tier k, 0 for one member.

@@ -1,5 +1,6 @@
-"""NVLink SHARP: the island's switch reduces and multicasts; a double binary tree joins the islands,
-each member on its own network card.
+"""NVLink SHARP all-reduce: the switch reduces in the island, a double binary tree joins islands.
+
+The island's switch reduces and multicasts; each member is on its own network card.
 
 A member reads its 1/c_0 of the sum through the switch (every member sends V for that in all) and
 writes it back once as a multicast: it sends V + V/c_0 and receives as much, against 2 (c_0-1)/c_0 V
@@ -45,10 +46,12 @@ START_HOPS: Final = 14.0
 
 
 def _sent_in_island(extent: Extent) -> FloatArray:
+    """Bytes that a member sends over its island link, a byte of volume."""
     return (1.0 + extent.inverse[1]) * (extent.inverse[1] < 1.0)
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of an NVLink SHARP all-reduce; inf where it is illegal."""
     latency_s = seconds_per_byte = extent.zero
     outside = sent_by_island(kind, extent)
     for level in extent.levels:
@@ -64,6 +67,7 @@ def _line(kind: Collective, extent: Extent) -> Line:
 
 
 def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier's links, a byte of volume."""
     return (_sent_in_island(extent), *shares_between_islands(kind, extent))
 
 

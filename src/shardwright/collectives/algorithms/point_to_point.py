@@ -1,5 +1,6 @@
-"""A message from one member to another: the first and the last of the group, so over the outermost
-tier that the group crosses.
+"""A message from the first member of a group to the last.
+
+So over the outermost tier that the group crosses.
 
     seconds = latency_k + V / bandwidth_k
 
@@ -20,6 +21,7 @@ from shardwright.collectives.groups.tier_quantities import Extent, crosses
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of one message over the outermost tier that the group crosses."""
     latency_s = seconds_per_byte = extent.zero
     for level in extent.levels:
         crossed = level.members > 1.0
@@ -29,6 +31,7 @@ def _line(kind: Collective, extent: Extent) -> Line:
 
 
 def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """1 for each tier whose links the message passes, else 0."""
     tiers = len(extent.inverse) - 1
     above = tuple(crosses(extent, tier).astype(np.float64) for tier in range(1, tiers))
     inside = (extent.size > 1.0).astype(np.float64) - extent.leaves_island

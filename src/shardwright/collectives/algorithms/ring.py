@@ -1,4 +1,4 @@
-"""Ring algorithms: one flat ring through all tiers a network card.
+"""Ring algorithms: one flat ring through all network tiers, one for each network card.
 
 all_gather, reduce_scatter: (n-1) hops, (n-1)/n V bytes a member; all_reduce: twice that; broadcast:
 (n-1) hops, V bytes, in small pieces.
@@ -25,6 +25,7 @@ from shardwright.collectives.groups.tier_quantities import Extent, along_ring
 
 
 def _sent(kind: Collective, extent: Extent) -> FloatArray:
+    """Bytes that a member sends along the ring, a byte of volume."""
     if kind is Collective.ALL_REDUCE:
         return 2.0 * extent.others
     if kind is Collective.BROADCAST:
@@ -33,6 +34,7 @@ def _sent(kind: Collective, extent: Extent) -> FloatArray:
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a ring."""
     latency_s = extent.line_latency_s
     if kind is Collective.ALL_REDUCE:
         latency_s = latency_s * 2.0
@@ -44,6 +46,7 @@ def _line(kind: Collective, extent: Extent) -> Line:
 
 
 def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that the busiest member sends over each tier's links, a byte of volume."""
     return along_ring(extent, _sent(kind, extent))
 
 

@@ -1,5 +1,7 @@
-"""Collectives with a root, which sends (broadcast, scatter) or receives (gather) one message at a
-time. V is the root's whole buffer.
+"""Broadcast, scatter and gather with a root: flat and by a binomial tree.
+
+The root sends (broadcast, scatter) or receives (gather) one message at a time. V is the root's
+whole buffer.
 
 flat: the root exchanges with each of the c_k - c_(k-1) members that are reached over tier k at
 most:
@@ -31,16 +33,18 @@ _KINDS = frozenset({Collective.BROADCAST, Collective.SCATTER, Collective.GATHER}
 
 
 def _peers(level: Level) -> FloatArray:
-    """Members reached over this tier at most: c_k - c_(k-1)."""
+    """Most members that are reached over this tier: c_k - c_(k-1)."""
     peers: FloatArray = (level.members - 1.0) / level.inside_inverse
     return peers
 
 
 def _flat_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray:
+    """Bytes that the root sends over a tier in a flat collective, a byte of volume."""
     return _peers(level) if kind is Collective.BROADCAST else _peers(level) * extent.inverse[-1]
 
 
 def _flat(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a flat rooted collective."""
     latency_s = seconds_per_byte = extent.zero
     for level in extent.levels:
         latency_s = latency_s + _peers(level) * level.latency_s
@@ -51,12 +55,14 @@ def _flat(kind: Collective, extent: Extent) -> Line:
 
 
 def _flat_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes that the root sends over each tier in a flat collective, a byte of volume."""
     return per_tier(
         extent, {level.tier: _flat_sent(kind, extent, level) for level in extent.levels}
     )
 
 
 def _binomial_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray:
+    """Bytes sent one after another over a tier in a binomial tree, a byte of volume."""
     return (
         tree_depth(level.members)
         if kind is Collective.BROADCAST
@@ -65,6 +71,7 @@ def _binomial_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray
 
 
 def _binomial(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a rooted collective by a binomial tree."""
     latency_s = seconds_per_byte = extent.zero
     for level in extent.levels:
         latency_s = latency_s + tree_depth(level.members) * level.latency_s
@@ -75,6 +82,7 @@ def _binomial(kind: Collective, extent: Extent) -> Line:
 
 
 def _binomial_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes sent over each tier's links in a binomial tree, a byte of volume."""
     return per_tier(
         extent, {level.tier: _binomial_sent(kind, extent, level) for level in extent.levels}
     )

@@ -1,5 +1,6 @@
-"""2D torus: the members of each tier in a near-square grid x * y = m_k, a ring along the rows and
-then one along the columns.
+"""2D torus: a ring along the rows and then along the columns of a near-square member grid.
+
+The members of each tier in a grid x * y = m_k.
 
 (x - 1) + (y - 1) steps on tier k, x the largest divisor of m_k up to its root; bytes as in
 `nested`. A prime m_k keeps its ring, and so do units that do not divide the group and tiers of a
@@ -37,6 +38,7 @@ def _grid_sides(limit: int) -> IntArray:
 
 
 def _steps(members: FloatArray) -> FloatArray:
+    """Number of consecutive messages on one tier: (x - 1) + (y - 1) of its grid x * y."""
     count = np.where(members == np.floor(members), members, 1.0).astype(np.int64)
     largest = int(count.max(initial=1))
     if largest >= _LARGEST_GRID:
@@ -48,6 +50,7 @@ def _steps(members: FloatArray) -> FloatArray:
 
 
 def _line(kind: Collective, extent: Extent) -> Line:
+    """Latency and seconds a byte of a 2D torus."""
     return nested_line(kind, extent, _steps)
 
 

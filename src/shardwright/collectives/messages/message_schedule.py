@@ -1,5 +1,6 @@
-"""Collectives written as single messages: rounds of sends, the proof that they add up, and the
-seconds of a round.
+"""Collectives written as rounds of messages, with their proof and the seconds of a round.
+
+The proof is that the messages add up.
 
 A message carries its sender's sum of a piece, as far as the sender has it. The receiver adds it to
 its own sum if no member is in both, and takes it in place of its own if it contains every member of
@@ -18,8 +19,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Messages of an all-reduce over `size` members. Arrays over messages, in the order of their
-    rounds.
+    """Messages of an all-reduce over `size` members, as arrays in the order of their rounds.
 
     Args:
         shares: each piece's part of the buffer; they add up to one.
@@ -35,8 +35,9 @@ class Schedule:
 
 
 def proven_sum(schedule: Schedule) -> Schedule:
-    """The schedule, after a proof that every member ends with every member's part of every piece,
-    each once.
+    """The schedule, after a proof that every member ends with the sum of every piece.
+
+    Every member's part of every piece, each once.
 
     All messages of a round carry the sums that their senders have before it.
 

@@ -1,6 +1,4 @@
-"""Local parameter elements of a block, by how their gradients are summed and by when they are
-gathered; and the number of its matrices.
-"""
+"""Local parameter elements and matrices of a block, by reduction group and gathering pass."""
 
 from __future__ import annotations
 
@@ -90,7 +88,7 @@ def parameter_elements(
 
 
 def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
-    """(rows,) True where more devices hold the same elements than those of dp x cp, or of edp."""
+    """(rows,) True where more devices than dp x cp, or than edp, hold the same elements."""
     wider = np.zeros(rows, dtype=np.bool_)
     for axis in stored.summed_along:
         wider |= degrees[axis] > 1
@@ -100,15 +98,14 @@ def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
 
 
 def trained_matrices(operators: tuple[Operator, ...], *, experts: bool) -> int:
-    """Number of trainable matrices that a block stores; see `_matrices`."""
+    """Number of trainable matrices that a block stores, of experts or of all other parameters."""
     return _matrices(Same(operators), frozenset()).trained[experts]
 
 
 def gathered_matrices(
     operators: tuple[Operator, ...], constant: frozenset[str], *, experts: bool
 ) -> tuple[int, int]:
-    """Number of matrices of a block, trained or not, that work in the forward, and in the backward;
-    see `_matrices`.
+    """Numbers of a block's matrices, trained or not, used in the forward and in the backward.
 
     Args:
         constant: see `without_gradient`.
@@ -127,7 +124,10 @@ class _Matrices(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _matrices(operators: Same[tuple[Operator, ...]], constant: frozenset[str]) -> _Matrices:
-    """Number of matrices that a block stores, of experts and of all other parameters; at least 1.
+    """Numbers of a block's matrices, at least 1: trainable, used in forward, used in backward.
+
+    Of experts and of all other parameters apart.
+
     All experts' matrix of one name counts as one.
 
     Vectors are left out: DeepSpeed keeps parameters of fewer than 100,000 elements whole

@@ -1,5 +1,6 @@
-"""Seconds of a block's forward in a serving engine over any number of tokens at once, without the
-part that depends on contexts.
+"""Seconds of a block's forward in a serving engine, without attention over the context.
+
+Over any number of tokens at once.
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ _BY_CONTEXT: Final = (Kernel.ATTENTION, Kernel.SCAN)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardSeconds:
-    """Seconds of a block's forward in a captured graph, and the kernels that the host launches
-    where nothing is captured.
+    """Seconds of a block's captured forward, and the kernels to launch if not captured.
 
     Args:
         seconds: (parts, t), see `PARTS`.
@@ -67,7 +67,7 @@ class ForwardSeconds:
 
 @lru_cache(maxsize=256)
 def forward_program(block: Block, *, routed: bool) -> BlockProgram:
-    """The block lowered for one position of as many samples as there are tokens.
+    """Lower a block for serving: one position of as many samples as there are tokens (cached).
 
     Args:
         routed: tokens are sent to their experts; else every device of a stage has them all.
@@ -95,7 +95,7 @@ def forward_seconds(
     skew: float,
     gap_s: float,
 ) -> ForwardSeconds:
-    """Seconds of the forward of a block for every row.
+    """Seconds of a block's forward for every row of degrees, without the attention core and scan.
 
     The norm of a residual stream that was just added to is one kernel with that sum
     (`joined_norms`).
@@ -148,8 +148,9 @@ def forward_seconds(
 
 
 def forward_works(program: BlockProgram) -> list[BlockWork]:
-    """Kernels that run one after another, without those of routed experts, which are one operator
-    in an engine, and of a loss.
+    """Kernels of a block's forward, without those of routed experts and of the loss.
+
+    Routed experts are one operator in an engine.
     """
     operators = {o.name: o for o in program.operators}
     forward = (w for w in program.works if w.phase is Phase.F)
@@ -162,8 +163,9 @@ def forward_works(program: BlockProgram) -> list[BlockWork]:
 
 
 def joined_norms(program: BlockProgram) -> frozenset[str]:
-    """Norms of the stream between blocks: they run in the kernel that adds the residual to it, here
-    or in the block before.
+    """Names of the norms that run in the kernel of the residual addition before them.
+
+    Here or in the block before: norms of the stream between blocks.
 
     Source: vLLM's fused_add_rms_norm (csrc/layernorm_kernels.cu), FlashInfer's fused_add_rmsnorm,
     which SGLang and TensorRT-LLM call.
@@ -182,8 +184,9 @@ def joined_norms(program: BlockProgram) -> frozenset[str]:
 def compiled_kernels(
     works: list[BlockWork], operators: dict[str, Operator], products: Products
 ) -> int:
-    """Number of kernels of compiled code in a block like the one before it: GEMMs, and runs of
-    element-wise work with the casts for GEMMs in them.
+    """Number of kernels of compiled code in a block: GEMMs and runs of element-wise work.
+
+    In a block behind another like it; runs include the casts for GEMMs.
     """
     count, in_run = 0, bool(works) and works[-1].kernel is Kernel.ELEMENT
     for work in works:
@@ -202,13 +205,14 @@ EXPERT_KERNELS: Final = 5
 
 
 def is_cast(formats: OperatorPrecision) -> bool:
-    """True if tokens are cast for a GEMM, by a kernel of its own in front of it."""
+    """True if the tokens of a GEMM are cast to a narrower format by a kernel of its own."""
     return formats.activations.bytes < NumberFormat.BF16.bytes
 
 
 def _product_seconds(
     work: BlockWork, operator: Operator, local: Degrees, products: Products
 ) -> FloatArray:
+    """Seconds of a GEMM of a block on one device, in the operator's number formats."""
     assert work.m is not None
     assert work.k is not None
     formats = formats_of(products.precision, operator)
@@ -224,8 +228,9 @@ def _product_seconds(
 
 
 def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: float) -> FloatArray:
-    """Seconds of the operator of a device's routed experts; all ranks' tokens choose among all
-    experts.
+    """Seconds of the operator of a device's routed experts.
+
+    All ranks' tokens choose among all experts.
     """
     operator = next(
         o
@@ -251,8 +256,9 @@ def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: floa
 
 
 def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> FloatArray:
-    """Seconds of an element-wise kernel: its bytes over the bandwidth that it reaches; it is one
-    pass in every engine.
+    """Seconds of an element-wise kernel without its launch: bytes over achieved bandwidth.
+
+    It is one pass in every engine.
     """
     traffic = np.asarray(
         sum(evaluate(size, local) for size in (*work.read, *work.written)), dtype=np.float64
@@ -264,8 +270,10 @@ def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> Float
 
 
 def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
-    """All-reduces over tensor-parallel ranks in the order of the operators. Outputs of experts and
-    shared experts are added up before, and reduced in one.
+    """Collectives over tensor-parallel ranks in the order of the operators.
+
+    All-reduces; an all-gather for the head. Outputs of experts and shared experts are added up
+    before, and reduced in one.
     """
     moves = [m for m in program.moves if m.phase is Phase.F and m.axes[0] == "tp"]
     if any(m.operator == "combine" for m in moves):
@@ -275,21 +283,23 @@ def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
 
 
 def _volume(move: Move, local: Degrees) -> FloatArray:
+    """(t,) bytes that a collective moves."""
     return np.asarray(sum(evaluate(size, local) for size in move.volume), dtype=np.float64)
 
 
 def _token_width(block: Block) -> int:
-    """Elements of a token between blocks."""
+    """Number of elements of a token between blocks."""
     return int(np.prod([e.size for e in block.operators[-1].writes]))
 
 
 def is_head(block: Block) -> bool:
-    """True if the block makes logits, which are computed only for the tokens that are sampled
-    from.
+    """True if the block computes logits.
+
+    Logits are computed only for the tokens that are sampled from.
     """
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
 def stage_tokens(rows: Rows) -> IntArray:
-    """(t,) number of tokens of all ranks of a stage."""
+    """(t,) number of tokens of all data-parallel ranks of a stage."""
     return np.asarray(rows["mbs"] * rows["dp"])

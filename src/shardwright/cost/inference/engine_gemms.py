@@ -1,6 +1,4 @@
-"""GEMMs as serving engines run them: few tokens, weights in a format of their own, casts of the
-tokens.
-"""
+"""Seconds of GEMMs in serving engines: few tokens, quantised weights, casts of the tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ from shardwright.job.serving_job import NumberFormat
 def form_seconds(
     machine: Machine, form: FittedForm, *, flops: FloatArray, moved: FloatArray
 ) -> FloatArray:
-    """Seconds by the fitted form: launches x launch + ((FLOPs s / (ec P))^q + (bytes / (em
-    BW))^q)^(1/q).
+    """Seconds of a kernel by the fitted form: launches, plus the q-norm of compute and memory.
+
+    launches x launch + ((FLOPs s / (ec P))^q + (bytes / (em BW))^q)^(1/q)
 
     The sustained clock s multiplies the multiplications alone.
 
@@ -34,8 +33,9 @@ def form_seconds(
 
 
 def form_of(machine: Machine) -> FittedForm:
-    """The four numbers of the machine's GEMMs; where operands are cast to fewer bits, with the
-    start of a 16-bit GEMM and of a cast.
+    """Fitted form of the machine's GEMMs: launches, two efficiencies and the exponent.
+
+    Where operands are cast to fewer bits, with the start of a 16-bit GEMM and of a cast.
 
     Rates of 8 and 4 bits were fitted to TensorRT-LLM's rows, whose start of 13 us includes the
     search for the largest magnitude; the start in vLLM and SGLang (5.3 to 5.7 us on Hopper, 6.1 on
@@ -61,8 +61,9 @@ def small_gemm_seconds(
     groups: int = 1,
     library: str = "",
 ) -> FloatArray:
-    """Seconds of `groups` equal GEMMs (m x k)(k x n), weights on the right, with their start and
-    the cast of the tokens, shape (n,).
+    """(n,) seconds of `groups` equal GEMMs (m x k)(k x n) in a serving engine.
+
+    Weights are on the right. With the GEMMs' start and the cast of the tokens.
 
         t = form_seconds(2 g m n k,  g (n k x weights.bytes + m k x width + 2 m n)) x c(m, n, k)
 

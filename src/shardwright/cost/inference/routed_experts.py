@@ -1,5 +1,6 @@
-"""Seconds of routed experts in a serving engine: one operator that reads only the weights of
-experts that some token visits.
+"""Seconds of routed experts in a serving engine.
+
+One operator, which reads only the weights of experts that some token visits.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from shardwright.job.serving_job import NumberFormat
 
 
 def active_experts(tokens: FloatArray, *, experts: int, topk: int, local: float) -> FloatArray:
-    """Mean number of a device's `local` of E experts that T tokens reach which choose k each: local
-    (1 - (1 - k/E)^T), shape (n,).
+    """(n,) mean number of a device's `local` experts that tokens reach.
+
+    T tokens choose k of E experts each: local (1 - (1 - k/E)^T).
 
     256 experts, 8 a token, 32 of them here: 1 token reaches 1, 32 tokens 20.4, 256 tokens 32. At
     most all; none for no token.
@@ -40,8 +42,7 @@ def routed_experts_seconds(
     skew: float = 1.0,
     library: str = "",
 ) -> FloatArray:
-    """Seconds of the whole expert operator of a device: tokens sorted by expert, two grouped GEMMs
-    with the gate between, sums; shape (n,).
+    """(n,) seconds of a device's whole expert operator: sort, two grouped GEMMs, gate, sum.
 
         t = form_seconds(FLOPs, bytes) x c(tokens an expert, width / etp, local experts)
         FLOPs = 6 R hidden width / etp
@@ -99,8 +100,9 @@ def routed_experts_seconds(
 
 
 def _form(machine: Machine) -> FittedForm:
-    """The fitted form of experts without a table: half of a large GEMM's rate, as the kernels' fits
-    have .5 of peak and less where a GEMM reaches .8.
+    """Fitted form of expert kernels without a measured table: half of a large GEMM's rate.
+
+    As the kernels' fits have .5 of peak and less where a GEMM reaches .8.
     """
     large_gemms = form_of(machine)
     return FittedForm(

@@ -10,7 +10,7 @@ from shardwright.program.problem import Problem
 
 
 def problem_machine(problem: Problem) -> Machine:
-    """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
+    """Rates of the problem's (first) accelerator for the job's dtype and runtime's kernels."""
     return _machine(Same(problem))
 
 

@@ -1,5 +1,6 @@
-"""Device seconds of quantising GEMM operands to 8 or 4 bits, by recipe: passes over them, copies,
-scales.
+"""Device seconds of quantising GEMM operands to 8 or 4 bits, by recipe.
+
+Passes over the operands, copies, scales.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Source: pytorch/pytorch#149982: 0.6 to 0.7 TB/s on H100, bytes read and written 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Traffic beside a linear operator's GEMMs, bytes an element of an operand.
+    """Memory traffic of quantising a linear operator's operands, in bytes for each element.
 
     Args:
         cast: bytes that quantising reads and writes, but for a transposed copy of one form.
@@ -80,8 +81,9 @@ def narrow_bytes(machine: Machine) -> float:
 
 
 def needs_transposes(machine: Machine) -> bool:
-    """True if 8-bit GEMMs take both operands along the sum only, so that backward's need transposed
-    copies.
+    """True if 8-bit GEMMs of the accelerator need transposed copies for the backward pass.
+
+    They take both operands along the sum only.
 
     Source: Transformer Engine, pytorch/utils.py (`is_non_tn_fp8_gemm_supported`, read): compute
     capabilities 10 and 11 take any layout. Other vendors' units are taken for Hopper's (assumed).
@@ -90,8 +92,9 @@ def needs_transposes(machine: Machine) -> bool:
 
 
 def narrow_forms(machine: Machine) -> int:
-    """Number of quantised copies of an operand that forward's and backward's GEMMs need together:
-    two where scales or layouts differ.
+    """Number of quantised copies of an operand that forward and backward GEMMs need.
+
+    Two where scales or layouts differ.
     """
     return (
         2
@@ -101,7 +104,9 @@ def narrow_forms(machine: Machine) -> int:
 
 
 def passes_of(machine: Machine) -> Passes:
-    """The passes of a machine's recipe, w bytes a quantised element.
+    """Traffic and kernels of quantising under a machine's recipe.
+
+    w: bytes of a quantised element.
 
     One scale a tensor: one reading, current scaling a second one before; a transposed copy where
     GEMMs need one. MX and blockwise: both forms from one reading. NVFP4: three readings (magnitudes
@@ -163,8 +168,9 @@ def quantise_kernels(machine: Machine) -> int:
 
 
 def joins_operands(machine: Machine) -> bool:
-    """True if one kernel quantises the operands of all local experts: under one scale a tensor that
-    is known before.
+    """True if one kernel quantises the operands of all local experts.
+
+    Under one scale a tensor that is known before.
 
     Source: Transformer Engine, pytorch/csrc/extensions/cast.cpp (`multi_tensor_quantize_impl`,
     read: "only have fused kernel for FP8 delayed scaling", all others one after another).
@@ -173,8 +179,9 @@ def joins_operands(machine: Machine) -> bool:
 
 
 def weight_bytes(machine: Machine, *, gathered: float) -> float:
-    """Traffic of bringing a weight that was gathered for one pass into the form of the pass's
-    GEMMs, bytes an element.
+    """Bytes an element of quantising a weight that was gathered for one pass.
+
+    Traffic of bringing the weight into the form of the pass's GEMMs.
 
         (r - 1) x 2 + 2 + w behind a gather of 16 bits, w of one of 8 bits
 
@@ -222,8 +229,9 @@ def with_casts(
     members: IntArray | int,
     casts: IntArray | int = 1,
 ) -> FloatArray:
-    """Seconds of a GEMM of tokens m, outputs n and inputs k with its recipe's casts in the place of
-    those in its rate.
+    """Seconds of a GEMM with its recipe's casts in place of those in its measured rate.
+
+    m tokens, n outputs and k inputs.
 
         t = max(spent + (own - included) / (0.8 BW) + (kernels x casts - 1) x launch, floor)
 

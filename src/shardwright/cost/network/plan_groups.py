@@ -1,6 +1,4 @@
-"""The accelerator and the network as the devices of a general plan see them: node kinds may be
-mixed.
-"""
+"""Accelerators and networks as the devices of a general plan see them, with mixed node kinds."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ def kind_of(cluster: Cluster, device: int) -> int:
 
 @lru_cache(maxsize=256)
 def of_kind(cluster: Cluster, index: int) -> Cluster:
-    """A uniform cluster of as many nodes, all of one kind of `cluster`."""
+    """Uniform cluster with at least as many devices as `cluster`, all nodes of one of its kinds."""
     if cluster.is_uniform:
         return cluster
     kind = cluster.groups[index].kind
@@ -56,7 +54,7 @@ def of_kind(cluster: Cluster, index: int) -> Cluster:
 
 
 def kind_problem(problem: Problem, device: int) -> Problem:
-    """The problem as if all nodes were of the kind that `device` is in."""
+    """The problem as if all nodes were of the kind that `device` belongs to."""
     return (
         problem
         if problem.cluster.is_uniform
@@ -65,12 +63,13 @@ def kind_problem(problem: Problem, device: int) -> Problem:
 
 
 def group_problem(problem: Problem, group: int) -> Problem:
-    """The problem as if all nodes were of the kind of a node group."""
+    """The problem as if all nodes were of the kind of node group number `group`."""
     return problem if problem.cluster.is_uniform else _of_kind(Same(problem), group)
 
 
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
-    """The problem on the cluster as seen by a plan whose stages are on these devices
+    """The problem on the cluster as a plan with stages on these devices sees it.
+
     (`hardware.graph.at_work`).
     """
     cluster = at_work(problem.cluster, devices)
@@ -89,7 +88,10 @@ def _of_kind(problem: Same[Problem], kind: int) -> Problem:
 
 @lru_cache(maxsize=4096)
 def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
-    """The network that devices of these kinds share: on every level the slowest of them."""
+    """Network that devices of several node kinds share.
+
+    On every level the slowest of them.
+    """
     networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
     tiers = [
         _slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
@@ -109,6 +111,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
 
 
 def _slowest(level: tuple[Tier, ...]) -> Tier:
+    """Tier with the smallest bandwidth and the largest latency of several tiers."""
     return Tier(
         name=level[0].name,
         num_devices=min(t.num_devices for t in level),
@@ -118,14 +121,18 @@ def _slowest(level: tuple[Tier, ...]) -> Tier:
 
 
 def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier:
-    """The slowest link between two zones of some node groups; other zones do not matter to them."""
+    """The tier with the rates of the slowest link between two zones of some node groups.
+
+    Other zones do not matter to them.
+    """
     bandwidth, latency_s = (rates[np.ix_(kinds, kinds)] for rates in zone_rates(cluster))
     return replace(tier, bandwidth=float(bandwidth.min()), latency_s=float(latency_s.max()))
 
 
 def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
-    """For each pair of zones, the slowest rates between some node groups; 0 for zones without any
-    of them.
+    """For each pair of zones, the slowest rates between some node groups.
+
+    0 for zones without any of them.
     """
     zones, size = (
         [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones],
@@ -142,7 +149,7 @@ def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, 
 
 
 def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
-    """The network that connects `devices`."""
+    """Network that connects `devices`, at the rates of the slowest kind among them."""
     cluster = problem.cluster
     if cluster.is_uniform:
         return _network(Same(problem), (0,))
@@ -157,7 +164,7 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 
 @lru_cache(maxsize=65536)
 def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
-    """The span of one group of devices on a network."""
+    """Network span of one group of devices (cached)."""
     return span_of_devices(
         devices,
         network.tiers,
@@ -168,8 +175,9 @@ def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
 
 
 def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
-    """The span of a group as one of its members sees it: as many in every unit as in its own, all
-    on devices of its kind.
+    """Network span of a group as one of its members sees it.
+
+    As many in every unit as in its own, all on devices of its kind.
     """
     network = network_of_devices(problem, (device,))
     return side_of_span(
@@ -183,8 +191,9 @@ def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Seconds of a message and bytes/s from one device to another. Arrays over pairs of devices, of
-    one where all are alike.
+    """Seconds of a message and bytes/s between pairs of devices.
+
+    Arrays over pairs of devices; of length one where all pairs are the same.
     """
 
     latency_s: FloatArray
@@ -192,7 +201,7 @@ class Rates:
 
 
 def plan_units(problem: Problem) -> tuple[Units, ...]:
-    """The units of every level of the problem's cluster."""
+    """Units (such as nodes and islands) of every network level of the problem's cluster."""
     return _units(Same(problem))
 
 
@@ -202,16 +211,18 @@ def _units(problem: Same[Problem]) -> tuple[Units, ...]:
 
 
 def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
-    """Seconds of a message and bytes/s over a level; None where they depend on the devices that
-    exchange.
+    """Seconds of a message and bytes/s over a network level.
+
+    None where they depend on the devices that exchange.
     """
     latency_s, bandwidth = _level_rates(Same(problem), level)
     return (float(latency_s[0, 0]), float(bandwidth[0, 0])) if latency_s.size == 1 else None
 
 
 def rates_between(problem: Problem, sources: IntArray, targets: IntArray, level: int) -> Rates:
-    """Rates of pairs of devices that exchange over a level: as fast as the slower of both, or as
-    their zones' link.
+    """Rates of pairs of devices that exchange over a level.
+
+    The rate of the slower of both, or of their zones' link.
     """
     latency_s, bandwidth = _level_rates(Same(problem), level)
     if len(latency_s) == 1:
@@ -222,8 +233,9 @@ def rates_between(problem: Problem, sources: IntArray, targets: IntArray, level:
 
 @lru_cache(maxsize=1024)
 def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) seconds of a message and bytes/s from a node group to another; of one where
-    all are of a kind.
+    """(groups, groups) seconds of a message and bytes/s between node groups over a level.
+
+    Of shape (1, 1) where all are of a kind.
     """
     cluster = problem.value.cluster
     if len(cluster.zones) > 1 and level == len(units_of(cluster)) - 1:

@@ -36,8 +36,9 @@ Items = tuple[tuple[str, IntArray], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBytes:
-    """Bytes that one strategy's step keeps, before its actions are ordered. c = chunk, r = pipeline
-    rank.
+    """Bytes that one strategy's step keeps, before its actions are ordered.
+
+    c = chunk, r = pipeline rank.
 
     Args:
         static_bytes: items (name, (r,) bytes) that live through the step.
@@ -65,13 +66,13 @@ class StepBytes:
 
 
 def step_bytes(problem: Problem, grid: Grid, priced: TableRows) -> StepBytes:
-    """Bytes that the step of `grid` keeps, from its rows."""
+    """Bytes that the step of `grid` keeps on each pipeline rank, from its table rows."""
     choices = grid_choices(grid, priced.layout)
     return bytes_of(problem, choices, priced, cuts_of(choices, priced))
 
 
 def bytes_of(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> StepBytes:
-    """Bytes that a step with these choices keeps."""
+    """Bytes that a step with these memory choices keeps on each pipeline rank."""
     states, host_states = (
         state_bytes(problem, choices, priced, cuts),
         host_state_bytes(problem, choices, cuts),
@@ -83,8 +84,9 @@ def bytes_of(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) 
 
 
 def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -> StepBytes:
-    """Bytes that a step keeps besides parameters, gradients and optimizer states: they differ
-    between choices by recompute alone.
+    """Bytes that a step keeps besides parameters, gradients and optimizer states.
+
+    They differ between choices by recompute alone.
     """
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
     has_blocks = layout.by_rank > 0
@@ -107,8 +109,9 @@ def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -
 
 
 def _paired_bytes(problem: Problem, choices: Choices, priced: TableRows) -> IntArray:
-    """(c,) the most bytes that a layer of each chunk keeps whose experts' traffic runs beside
-    another microbatch; 0 without any.
+    """(c,) most bytes that a layer of each chunk keeps while its expert traffic is overlapped.
+
+    With another microbatch; 0 without any such layer.
     """
     layers, row = priced.layers, priced.layer_row
     if not problem.runtime.expert_overlap:
@@ -120,7 +123,7 @@ def _paired_bytes(problem: Problem, choices: Choices, priced: TableRows) -> IntA
 
 
 class Cuts(NamedTuple):
-    """Elements of each rank by how their states are cut.
+    """Elements of each rank, grouped by the degrees that shard their states.
 
     Args:
         elements: (r, k) trainable elements of each way.
@@ -137,14 +140,15 @@ class Cuts(NamedTuple):
     frozen_degrees: IntArray
 
     def held(self, level: int) -> IntArray:
-        """(r,) elements of the state that ZeRO stage `level` begins to shard; see
-        `ShardedElements.held`.
+        """(r,) elements that a rank holds of the state that ZeRO stage `level` begins to shard.
+
+        See `ShardedElements.held`.
         """
         elements_held: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
         return elements_held
 
     def shards(self, *, width: float, alone: float, beside: float, master: bool) -> FloatArray:
-        """(r,) bytes of the parameters' shards on the device.
+        """(r,) bytes of the parameter shards on the device.
 
         A master copy stands for the shard where it is of the same elements. Where optimizer states
         are of elements outside the shard, and have no master copy, their values are kept too.
@@ -175,7 +179,7 @@ class Cuts(NamedTuple):
 
 
 def cuts_of(choices: Choices, priced: TableRows) -> Cuts:
-    """Elements of each rank of a step by how their states are cut.
+    """Elements of each rank of a step, grouped by the degrees that shard their states.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and
     states (Megatron-LM's and DeepSpeed's tied embeddings under pipeline parallelism).
@@ -229,8 +233,9 @@ _LEVELS = np.array([[1], [2], [3]])
 
 
 def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> Items:
-    """Bytes of parameters, gradients and optimizer states of each rank (ceil of equal shards);
-    recompute does not change them.
+    """Bytes of parameters, gradients and optimizer states of each rank.
+
+    Ceil of equal shards; recompute does not change them.
     """
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     frozen = cuts.frozen_held
@@ -275,8 +280,9 @@ def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cut
 
 
 def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
-    """Bytes of model states of each rank in host memory, and of the buffers beside them, which
-    `state_bytes` leaves out.
+    """Bytes of model states and their buffers in host memory, of each rank.
+
+    `state_bytes` leaves them out.
 
     optimizer: the states' share that is offloaded. gradients: a copy of the gradients that the host
     updates with (`Runtime.host_gradient_bytes`). parameters: ZeRO-3's shards of the working copy
@@ -299,8 +305,9 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
 
 
 def _temporaries(choices: Choices, priced: TableRows) -> tuple[IntArray, IntArray]:
-    """(r,) bytes of the largest temporary of each kind: tensors that a layer's backward makes
-    again, and an embedding's or head's gradient.
+    """(r,) bytes of the largest recomputed tensors, and of the largest embedding or head gradient.
+
+    Recomputed tensors are those that a layer's backward makes again.
     """
     layout, row, has_blocks = priced.layout, priced.layer_row, priced.layout.by_rank > 0
     table_gradient = np.where(has_blocks, priced.meshes.table_bytes[:, priced.mesh_row], 0).max(
@@ -311,15 +318,16 @@ def _temporaries(choices: Choices, priced: TableRows) -> tuple[IntArray, IntArra
 
 
 def again_bytes(saved: IntArray, mode: int) -> IntArray:
-    """(b,) or (b, n) bytes that a layer's backward makes again under recompute option `mode` of
-    `saved`, (b, modes) or (b, modes, n).
+    """Bytes of saved tensors that a layer's backward makes again under recompute option `mode`.
+
+    (b,) of `saved` (b, modes), or (b, n) of (b, modes, n).
     """
     recomputed: IntArray = np.maximum(saved[:, 0] - saved[:, mode], 0)
     return recomputed
 
 
 def _outside_bytes(problem: Problem, priced: TableRows) -> Items:
-    """Bytes of the communication buffers and context of each rank."""
+    """Bytes of the communication buffers and of the device context of each rank."""
     buffers = int(
         priced.meshes.communicator_bytes[priced.mesh_row]
         + priced.layers.overlap_buffers[priced.layer_row]
@@ -340,7 +348,10 @@ def _outside_bytes(problem: Problem, priced: TableRows) -> Items:
 def held_bytes(
     problem: Problem, costs: StepBytes, allocated: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
+    """(r,) bytes that the allocator holds for `allocated` bytes, and that the device holds.
+
+    The second include bytes outside the allocator.
+    """
     factor = reserve_factor(problem)
     reserved = _whole_bytes(
         plain(reserved_bytes),
@@ -359,11 +370,11 @@ def held_bytes(
 def _whole_bytes(
     formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()
 ) -> IntArray:
-    """(r,) whole bytes of a formula of each rank's numbers."""
+    """(r,) result of a byte formula on each rank's numbers, as whole bytes."""
     result_bytes: FloatArray = formula(*[column.astype(np.float64) for column in columns], *more)
     return result_bytes.astype(np.int64)
 
 
 def reserve_factor(problem: Problem) -> float:
-    """Least ratio of bytes that the allocator holds to allocated bytes."""
+    """Minimum ratio of bytes that the allocator holds to allocated bytes."""
     return (100 + problem.runtime.allocator_reserve_percent) / 100

@@ -1,6 +1,4 @@
-"""Origins of a plan's prices: the table, fit or assumption that gave each share of the seconds of
-its kernels and collectives.
-"""
+"""Origins of a plan's prices: measured table, fit or assumption behind each share of seconds."""
 
 from __future__ import annotations
 
@@ -71,8 +69,9 @@ _ALPHA_BETA: Final = Origin(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedSeconds:
-    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, with
-    one origin.
+    """Seconds of one kernel family in one layer of a block, with one origin.
+
+    F, I and W of one microbatch.
 
     Args:
         block: name.
@@ -91,8 +90,9 @@ class PricedSeconds:
 def priced_seconds(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
 ) -> tuple[PricedSeconds, ...]:
-    """A record for each block, family and origin of the first device of every family of `stages`;
-    equal blocks are priced once.
+    """Seconds of kernels and collectives in the stages by block, family and origin.
+
+    Of the first device of every family of `stages`; equal blocks are priced once.
 
     Their seconds are those of the block table.
     """
@@ -134,7 +134,7 @@ def _seconds_by_origin(
     local: int,
     base: int,
 ) -> dict[tuple[str, Origin], float]:
-    """Seconds of one block on one device by family and origin.
+    """Seconds of one block on one device by kernel family and origin of the price (cached).
 
     Args:
         kind: the problem as if all devices were of this one's kind.
@@ -180,6 +180,7 @@ def _seconds_by_origin(
 
 
 def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origin:
+    """Origin of a kernel's price: measured table, fitted rates or an assumption."""
     if work.kernel is Kernel.ELEMENT:
         return _BANDWIDTH
     if work.kernel is Kernel.SCAN:
@@ -203,6 +204,7 @@ def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origi
 
 
 def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
+    """Origin of an attention kernel's price: measured table, fitted curve or an assumption."""
     assert work.attention is not None
     table = attention_table_for(machine.accelerator, machine.attention, work.attention)
     if table is None:
@@ -216,8 +218,9 @@ def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
 
 
 def _table_origin(name: str) -> Origin:
-    """Origin of the shipped tables; those of another part of the same die are taken over, not
-    measured.
+    """Origin of the shipped tables for an accelerator.
+
+    Those of another part of the same die are taken over, not measured.
     """
     if name in SAME_DIE:
         return Origin(
@@ -228,6 +231,7 @@ def _table_origin(name: str) -> Origin:
 
 
 def _move_origin(move: Move, span: Span, network: Network) -> Origin:
+    """Origin of a collective's price: its measured curve, else the alpha-beta formula."""
     for curve in network.curves:
         if (
             curve.collective == move.kind.value
@@ -240,8 +244,9 @@ def _move_origin(move: Move, span: Span, network: Network) -> Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Share of the seconds of one family, over all layers of the model, that each origin gave; the
-    largest first.
+    """Share of one family's seconds that each origin gave, the largest first.
+
+    Over all layers of the model.
     """
 
     family: str

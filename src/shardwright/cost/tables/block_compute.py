@@ -1,7 +1,7 @@
-"""Seconds, FLOPs and saved bytes of a block's kernels on one device, without communication: they
-depend on degrees alone, not on how groups lie.
+"""Seconds, FLOPs and saved bytes of a block's kernels on one device, without communication.
 
-Few different degrees occur: many meshes share them, and so do the tables of one search.
+They depend on degrees alone, not on how groups lie. Few different degrees occur: many meshes share
+them, and so do the tables of one search.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class BlockSums:
     pair: PairedLayer
 
     def at(self, rows: IntArray) -> BlockSums:
-        """The sums of some rows."""
+        """The sums at the given rows."""
         return _map_arrays(lambda values: values[..., rows], self)
 
 
 def _map_arrays(
     change: Callable[..., FloatArray], first_sums: BlockSums, *other_sums: BlockSums
 ) -> BlockSums:
-    """Every array of `first` changed, together with the same one of the `others`."""
+    """Apply `change` to every array of `first_sums`, with that array of each of `other_sums`."""
     all_sums = (first_sums, *other_sums)
 
     def changed(name: str) -> FloatArray:
@@ -125,8 +125,9 @@ def block_sums(
     machine: Machine,
     members: Callable[[Move], IntArray],
 ) -> BlockSums:
-    """Sums over the kernels of `program` for every row, and its saved bytes under each variant; see
-    `block_table.block_tables`.
+    """Sums over the kernels of `program` for every row, and saved bytes under each variant.
+
+    See `block_table.block_tables`.
 
     Args:
         members: members of the groups of a move for which GEMMs are cut into pieces.
@@ -213,8 +214,9 @@ def block_sums(
 
 
 def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[IntArray, IntArray]:
-    """(modes, variants, n) bytes that a microbatch keeps on the device from F to backward, and
-    those that it keeps in host memory.
+    """(modes, variants, n) bytes that a microbatch keeps on the device, and in host memory.
+
+    From forward to backward.
     """
     on_device, host = np.zeros(
         (2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64
@@ -247,7 +249,7 @@ _MOST_KEPT_ROWS: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistinctDegrees:
-    """The different degrees of some rows.
+    """The distinct degrees among some rows, and the place of each row among them.
 
     Args:
         codes: one number for each, rising; None where they are too large for one.
@@ -261,7 +263,7 @@ class DistinctDegrees:
 
 
 def distinct_degrees(rows: Rows) -> DistinctDegrees:
-    """The different degrees of `rows`, with which symbolic sizes are evaluated."""
+    """The distinct degrees of `rows`, with which symbolic sizes are evaluated."""
     all_rows = np.arange(len(rows))
     codes, degrees = np.zeros(len(rows), dtype=np.int64), rows.degrees()
     for name, bits in _BITS.items():
@@ -273,7 +275,7 @@ def distinct_degrees(rows: Rows) -> DistinctDegrees:
 
 
 class CachedBlockSums:
-    """Sums of one block under one lowering, for all degrees that occurred so far."""
+    """Cache of one lowered block's sums for all degrees that occurred so far."""
 
     __slots__ = ("_known",)
 
@@ -281,7 +283,7 @@ class CachedBlockSums:
         self._known: tuple[IntArray, BlockSums] | None = None
 
     def of(self, met: DistinctDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
-        """The sums of all rows.
+        """The sums of all rows, computed only for degrees that are not cached.
 
         Args:
             make: computes the sums of some of the rows.
@@ -313,12 +315,15 @@ class CachedBlockSums:
 
 
 def _missing(codes: IntArray, known: IntArray) -> BoolArray:
-    """(codes,) True for codes that are not among some known ones; both rise."""
+    """(codes,) True for codes that are not among the `known` ones.
+
+    Both rise.
+    """
     places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
     is_missing: BoolArray = known[places] != codes
     return is_missing
 
 
 def members_along(local: Degrees, move: Move) -> IntArray:
-    """Members of the groups of a move along its axis."""
+    """Number of members of a move's groups along its axis."""
     return local["ep"] * local["etp"] if move.axes[0] == "coset" else local[move.axes[0]]

@@ -1,6 +1,4 @@
-"""Bytes of one parameter on a device beside its 16-bit weight, traffic of its update, and the rate
-at which a host updates it.
-"""
+"""Bytes of one parameter beside its 16-bit weight, traffic of its update, and host update rate."""
 
 from __future__ import annotations
 
@@ -14,9 +12,10 @@ from shardwright.runtime.runtime import Runtime
 
 
 def update_bytes(problem: Problem) -> float:
-    """Traffic of one element's update in bytes: states read and written, gradient read twice (norm,
-    update), parameter written, gradient zeroed (with the whole buffer where the runtime's
-    `gradient_passes` count it).
+    """Memory traffic of one element's optimizer update in bytes.
+
+    States read and written, gradient read twice (norm, update), parameter written, gradient zeroed
+    (with the whole buffer where the runtime's `gradient_passes` count it).
     """
     job, runtime = problem.job, problem.runtime
     gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
@@ -24,8 +23,10 @@ def update_bytes(problem: Problem) -> float:
 
 
 def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
-    """(n,) traffic an element of passes over all local gradients at the step's end: the runtime's,
-    and two where it scales them for several `holders` (n,) of a parameter.
+    """(n,) bytes an element of passes over all local gradients at the step's end.
+
+    The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
+    parameter.
     """
     runtime = problem.runtime
     scaled = (holders > 1) & runtime.scales_gradients
@@ -44,14 +45,18 @@ def shard_bytes(problem: Problem) -> float:
 
 
 def frozen_shard_bytes(problem: Problem) -> float:
-    """Bytes on the device of a parameter's ZeRO-3 shard without an optimizer state of the device's
-    own, as of a frozen one. Left out: a base that is kept in fp32.
+    """Bytes on the device of an element of a frozen parameter's ZeRO-3 shard.
+
+    Of any parameter without an optimizer state of the device's own. Left out: a base that is kept
+    in fp32.
     """
     return 0.0 if problem.runtime.parameters_on_host else problem.job.parameter.bits / 8
 
 
 def narrow_copies(problem: Problem) -> float:
-    """Bytes of a parameter of GEMMs in 8 or 4 bits beyond (or below) its 16 bits, below ZeRO-3.
+    """Bytes of an 8- or 4-bit GEMM parameter's copies beyond (or below) its 16 bits.
+
+    Below ZeRO-3.
 
     Transformer Engine keeps quantised weights from one microbatch to the next, in as many forms as
     GEMMs need; where the runtime keeps parameters in 8 bits there are no others. Others quantise a
@@ -72,8 +77,9 @@ def narrow_copies(problem: Problem) -> float:
 
 
 def own_gradient_bytes(problem: Problem) -> int:
-    """Bytes of a parameter's own gradient, which lives beside the copy that gradients accumulate
-    in; 0 = the copy is the only one.
+    """Bytes of a parameter's own gradient beside the copy that gradients accumulate in.
+
+    0 = the copy is the only one.
 
     From ZeRO-2 on gradients are freed when they are reduced. Source: `Runtime.main_grad_copy`.
     """
@@ -81,15 +87,17 @@ def own_gradient_bytes(problem: Problem) -> int:
 
 
 def gradients_leave(runtime: Runtime, *, zero: int) -> bool:
-    """True if the gradients of elements whose states are offloaded lie in host memory alone, under
-    ZeRO stage `zero`.
+    """True if offloaded elements' gradients lie in host memory alone under ZeRO stage `zero`.
+
+    Elements whose optimizer states are offloaded.
     """
     return runtime.gradients_on_host and zero >= 2
 
 
 def host_update_rate(problem: Problem, *, zero: int) -> float:
-    """Elements/s that one device's share of the host updates: gradient down, update in host memory,
-    parameter up, in series.
+    """Elements/s that one device's share of the host updates, with transfers.
+
+    Gradient down, update in host memory, parameter up, in series.
 
     Gradients that left as they were reduced are in host memory already
     (`sharding_overhead.host_gradient_seconds`).

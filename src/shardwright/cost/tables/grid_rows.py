@@ -1,4 +1,4 @@
-"""The rows of a grid in the tables, and its memory choices."""
+"""The table rows of a grid, and its memory choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.strategy.grid.grid import Grid, Recompute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """Rows of a grid in the tables, and the layout of its blocks over the pipeline."""
+    """Row numbers of a grid in the tables, and the layout of its blocks over the pipeline."""
 
     layers: LayerTable
     layer_row: int
@@ -25,7 +25,7 @@ class TableRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """Memory choices of some pipeline ranks.
+    """Memory choices of some pipeline ranks: ZeRO stage, offload and recompute.
 
     Args:
         zero: ZeRO stage.
@@ -41,7 +41,7 @@ class Choices:
 
 
 def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
-    """The memory choices of a grid."""
+    """The memory choices that a grid states, as block counts by recompute mode."""
     modes = np.zeros((*layout.counts.shape, len(MODES)), dtype=np.int64)
     if grid.recompute is Recompute.FULL:
         modes[:, :, 2] = first_layers(layout, grid.recompute_layers)

@@ -13,7 +13,7 @@ from shardwright.runtime.runtime import Runtime, SelectiveRecompute
 
 
 def repeats_move(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
-    """A function that is True for forward moves that a selective recompute repeats.
+    """A predicate that is true for forward moves that a selective recompute repeats.
 
     A core that runs again exchanges its keys again; a per-operator policy keeps it and the outputs
     of reduce_scatter; under a policy by name an operator that runs again communicates again.

@@ -1,9 +1,8 @@
-"""A lowered block: kernels, communication, saved tensors and parameters of each phase, with
-symbolic sizes.
+"""A lowered block: kernels, communication, saved tensors and parameters of each phase.
 
-The structure depends only on how operator classes are cut; `program.block.sizes` evaluates the
-sizes on arrays of degrees. The cost model, the simulator and an executor read this and nothing
-else.
+Sizes are symbolic: the structure depends only on how operator classes are cut, and
+`program.block.sizes` evaluates the sizes on arrays of degrees. The cost model, the simulator and an
+executor read this and nothing else.
 """
 
 from __future__ import annotations
@@ -139,8 +138,10 @@ class Move:
 
 
 class Recomputable(StrEnum):
-    """Recompute modes that drop a saved tensor: only `full`, or `selective` too; NEVER for the
-    block's own input.
+    """Recompute modes that drop a saved tensor: only `full`, or `selective` too.
+
+    NEVER: for the block's own input. NONE_AND_FULL: only `selective` keeps the tensor, by the
+    choice of a policy.
 
     NONE_AND_FULL: only `selective` keeps the tensor, by the choice of a policy.
     """
@@ -153,8 +154,9 @@ class Recomputable(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A tensor that lives from F to I or W of its microbatch: its bytes, and the recompute modes
-    that drop it.
+    """A tensor saved from a microbatch's forward for its backward.
+
+    It lives from F to I or W. With its bytes, and the recompute modes that drop it.
 
     Args:
         host: where `selective` keeps the tensor, it waits in host memory.
@@ -171,7 +173,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A parameter's local elements and its class.
+    """Local elements of a parameter on one device, its class and how its gradient is summed.
 
     Args:
         tied: another block stores the parameter.

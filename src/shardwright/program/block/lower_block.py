@@ -1,4 +1,4 @@
-"""Lower one block under one structure: kernels, derived communication, saved tensors, parameters.
+"""Lower one block under one structure: kernels, communication, saved tensors, parameters.
 
 Each operator's class says how its dims are cut; a tensor's layout along an axis follows from the
 operator that makes it and the one that reads it. Where the two differ, `reshard.transition` names
@@ -47,8 +47,7 @@ or none, counted as a byte each way."""
 
 @lru_cache(maxsize=4096)
 def lower_block(block: Block, structure: Placing, context: Context) -> BlockProgram:
-    """The program of one block under `structure`: kernels, communication, saved tensors and
-    parameters.
+    """Lower one block under `structure` to kernels, moves, saved tensors and parameters.
 
     Sizes stay symbolic in the degrees of the structure's axes and ``mbs`` (samples a microbatch).
     """
@@ -120,14 +119,14 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
 
 
 def _without_cotangents(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
-    """Moves of a tensor, without those of its cotangent."""
+    """Moves of a tensor, without the moves of the tensor's cotangent."""
     return [(between, move) for between, move in moves if move.phase is not Phase.I]
 
 
 def _without_unread_input_gradient(
     works: tuple[BlockWork, ...], operator: Operator, *, needs_input_gradient: bool
 ) -> tuple[BlockWork, ...]:
-    """Kernels of an operator, without those of an input gradient that no other operator reads.
+    """Kernels of an operator, without those of an input gradient that no operator reads.
 
     One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
     """
@@ -139,9 +138,7 @@ def _without_unread_input_gradient(
 
 
 def _mark_quantised_gathers(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:
-    """Kernels with `gathered` set where each member quantises an operand before the members gather
-    it.
-    """
+    """Kernels with `gathered` set where members quantise an operand before they gather it."""
     gathered_operands: dict[tuple[str, Phase], tuple[str, int]] = {
         (m.beside or m.operator, m.phase): (m.axes[0], len(m.group) or 1)
         for m in moves
@@ -162,8 +159,9 @@ def _mark_quantised_gathers(works: list[BlockWork], moves: tuple[Move, ...]) -> 
 
 
 def _kernels_of(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
-    """Kernels of an operator, those of its adapter first; frozen parameters have no weight
-    gradient.
+    """Kernels of an operator in all phases, those of its adapter first.
+
+    Frozen parameters have no weight gradient.
     """
     kernels = KERNELS_OF[operator.kind](operator, local)
     if operator.parameters and not operator.trains_own:
@@ -172,7 +170,7 @@ def _kernels_of(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
 
 
 def _sorts_by_expert(operator: Operator, structure: Placing, context: Context) -> bool:
-    """True if routed copies that came by all_to_all are sorted by local expert once more.
+    """True if routed copies that came by all-to-all are sorted by local expert once more.
 
     They lie by sender (Megatron-Core's sort_chunks_by_idxs).
     """
@@ -195,12 +193,14 @@ def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> 
 
 
 def _per_expert(context: Context, operator: Operator) -> int:
+    """Tokens of one sample that one expert serves, rounded up."""
     assert operator.experts is not None
     shape = operator.experts
     return max(-(-context.tokens * shape.topk // shape.experts), 1)
 
 
 def _local(operator: Operator, structure: Placing, context: Context) -> Local:
+    """Local sizes of an operator on one device, and the runtime choices that decide its kernels."""
     runtime = context.runtime
     routed = operator.kind is OperatorKind.GROUPED_LINEAR
     cross = operator.attention is not None and operator.attention.cross
@@ -258,6 +258,7 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
 def _stored(
     operator: Operator, parameter: Parameter, structure: Placing, *, backward: bool
 ) -> Stored:
+    """A parameter's local elements on one device, and how its gradient is summed."""
     size = Size()
     for extent in parameter.extents:
         size = size * part(extent, operator, structure)

@@ -1,5 +1,6 @@
-"""Tensors of a block's forward that its backward needs: each once, with the recompute modes that
-drop it.
+"""Tensors of a block's forward that its backward needs, with the recompute modes that drop them.
+
+Each once.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def output_volume(block: Block, structure: Placing, context: Context) -> Size:
 
 
 def _hidden(block: Block) -> int:
+    """Elements of a token in the block's residual stream; 1 if no extent has the hidden dim."""
     return next(
         (
             e.size
@@ -57,8 +59,9 @@ def _hidden(block: Block) -> int:
 
 
 def _stream_share(block: Block, structure: Placing, context: Context) -> Size:
-    """Bytes of the residual stream that each device keeps where the devices that hold copies share
-    it out, like heads or the feed-forward.
+    """Bytes of a device's share of the residual stream, where copies are divided over devices.
+
+    The devices that hold copies share the stream out, like heads or the feed-forward.
     """
     cut = next(
         (o for o in block.operators if o.width() in (Dim.HEADS, Dim.FFN) and not is_routed(o)), None
@@ -73,8 +76,9 @@ def _stream_share(block: Block, structure: Placing, context: Context) -> Size:
 def saved_tensors(
     block: Block, operators: dict[str, Operator], structure: Placing, context: Context
 ) -> tuple[Saved, ...]:
-    """Every tensor that some operator keeps for backward, once; dropout masks and unfused attention
-    scores included.
+    """Every tensor that some operator keeps for backward, each once.
+
+    Dropout masks and unfused attention scores included.
     """
     return _after_recompute(
         _kept_without_recompute(block, operators, structure, context),
@@ -88,8 +92,9 @@ def saved_tensors(
 def saved_tensors_of_contexts(
     block: Block, operators: dict[str, Operator], structure: Placing, contexts: Sequence[Context]
 ) -> tuple[tuple[Saved, ...], ...]:
-    """`saved_tensors` under several contexts whose runtimes differ only in the modules that run
-    again in backward.
+    """`saved_tensors` under contexts that differ only in recomputed modules.
+
+    The modules of their runtimes that run again in backward.
     """
     kept = _kept_without_recompute(block, operators, structure, contexts[0])
     return tuple(
@@ -100,7 +105,7 @@ def saved_tensors_of_contexts(
 def _kept_without_recompute(
     block: Block, operators: dict[str, Operator], structure: Placing, context: Context
 ) -> dict[str, Saved]:
-    """Tensors that operators keep where nothing is recomputed, by name."""
+    """Tensors that operators keep for backward where nothing is recomputed, by name."""
     kept: dict[str, Saved] = {}
     constant = without_gradient(block)
     for operator in block.operators:
@@ -144,9 +149,7 @@ def _after_recompute(
     structure: Placing,
     context: Context,
 ) -> tuple[Saved, ...]:
-    """Saved tensors that are left of `kept` after the runtime's recomputed modules and its
-    selective policy.
-    """
+    """Saved tensors left after the runtime's recomputed modules and its selective policy."""
     if not has_backward(block):
         return ()
     dropped = recomputed_operators(block.operators, context.runtime).dropped
@@ -171,8 +174,9 @@ def _under_operator_policy(
     structure: Placing,
     context: Context,
 ) -> dict[str, Saved]:
-    """`kept` under a per-operator policy: it drops every tensor but the input and fused cores, and
-    keeps matrix products, whoever reads them.
+    """`kept` under a per-operator policy, which keeps matrix products and fused cores.
+
+    It drops every tensor but these and the input, and keeps matrix products, whoever reads them.
     """
     products = saved_products(block.operators)
     if products is None:
@@ -218,8 +222,9 @@ def _under_named_policy(
     structure: Placing,
     context: Context,
 ) -> dict[str, Saved]:
-    """`kept` under a policy that names tensors: those that it drops, and those that it keeps for
-    operators that run again.
+    """`kept` under a policy that names the tensors to keep or to offload.
+
+    It has the tensors that the policy drops, and those that it keeps for operators that run again.
 
     A core's log-sum-exp goes with its output.
     """
@@ -250,8 +255,9 @@ def _under_named_policy(
 
 
 def _is_row_parallel(operator: Operator) -> bool:
-    """True if a cut of the operator's width cuts its inputs and not its outputs: members hold parts
-    of a sum.
+    """True if a cut of the operator's width cuts its inputs only (row-parallel).
+
+    Members hold parts of a sum.
     """
     width = operator.width()
     return (
@@ -262,8 +268,9 @@ def _is_row_parallel(operator: Operator) -> bool:
 
 
 def _read_by_backward(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
-    """Operators whose output backward reads, or a recomputation on the way to a tensor that
-    backward reads.
+    """Names of operators whose output the backward or a recomputation reads.
+
+    A recomputation on the way to a tensor that backward reads.
     """
     needed = {name.removesuffix(".quantised") for name in kept}
     for operator in reversed(block.operators):
@@ -273,10 +280,12 @@ def _read_by_backward(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
 
 
 def _dropped_by_policy(*, saved: bool) -> Recomputable:
+    """Recompute modes that drop a tensor, given that a selective policy saves it or not."""
     return Recomputable.FULL if saved else Recomputable.SELECTIVE
 
 
 def _only_dropped_by_full(saved: Saved) -> Saved:
+    """The tensor, dropped by full recompute alone where selective recompute dropped it."""
     return (
         replace(saved, dropped=Recomputable.FULL)
         if saved.dropped is Recomputable.SELECTIVE
@@ -291,7 +300,7 @@ def _saved_output(
     structure: Placing,
     context: Context,
 ) -> dict[str, Saved]:
-    """Outputs of `source` that are kept, by name.
+    """Outputs of `source` that are kept for backward, wide, quantised or both, by name.
 
     Args:
         quantised: bytes an element in which some operator keeps the outputs quantised, 0 if none;
@@ -315,7 +324,7 @@ def _saved_output(
 def _outputs(
     source: Operator, reader: Operator, structure: Placing, context: Context
 ) -> dict[str, Size]:
-    """Elements of each output of `source` on one device, as `reader` keeps them."""
+    """Elements of each output of `source` on one device, as `reader` keeps the output."""
     holder = source
     if (
         not context.runtime.tp_input_regather
@@ -337,8 +346,9 @@ def _outputs(
 
 
 def _kept_widths(name: str, block: Block, context: Context) -> tuple[int, bool]:
-    """Bytes an element in which a linear operator or an activation keeps tensor `name` quantised (0
-    = none does), and whether any operator keeps it as it is.
+    """Bytes an element of a tensor that is kept quantised, and if it is kept wide too.
+
+    By a linear operator or an activation; 0 = no operator keeps tensor `name` quantised.
     """
     quantises = context.runtime.saves_quantized and context.gemm_element < context.element
     widths = [0]
@@ -357,8 +367,9 @@ def _kept_widths(name: str, block: Block, context: Context) -> tuple[int, bool]:
 
 
 def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:
-    """Dropout masks, an eager gate's activation, and attention scores (unfused) or their
-    log-sum-exp (fused), by name.
+    """Tensors kept beside an operator's output: masks, gate activations, attention scores.
+
+    By name. Scores are unfused attention's; fused attention keeps their log-sum-exp.
     """
     name, width = operator.name, context.element
     local = local_tokens(operator.klass, structure, context)

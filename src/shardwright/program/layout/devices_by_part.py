@@ -1,5 +1,6 @@
-"""The devices of a tree by their parts of some dims: equal parts by strides, unequal ones leaf by
-leaf.
+"""Devices of a placement tree grouped by their parts of some dims.
+
+Equal parts by strides, unequal ones leaf by leaf.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PARTS = frozenset(Dim) - TOKENS - {Dim.REPLICATE}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Projection:
-    """Groups of the devices of a tree that have the same parts of some dims.
+    """The devices of a placement tree, grouped by their parts of some dims.
 
     Args:
         row: devices of the tree, in its order.
@@ -60,15 +61,16 @@ class Projection:
 
     @property
     def number(self) -> IntArray:
-        """(devices,) index into `cells` of each device, made when it is asked for, as most callers
-        read `cells` alone.
+        """(devices,) index into `cells` of each device.
+
+        Made on demand, as most callers read `cells` alone.
         """
         return self.listed if self.listed is not None else stride_numbers(self.levels, self.dims)
 
 
 @lru_cache(maxsize=16384)
 def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
-    """The devices that run operators of a class, grouped by their parts of `dims`.
+    """Group the devices that run operators of a class by their parts of `dims`.
 
     A tree of equal parts is its levels: on 2 x 4 devices under ``b2 t4``, device 4 i + j has number
     i in the batch and j in the width.
@@ -81,6 +83,7 @@ def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) ->
 
 @lru_cache(maxsize=16384)
 def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
+    """`projection` of one class's tree: by strides where parts are equal, else leaf by leaf."""
     tree = stage.cells.get(klass, {})
     levels = regular_levels(stage.splits[klass]) if klass in stage.splits else None
     if levels is None or len(tree) != prod(split.num_parts for split in levels):
@@ -90,8 +93,9 @@ def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
-    """Tokens that each device of a tree works on: samples and positions apart, as each is cut
-    alone. Equal only to itself.
+    """Samples and positions that each device of a tree works on; equal only to itself.
+
+    Samples and positions apart, as each is cut alone.
 
     Args:
         cut: the tree by samples and by positions.
@@ -140,8 +144,9 @@ class Tokens:
 
 @lru_cache(maxsize=16384)
 def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
-    """Tokens of every device that runs operators of a class, of a sequence of `length`
-    positions.
+    """Samples and positions of every device that runs operators of a class.
+
+    Of a sequence of `length` positions.
     """
     return _tokens(
         tuple(projection(stage, klass, frozenset((dim,))) for dim in (Dim.BATCH, Dim.SEQUENCE)),
@@ -151,6 +156,7 @@ def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
 
 @lru_cache(maxsize=4096)
 def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
+    """`Tokens` of a tree from its projections on samples and on positions."""
     (samples, sample_parts, sample_counts), (positions, position_parts, position_counts) = (
         _distinct_parts(projected.cells, length)
         for projected, length in zip(cut, lengths, strict=True)
@@ -165,8 +171,9 @@ def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
 
 @lru_cache(maxsize=4096)
 def _distinct_parts(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
-    """Distinct parts that the cells of one dim take of `length` indices, the number of each cell's
-    part, and the sizes of the parts.
+    """Distinct parts that cells take of `length` indices, each cell's part number, and sizes.
+
+    The cells of one dim.
     """
     taken = [indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in cells]
     number_of_part = {part: number for number, part in enumerate(dict.fromkeys(taken))}
@@ -196,8 +203,9 @@ def _by_strides(
 def group_and_first_members(
     levels: tuple[Split, ...], dims: Container[Dim]
 ) -> tuple[DeviceList, DeviceList]:
-    """In a tree of equal parts from device 0: the devices that differ from the first one only in
-    `dims`, and the first device of each such group. All groups are one pattern.
+    """Devices that differ from device 0 only in `dims`, and the first device of each such group.
+
+    In a tree of equal parts from device 0; all groups are one pattern.
     """
     steps = [(split.dim in dims, (split.num_parts, cast(int, split.step))) for split in levels]
     inside, outside = (
@@ -208,8 +216,9 @@ def group_and_first_members(
 
 
 def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
-    """(leaves,) for every leaf of a tree of equal parts, the index of its parts of `dims`; see
-    `projection`.
+    """(leaves,) index of each leaf's parts of `dims` in a tree of equal parts.
+
+    See `projection`.
     """
     parts = [split.num_parts for split in levels]
     number = np.zeros(parts, dtype=np.int64)
@@ -233,7 +242,7 @@ def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> Cells:
 
 
 def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
-    """The projection of any tree, leaf by leaf."""
+    """The projection of any placement tree, leaf by leaf."""
     numbers: dict[Cell, int] = {}
     number = [
         numbers.setdefault(

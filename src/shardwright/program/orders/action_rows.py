@@ -1,5 +1,6 @@
-"""The orders of a general plan as rows of actions: one row for each class of devices that run the
-same stages.
+"""Orders of a general plan as rows of actions, one row for each class of devices.
+
+Devices of one class run the same stages.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ _CODES: Final = {Kind(letter): code for code, letter in enumerate(KINDS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionRows:
-    """The total order of every device's actions, one row for each class of devices that run the
-    same stages (read-only arrays, CSR form).
+    """The total order of every device's actions, one row for each class of devices.
+
+    Devices of a class run the same stages. Read-only arrays, CSR form.
 
     Rows stand order by order, inside an order by their lowest device. A stage whose devices are in
     several classes has each of its actions in each of their rows: its devices meet there.
@@ -65,7 +67,7 @@ class ActionRows:
 
     @property
     def num_rows(self) -> int:
-        """Number of classes of devices."""
+        """Number of rows: one for each class of devices."""
         return len(self.devices)
 
     @property
@@ -76,8 +78,9 @@ class ActionRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OrderRows:
-    """Rows of one order: (6, actions) kind, lane, chunk, microbatch, slice, overlapped; and their
-    sizes.
+    """Rows of one order: devices, columns of all actions, and the length of each row.
+
+    columns: (6, actions) kind, lane, chunk, microbatch, slice, overlapped.
     """
 
     devices: tuple[DeviceList, ...]
@@ -86,7 +89,7 @@ class _OrderRows:
 
 
 def action_rows(plan: Plan) -> ActionRows:
-    """The actions of every class of devices of `plan`, in the order in which each runs them.
+    """The actions of every device class of `plan`, in the order in which each class runs them.
 
     A named order is its schedule's table on the plan's stages: pipeline ranks are the distinct sets
     of devices, in the order in which the first lane meets them, and each stage must be where the
@@ -137,7 +140,7 @@ def action_rows(plan: Plan) -> ActionRows:
 def _rows_of_table(
     plan: Plan, order: Table, *, lanes: tuple[int, ...], take: Participation, path: str
 ) -> _OrderRows:
-    """Rows of an order that is written as a table, by their lowest device."""
+    """Rows of an order that is written as a table, sorted by their lowest device."""
     rows = dict(order.rows)
     keys = [devices[0] for devices in take.classes]
     if sorted(rows) != keys or len(rows) != len(order.rows):
@@ -197,6 +200,7 @@ def _check_actions(plan: Plan, columns: IntArray, *, lanes: tuple[int, ...], pat
 
 
 def _first_numbers(numbers: list[int]) -> str:
+    """Text of at most the first eight numbers."""
     return " ".join(map(str, numbers[:8])) + (" .." if len(numbers) > 8 else "")
 
 
@@ -240,8 +244,9 @@ def _ranks(
     take: Participation,
     path: str,
 ) -> list[int]:
-    """Device set of each pipeline rank, in order; an error where the stages are not laid out as
-    `placement` says.
+    """Device set of each pipeline rank; an error where stages are not placed as the schedule needs.
+
+    In order of the ranks.
     """
 
     def refuse(message: str, hint: str) -> StrategyError:
@@ -309,9 +314,7 @@ def _ranks(
 def _table(
     plan: Plan, order: NamedOrder, *, lanes: tuple[int, ...], ranks: int, path: str
 ) -> ActionTable:
-    """The schedule's action table for the numbers of stages, microbatches and slices of the
-    lanes.
-    """
+    """Action table of a named schedule for the lanes' stages, microbatches and slices."""
     first_lane = plan.lanes[lanes[0]]
     parameters: dict[str, int] = {}
     for name, value in order.parameters:
@@ -356,6 +359,6 @@ def _table(
 
 
 def _with_path(error: StrategyError, path: str) -> StrategyError:
-    """A schedule's own error, with the path of the order that names the schedule."""
+    """The error of a schedule, with the path of the order that names the schedule."""
     message = error.message.removesuffix(f" [{error.rule}]")
     return StrategyError(message, hint=error.hint, rule=error.rule, path=path)

@@ -1,5 +1,6 @@
-"""Devices that sum one parameter: as arrays where parts are equal or disjoint, else from each
-device's share.
+"""Devices that sum the gradient of one parameter, as arrays of groups.
+
+As arrays where parts are equal or disjoint, else from each device's share.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from shardwright.program.stages.gradient_sum_groups import Share, atoms, sum_gro
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:
-    """Groups of devices that sum a parameter, devices counted from a base; rows are filled up with
-    -1. Equal only to itself.
+    """Groups of devices that sum a parameter's gradient; equal only to itself.
+
+    Devices are counted from a base; rows are filled up with -1.
 
     Args:
         uses: uses of the parameter.
@@ -52,8 +54,9 @@ class Sums:
     elements: IntArray
 
     def holders(self, use: int) -> frozenset[int] | None:
-        """Devices that run the operator of a use in any stage; None if all uses are of one
-        operator.
+        """Devices that run the operator of a use in any stage.
+
+        None if all uses are of one operator.
 
         An operator that reads another block's weight under its own name (a further embedding of a
         prediction module) is another operator.
@@ -61,12 +64,13 @@ class Sums:
         return _holders(self, use)
 
     def counted(self, use: int) -> frozenset[int]:
-        """Devices whose part is counted at a use: those of no use before it."""
+        """Devices whose part is counted at a use: the devices of no use before it."""
         return _counted(self, use)
 
     def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:
-        """(row of `groups`, elements) that a device sums; empty where it is not counted at the
-        use.
+        """(row of `groups`, elements) of each gradient sum of a device at a use.
+
+        Empty where the device is not counted at the use.
         """
         place = int(np.searchsorted(self.devices, device))
         if (
@@ -88,6 +92,7 @@ class Sums:
 
 @lru_cache(maxsize=4096)
 def _holders(sums: Sums, use: int) -> frozenset[int] | None:
+    """Devices that run the operator of a use in any stage; None if all uses are of one operator."""
     names = [(use_there.operator.name, use_there.parameter.tied_to) for use_there in sums.uses]
     if len(set(names)) == 1:
         return None
@@ -101,6 +106,7 @@ def _holders(sums: Sums, use: int) -> frozenset[int] | None:
 
 @lru_cache(maxsize=4096)
 def _counted(sums: Sums, use: int) -> frozenset[int]:
+    """Devices of a use that no use before it has."""
     return frozenset(sums.uses[use].devices).difference(
         d for use_before in sums.uses[:use] for d in use_before.devices
     )
@@ -108,8 +114,10 @@ def _counted(sums: Sums, use: int) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterUse:
-    """A use of a parameter: its lane, run and first layer as the number `turn` among the
-    parameter's uses, its stage `offset` devices after the base.
+    """A use of a parameter by an operator of a stage.
+
+    Its lane, run and first layer as the number `turn` among the parameter's uses, its stage
+    `offset` devices after the base.
 
     Args:
         backward: the operator has a backward there.
@@ -130,7 +138,7 @@ class ParameterUse:
 
 @lru_cache(maxsize=4096)
 def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
-    """The groups of devices that sum the parameter of these uses.
+    """The groups of devices that sum the gradient of the parameter of these uses.
 
     Args:
         length: positions of the sequence.
@@ -149,8 +157,10 @@ def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) 
 def _sums_of_equal_parts(
     uses: tuple[ParameterUse, ...], length: int, islands: Units | None
 ) -> Sums | None:
-    """`sum_groups` as arrays, where parts are equal or disjoint, every device holds one part, and
-    as many devices hold each.
+    """Reduction groups as arrays where parts are equal or disjoint; None elsewhere.
+
+    `sum_groups`, where every device holds one part, and as many devices hold each. None too where
+    duplicates of a contribution do not lie the same way in the islands.
 
     None where this does not hold, or duplicates of a contribution do not lie alike in the islands.
     """
@@ -201,8 +211,9 @@ def _equal_groups(
     uses: tuple[tuple[Tokens, Projection, int, tuple[int, ...], tuple[int, ...]], ...],
     islands: Units | None,
 ) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
-    """(devices, part of the parameter of each, groups, group of each) of parameters that are cut
-    alike.
+    """Devices, their parts, groups and each device's group for equally cut parameters, or None.
+
+    (devices, part of the parameter of each, groups, group of each).
 
     Args:
         uses: devices by tokens and by all other dims, their offset, and for each index of the other
@@ -254,8 +265,11 @@ def _equal_groups(
 def _sums_by_tokens(
     uses: tuple[ParameterUse, ...], length: int, islands: Units | None
 ) -> Sums | None:
-    """`sum_groups` as arrays, where every device holds one part, parts may overlap, and
-    contributions to an element are equal or of other tokens.
+    """Reduction groups as arrays where contributions have equal or disjoint tokens, or None.
+
+    `sum_groups`, where every device holds one part, parts may overlap, and contributions to an
+    element are equal or of other tokens. None too where contributions have unequal numbers of
+    duplicates.
 
     None where this does not hold, or contributions have unequal numbers of duplicates.
     """
@@ -321,8 +335,9 @@ def _sums_by_tokens(
 def _disjoint_work_groups(
     devices: IntArray, work: IntArray, part: IntArray, islands: Units | None
 ) -> IntArray | None:
-    """(groups, members) that sum an element, of devices with equal or disjoint work; None where
-    parts of equal work differ, or unequal numbers of devices do each.
+    """(groups, members) that sum an element, of devices with equal or disjoint work.
+
+    None where parts of equal work differ, or unequal numbers of devices do each.
 
     Args:
         devices: devices that hold the element, sorted.
@@ -353,7 +368,7 @@ def _sums_in_rows(
     elements: list[int],
     groups: IntArray,
 ) -> Sums:
-    """The sums with each device's groups moved to the front of its row.
+    """The sums with the groups of each device moved to the front of its row.
 
     Args:
         of: (devices, kinds of elements) group of each device, -1 = it holds none of them.
@@ -373,7 +388,7 @@ def _sums_in_rows(
 
 
 def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
-    """The sums of any shares, device by device."""
+    """Reduction groups of arbitrary shares, found device by device."""
     all_shares = tuple(
         share for use in uses for share in shares(use, (use.turn, use.operator.name), length)
     )
@@ -400,22 +415,20 @@ def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units 
 
 @lru_cache(maxsize=4096)
 def _equal_or_disjoint(lists: tuple[Indices, ...]) -> bool:
-    """True if any two index lists are equal or have no index in common, and none of them is
-    empty.
-    """
+    """True if any two index lists are equal or disjoint, and none is empty."""
     ends = sorted([interval for index_list in dict.fromkeys(lists) for interval in index_list])
     lows, highs = [low for low, _ in ends], [high for _, high in ends]
     return all(lists) and all(map(lt, lows, highs)) and all(map(le, highs, lows[1:]))
 
 
 def numbered(values: Iterable[Hashable]) -> IntArray:
-    """Equal values as equal numbers, from 0 on in the order in which they come."""
+    """Number values in the order of their first occurrence: equal values get equal numbers."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
 def filled(rows: Sequence[Sequence[int]]) -> IntArray:
-    """Rows of unequal length as an array, filled up with -1."""
+    """Rows of unequal length as one array, filled up with -1."""
     lengths = {len(row) for row in rows}
     if len(lengths) == 1:
         return np.array(rows, dtype=np.int64)
@@ -427,8 +440,9 @@ def filled(rows: Sequence[Sequence[int]]) -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UseShares:
-    """The shares of one use: parts of the tokens and of all other dims once each, not once a
-    device.
+    """The shares of one use of a parameter, by parts of tokens and of other dims.
+
+    Once each, not once a device.
 
     Args:
         tokens, rest: devices by their tokens, and by their parts of the other dims.
@@ -464,7 +478,7 @@ def _needs(cells: Cells, operator: Operator, extents: tuple[Extent, ...]) -> tup
 
 
 def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
-    """The share of each device in one use of a parameter."""
+    """The share of each device in one use of a parameter: its elements and gradient terms."""
     use_shares = _use_shares(use, length)
     empty = [any(a >= b for ((a, b),) in need) for need in use_shares.needs]
     devices, numbers = (
@@ -485,8 +499,9 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
 
 @lru_cache(maxsize=1024)
 def _cut_cells(cells: Cells, operator: Operator) -> tuple[Box, ...]:
-    """The part of every dim that could be cut under each of several cells, in runs of the
-    operator's finest extent.
+    """The part of every dim that could be cut, under each of several cells.
+
+    In runs of the operator's finest extent.
     """
     dims = sorted(dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE}, key=lambda d: d.value)
     runs_by_dim = [

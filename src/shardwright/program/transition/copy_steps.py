@@ -27,6 +27,9 @@ Demand = tuple[int, int, int]
 def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...]]:
     """Alternative lists of steps, each of which brings every piece to all devices that lack it.
 
+    They are exact all-gathers, then messages, broadcasts, or distinct shares that are gathered
+    where they are wanted.
+
     They are exact all_gathers, then messages, broadcasts, or distinct shares that are gathered
     where they are wanted.
     """
@@ -49,8 +52,10 @@ def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...
 def _all_gathers(
     component: Component, pieces: Sequence[Piece]
 ) -> tuple[tuple[Act, ...], list[Piece]]:
-    """(all_gathers, pieces that they do not bring): the members of a group hold disjoint shares of
-    the elements that all of them want.
+    """All-gathers of pieces whose consumers hold disjoint shares, and the other pieces.
+
+    (all-gathers, pieces that they do not bring): the members of a group hold disjoint shares of the
+    elements that all of them want.
     """
     by_wanted: dict[Group, dict[Group, list[Piece]]] = {}
     for piece in pieces:
@@ -88,7 +93,7 @@ def _all_gathers(
 
 
 def joined_steps(acts: Sequence[Act]) -> list[Act]:
-    """Acts of one kind and group size on different devices, joined to one."""
+    """Merge acts of one kind and group size on different devices into one act."""
     joined_acts: list[Act] = []
     open_acts: dict[tuple[StepKind, int], list[int]] = {}
     members: list[set[int]] = []
@@ -122,8 +127,9 @@ def joined_steps(acts: Sequence[Act]) -> list[Act]:
 
 
 class _Senders:
-    """Choice of the sender of each message: from the nearest island, then the least loaded so far,
-    in device order.
+    """Choice of the sender of each message: the nearest island's least loaded device.
+
+    In device order where loads are equal.
     """
 
     def __init__(self, component: Component) -> None:
@@ -132,6 +138,7 @@ class _Senders:
         self.near: dict[tuple[Group, int], Group] = {}
 
     def eligible(self, providers: Group, consumer: int) -> Group:
+        """Providers in the consumer's island; all providers if its island has none."""
         home = self.component.island(consumer)
         if (providers, home) not in self.near:
             in_island = tuple(
@@ -141,8 +148,9 @@ class _Senders:
         return self.near[providers, home]
 
     def flows(self, providers: Group, demands: Sequence[Demand]) -> list[Flow]:
-        """Messages that meet the demands of one piece: each provider serves a run of consecutive
-        demands.
+        """Messages that meet the demands for one piece, with balanced providers.
+
+        Each provider serves a run of consecutive demands.
         """
         by_eligible: dict[Group, list[Demand]] = {}
         for demand in demands:
@@ -182,6 +190,7 @@ class _Senders:
 
     @staticmethod
     def _exact(quotas: list[int], total: int) -> list[int]:
+        """Quotas reduced from the last provider backward until they add up to `total`."""
         for i in reversed(range(len(quotas))):
             surplus = sum(quotas) - total
             if surplus <= 0:
@@ -202,8 +211,9 @@ def _point_to_point(component: Component, pieces: Sequence[Piece]) -> tuple[Act,
 
 
 def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
-    """Messages as the collective that they form: all_to_all, scatter and gather where one
-    collective may be run, else sends.
+    """Messages as all-to-all, scatter or gather steps where they form one, else as sends.
+
+    A collective only where one may be run.
     """
     stands = connected([flow.sources + flow.targets for flow in flows])
     parts: dict[int, list[Flow]] = {}
@@ -234,6 +244,7 @@ def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ..
 
 
 def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:
+    """(source, target, elements) of each pair of devices, summed over flows."""
     sizes: dict[tuple[int, int], int] = {}
     for flow in flows:
         pair = flow.sources[0], flow.targets[0]
@@ -242,7 +253,7 @@ def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:
 
 
 def _collective_of(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Group]:
-    """(kind, group) of connected messages."""
+    """(kind, group) of the collective that connected messages form; SEND if they form none."""
     pairs = {(flow.sources[0], flow.targets[0]) for flow in flows}
     senders, receivers = {source for source, _ in pairs}, {target for _, target in pairs}
     group = tuple(sorted(senders | receivers))
@@ -259,8 +270,10 @@ def _collective_of(component: Component, flows: Sequence[Flow]) -> tuple[StepKin
 
 
 def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Broadcasts of each piece from each holder to its share of the devices that lack it, or a send
-    to a single one; None if no holder has two.
+    """Broadcasts of each piece from its holders to the devices that lack it; None if none pays.
+
+    Each holder serves its share of the devices; a single device gets a send. None if no holder has
+    two.
     """
     spans: dict[Group, list[tuple[int, int]]] = {}
     to_single_devices: list[Piece] = []
@@ -306,8 +319,9 @@ def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...
 
 
 def _scatter_and_gather(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Distinct shares of a piece for the devices that lack it, which they then gather; None if no
-    two devices lack the same piece.
+    """Messages with distinct shares of a piece, then an all-gather of the shares; None if useless.
+
+    For the devices that lack the piece. None if no two devices lack the same piece.
     """
     by_lacking: dict[Group, list[Piece]] = {}
     for piece in pieces:

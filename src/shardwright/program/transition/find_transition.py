@@ -1,5 +1,4 @@
-"""Transitions: the cheapest steps found, and proven, that bring a tensor from one layout to
-another.
+"""Cheapest steps, proven correct, that bring a tensor from one layout to another.
 
 Pieces that have the same holders and the same consumers are one (`transition.pieces`); sets of
 devices that exchange nothing with each other are solved separately, equal ones once. For each,
@@ -105,7 +104,7 @@ def transition(
 
 
 def _steps_at_once(same_form: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> Iterator[Step]:
-    """Steps of components that take the same steps, each step of all at once."""
+    """Merge the steps of components that take the same steps, so that each runs at once."""
     for number, act in enumerate(same_form[0][1]):
         steps = [
             (placed_component.devices, acts[number].step) for placed_component, acts in same_form
@@ -126,14 +125,14 @@ def _steps_at_once(same_form: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> 
 
 @lru_cache(maxsize=4096)
 def best_acts(component: Component) -> tuple[Act, ...]:
-    """The best steps of one component, proven by running them on symbols."""
+    """The cheapest steps of one component, proven correct by running them on symbols (cached)."""
     best = min(candidate_acts(component), key=lambda acts: _cost_of_acts(acts))
     assert delivers_wanted_values(component, best), "steps must give what is wanted"
     return best
 
 
 def candidate_acts(component: Component) -> list[tuple[Act, ...]]:
-    """All lists of steps that are compared."""
+    """All lists of steps that are compared: every way to sum, then every way to copy."""
     return [
         (*summed, *copied)
         for summed, pieces in sums(component)
@@ -142,6 +141,10 @@ def candidate_acts(component: Component) -> list[tuple[Act, ...]]:
 
 
 def _cost_of_acts(acts: Sequence[Act]) -> tuple[int, int, int, int]:
+    """Cost of some acts, to be compared: load of the busiest device first.
+
+    (busiest device's elements, elements in all, elements that cross islands, steps).
+    """
     sent: Load = {}
     received: Load = {}
     for act in acts:
@@ -154,8 +157,10 @@ def _cost_of_acts(acts: Sequence[Act]) -> tuple[int, int, int, int]:
 
 
 def minimum_received(component: Component) -> int:
-    """Elements that must be received in all: a copy for each device that lacks a piece; a sum of k
-    parts takes k - 1 and a copy for each further device.
+    """Lower bound of the elements that devices of a component must receive in all.
+
+    A copy for each device that lacks a piece; a sum of k parts takes k - 1 and a copy for each
+    further device.
 
     If no device that wants the sum holds a part of it, all k parts or the sum travel once more.
 
@@ -165,6 +170,7 @@ def minimum_received(component: Component) -> int:
 
 
 def _minimum_copies(piece: Piece) -> int:
+    """Minimum number of times that the elements of a piece must be received."""
     if not piece.parts:
         return len(piece.lacking)
     holders = {device for part in piece.parts for device in part}
