@@ -66,7 +66,7 @@ def price_list(
     span: Span | Extent,
     algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> PriceList:
-    """Alpha and beta of every algorithm that can run `kind` over the groups of `span`.
+    """List alpha and beta of every algorithm that can run `kind` over the groups of `span`.
 
     Args:
         span: the groups; an `extent_of` a span that is priced for several kinds.

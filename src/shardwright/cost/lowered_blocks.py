@@ -29,7 +29,7 @@ def block_context(problem: Problem, block: Block) -> Context:
 
 
 def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
-    """Every block of the model, lowered under `structure`."""
+    """Lower every block of the model under `structure`."""
     return tuple(
         lower_block(b, structure, block_context(block_problem(problem, b), b))
         for b in problem.model.blocks

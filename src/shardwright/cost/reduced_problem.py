@@ -118,12 +118,13 @@ _OF_NARROW: Final[Fields] = MappingProxyType({"saves_quantized": False})
 
 
 def block_problem(problem: Problem, block: Block) -> Problem:
-    """The problem reduced to the runtime fields that the cost of this block depends on."""
+    """The problem reduced to the runtime fields that the cost of `block` depends on."""
     return _block_problem(Same(problem), Same(block))
 
 
 @lru_cache(maxsize=4096)
 def _block_problem(problem: Same[Problem], block: Same[Block]) -> Problem:
+    """The problem reduced to the runtime fields that a block's cost depends on (cached)."""
     return _ignoring(problem, _of_block(block), narrow=_is_narrow(problem.value))
 
 
@@ -179,6 +180,7 @@ def _ignoring(
 
 @lru_cache(maxsize=256)
 def _on_one_node(problem: Same[Problem]) -> Problem:
+    """The problem of one sample on the first node (cached)."""
     cluster, job = problem.value.cluster, problem.value.job
     one_node = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
     return one_of_equals(replace(problem.value, cluster=one_node, job=replace(job, global_batch=1)))

@@ -205,6 +205,7 @@ def shard_rules(plan: Plan) -> ShardRules:
 
 @lru_cache(maxsize=64)
 def _shard_rules(keyed_plan: Same[Plan]) -> ShardRules:
+    """The ZeRO rules and reduction groups of a plan's lanes (cached by the plan's identity)."""
     plan = keyed_plan.value
     named = [
         lane.name for lane in plan.lanes if any(lane.name in rule.lanes for rule in plan.shards)
@@ -230,6 +231,7 @@ def _shard_rules(keyed_plan: Same[Plan]) -> ShardRules:
 
 def _rule(plan: Plan, lane: str) -> ShardRule:
     """The ZeRO rule of one lane, from the last of the plan's shards that names its classes."""
+
     def last(*classes: ParameterClass) -> Shards | None:
         return last_rule(plan.shards, *(klass.value for klass in classes), lane=lane)
 

@@ -29,7 +29,7 @@ _LARGEST_GRID: Final = 2**20
 
 @lru_cache(maxsize=4)
 def _grid_sides(limit: int) -> IntArray:
-    """For 0 .. limit - 1 the largest divisor not above the square root (1 for 0 and 1)."""
+    """For each n below `limit`, the largest divisor of n that is at most sqrt(n)."""
     sides = np.ones(limit, dtype=np.int64)
     for divisor in range(2, int(limit**0.5) + 1):
         sides[divisor * divisor :: divisor] = divisor

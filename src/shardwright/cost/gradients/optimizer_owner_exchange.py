@@ -61,7 +61,9 @@ def owner_seconds(
 def exchange_seconds(
     elements: float, part: FloatArray, span: Span, network: Network, sizes: SumSizes, *, width: int
 ) -> FloatArray:
-    """(n,) seconds of one exchange of a layer's elements by each group of a span.
+    """(n,) seconds of one layer's all-to-all with owners of optimizer states, in each group.
+
+    Groups of a span.
 
     Args:
         part: (n,) part of the elements in the busiest member's buffer.

@@ -48,7 +48,7 @@ def parameter_elements(
     shared: frozenset[str] = frozenset(),
     elsewhere: frozenset[str] = frozenset(),
 ) -> dict[str, IntArray]:
-    """Local elements by how their gradients are summed and when they are gathered (`ELEMENTS`).
+    """Local parameter elements of a block, by reduction group and gathering pass (`ELEMENTS`).
 
     Args:
         shared, elsewhere: parameters, as ``block.parameter``, that the last block uses too, or
@@ -115,7 +115,10 @@ def gathered_matrices(
 
 
 class _Matrices(NamedTuple):
-    """Numbers of matrices: of all other parameters, and of experts."""
+    """Numbers of a block's matrices: trained, used in the forward, used in the backward.
+
+    Of each the number of all other parameters', and of experts'.
+    """
 
     trained: tuple[int, int]
     forward: tuple[int, int]

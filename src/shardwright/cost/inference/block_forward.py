@@ -61,7 +61,7 @@ class ForwardSeconds:
 
     @property
     def total(self) -> FloatArray:
-        """(t,) seconds of all parts."""
+        """(t,) seconds of all parts of the forward together."""
         return np.asarray(self.seconds.sum(axis=0))
 
 

@@ -16,6 +16,7 @@ def problem_machine(problem: Problem) -> Machine:
 
 @lru_cache(maxsize=256)
 def _machine(keyed_problem: Same[Problem]) -> Machine:
+    """Rates of the problem's (first) accelerator (cached by the problem's identity)."""
     problem = keyed_problem.value
     return machine_of(
         problem.cluster.node.accelerator,

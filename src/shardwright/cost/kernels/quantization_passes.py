@@ -76,7 +76,7 @@ class Passes:
 
 
 def narrow_bytes(machine: Machine) -> float:
-    """Bytes of a quantised element with its part of the scales."""
+    """Bytes of a quantised element, with the element's part of the scales."""
     return scaled_width(machine.scaling, machine.compute.bits)
 
 

@@ -71,6 +71,7 @@ def without_fused_overlap(problem: Problem) -> Problem:
 
 @lru_cache(maxsize=16)
 def _with_dgrad_overlap(problem: Same[Problem]) -> Problem:
+    """`problem` under a runtime that overlaps collectives with weight gradients only (cached)."""
     return replace(
         problem.value, runtime=replace(problem.value.runtime, tp_overlap=TpOverlap.DGRAD)
     )

@@ -32,7 +32,7 @@ from shardwright.program.problem import Problem
 
 
 def kind_of(cluster: Cluster, device: int) -> int:
-    """Index of the node group that `device` is in."""
+    """Index of the node group that `device` belongs to."""
     ends = group_ends(cluster)
     if device >= ends[-1]:
         raise IndexError(device)
@@ -78,11 +78,13 @@ def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
 
 @lru_cache(maxsize=1024)
 def _on_cluster(problem: Same[Problem], cluster: Same[Cluster]) -> Problem:
+    """`problem` with another cluster (cached by identity)."""
     return replace(problem.value, cluster=cluster.value)
 
 
 @lru_cache(maxsize=256)
 def _of_kind(problem: Same[Problem], kind: int) -> Problem:
+    """`problem` on the uniform cluster of one node kind (cached by identity)."""
     return replace(problem.value, cluster=of_kind(problem.value.cluster, kind))
 
 
@@ -159,6 +161,7 @@ def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
 
 @lru_cache(maxsize=256)
 def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
+    """Network that node groups share under the problem's collective library (cached)."""
     return network_among(problem.value.cluster, kinds, problem.value.runtime.collective_library)
 
 
@@ -207,6 +210,7 @@ def plan_units(problem: Problem) -> tuple[Units, ...]:
 
 @lru_cache(maxsize=256)
 def _units(problem: Same[Problem]) -> tuple[Units, ...]:
+    """Units of every network level of the problem's cluster (cached by identity)."""
     return units_of(problem.value.cluster)
 
 

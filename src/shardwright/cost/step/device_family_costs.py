@@ -56,7 +56,7 @@ from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Facts of the whole plan that a device's price depends on.
+    """Facts of the whole plan that a device's costs depend on: its devices and device sets.
 
     Args:
         devices: devices in some stage, by number.

@@ -27,7 +27,7 @@ SECONDS_PER_HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """Dollars and joules of a step of a plan.
+    """Dollars and joules of a step of a plan, and the devices that are paid and that work.
 
     Args:
         paid_devices: of each node group, in nodes with some device in use.
@@ -71,7 +71,10 @@ def paid_devices(
 
 
 def _node_of_devices(working: DeviceList, first: int, end: int, size: int) -> IntArray:
-    """The node of each device in use of a node group from device `first` to before `end`."""
+    """Node number of each working device of one node group.
+
+    The group has devices `first` to before `end`.
+    """
     devices = working.array
     return (devices[(devices >= first) & (devices < end)] - first) // size
 

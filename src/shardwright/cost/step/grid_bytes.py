@@ -225,6 +225,7 @@ _SHARDS_WITH_STATES: Final = np.zeros(2, dtype=np.bool_)
 
 @lru_cache(maxsize=1024)
 def _no_frozen(ranks: int) -> IntArray:
+    """(ranks, 0) empty array of frozen elements (cached)."""
     return np.zeros((ranks, 0), dtype=np.int64)
 
 

@@ -35,6 +35,7 @@ def model_flops(problem: Problem) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _model_flops(keyed_problem: Same[Problem]) -> tuple[float, float]:
+    """Model FLOPs of a step, under the mask and with the full square (cached)."""
     problem = keyed_problem.value
     causal: float = 0.0
     full: float = 0.0

@@ -254,7 +254,10 @@ class Share:
 
 
 def shares(records: tuple[PricedSeconds, ...]) -> tuple[Share, ...]:
-    """Shares of each family's seconds by origin; families without seconds are left out."""
+    """Shares of each kernel family's seconds by origin of the price.
+
+    Families without seconds are left out.
+    """
     shares_of_families = []
     for family in FAMILIES:
         spent: dict[Origin, float] = {}

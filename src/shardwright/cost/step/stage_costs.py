@@ -41,7 +41,7 @@ each once."""
 
 
 def sharings_of_stage(stage: StageParts, holdings: Holdings) -> list[Sharing]:
-    """Parameters that the families of a stage sum, in the form that `StageCosts.of` takes."""
+    """Parameters whose gradients the families of a stage sum, as `StageCosts.of` takes them."""
     number = {family.first: index for index, family in enumerate(stage.families)}
     return [
         ((stage.lane, stage.chunk, number[d]), h, 0, h.uses)

@@ -35,7 +35,10 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
 
 
 def shard_bytes(problem: Problem) -> float:
-    """Bytes of a parameter's ZeRO-3 shard on the device, beside the optimizer's master copy."""
+    """Bytes of a ZeRO-3 parameter shard's element on the device, beside the master copy.
+
+    The optimizer's master copy.
+    """
     runtime = problem.runtime
     return (
         0.0

@@ -100,6 +100,7 @@ def block_facts(model: Model) -> BlockFacts:
 
 @lru_cache(maxsize=64)
 def _block_facts(model: Same[Model]) -> BlockFacts:
+    """The facts of a model's blocks (cached by the model's identity)."""
     blocks = model.value.blocks
     return BlockFacts(
         layer=np.array([b.is_layer for b in blocks]),
@@ -191,6 +192,7 @@ def layout_of(
 def _layout_of(
     keyed_model: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]
 ) -> ChunkLayout | StrategyError:
+    """The layout of a model on pp x vpp chunks, or the error that there is none (cached)."""
     model = keyed_model.value
     try:
         contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)

@@ -323,7 +323,7 @@ class _SharedOverRows:
 
 @lru_cache(maxsize=8192)
 def _move_key(move: Same[Move]) -> object:
-    """The same object for moves that send the same bytes along the same axis."""
+    """One object for all moves that send the same bytes along the same axis."""
     moved = move.value
     return _object_of(
         (moved.kind, moved.volume, moved.axes[0], moved.copies, moved.rows, moved.groups)

@@ -95,7 +95,10 @@ class Structure:
         return _tokens(self.sequence_parallel, self.routed, klass, length)
 
     def part(self, extent: Extent, operator: Operator, *, once: bool = False) -> Size:
-        """Elements of one extent on one device; see `Factor` for `once`."""
+        """Elements of one extent of an operator on one device, as a symbolic size.
+
+        See `Factor` for `once`.
+        """
         return _part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
 
     def dispatched(self, operator: Operator, length: int) -> Size:

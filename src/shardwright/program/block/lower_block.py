@@ -180,7 +180,7 @@ def _sorts_by_expert(operator: Operator, structure: Placing, context: Context) -
 
 
 def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens of one local expert on the busiest device.
+    """Number of tokens of one local expert on the busiest device.
 
         ceil(ceil(served x each / positions) x imbalance)
 

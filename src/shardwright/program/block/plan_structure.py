@@ -132,7 +132,10 @@ class CellStructure:
         )
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that the device's experts serve; see `Placing.served_tokens`."""
+        """Tokens of this and other devices that the device's experts serve.
+
+        See `Placing.served_tokens`.
+        """
         return self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
@@ -176,7 +179,10 @@ class CellStructure:
         )
 
     def coset_tokens(self, length: int) -> Size:
-        """Tokens that the devices of `coset` route together; see `Placing.coset_tokens`."""
+        """Tokens that all devices that share experts with this device route together.
+
+        See `Placing.coset_tokens`.
+        """
         return Size(times=sum(replace(self, device=d).router_tokens(length) for d in self.coset()))
 
     def coset(self) -> tuple[int, ...]:
@@ -188,7 +194,10 @@ class CellStructure:
         return tuple(sorted({*across, *inside, *_devices_of_same_tokens(self), self.device}))
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the core's group holds together; see `Placing.gathered_tokens`."""
+        """Tokens whose keys the attention core's group holds together.
+
+        See `Placing.gathered_tokens`.
+        """
         return Size(times=sum(self._parts(operator, lengths)))
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:

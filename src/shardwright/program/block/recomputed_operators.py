@@ -43,6 +43,7 @@ def recomputed_operators(operators: tuple[Operator, ...], runtime: Runtime) -> R
 def _recomputed_operators(
     block_operators: Same[tuple[Operator, ...]], block_runtime: Same[Runtime]
 ) -> RecomputedOperators:
+    """Operators that the runtime recomputes in backward (cached by identity)."""
     operators, runtime = block_operators.value, block_runtime.value
     parts = [_outputs(_convolutions(operators))]
     if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:

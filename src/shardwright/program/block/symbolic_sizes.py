@@ -71,7 +71,7 @@ class Size:
 
 
 def evaluate(size: Size, degrees: Degrees) -> IntArray:
-    """`size` in elements for every entry of the degree arrays (exact integers)."""
+    """Value of a symbolic size for every entry of the degree arrays (exact integers)."""
     elements = _product(size, degrees)
     if size.divisor != 1:
         elements = -(-elements // size.divisor)
@@ -104,7 +104,10 @@ def _product(size: Size, degrees: Degrees) -> IntArray:
 
 
 def evaluate_sum(sizes: tuple[Size, ...], degrees: Degrees) -> IntArray:
-    """Sum of several sizes (a fused projection's outputs) for every entry of the degree arrays."""
+    """Sum of several symbolic sizes for every entry of the degree arrays.
+
+    Such as a fused projection's outputs.
+    """
     total = evaluate(sizes[0], degrees)
     for size in sizes[1:]:
         total = total + evaluate(size, degrees)

@@ -44,7 +44,7 @@ class AxisStep:
 
     @property
     def total(self) -> int:
-        """Sum of the weights; the count of equal parts."""
+        """Sum of the weights of the parts; the number of parts where they are equal."""
         return self.parts if isinstance(self.parts, int) else sum(self.parts)
 
 
@@ -103,7 +103,7 @@ def cut(indices: Indices, step: AxisStep) -> Indices:
 
 @lru_cache(maxsize=1024)
 def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tuple[Indices, ...]:
-    """An index list cut in pieces: one a part, or two where parts are taken zigzag."""
+    """An index list cut into pieces, one for each part, or two for each zigzag part."""
     weights = (1,) * parts if isinstance(parts, int) else parts
     ends = list(
         accumulate(
@@ -219,14 +219,14 @@ class TreeCells(Mapping[int, Cell]):
 
 
 def devices_of(tree: Mapping[int, Cell]) -> IntArray:
-    """Devices of the leaves of a tree as an array, in their order."""
+    """Devices of the leaves of a placement tree as an array, in the tree's order."""
     if isinstance(tree, TreeCells):
         return tree.devices
     return np.fromiter(tree, dtype=np.int64, count=len(tree))
 
 
 def row_of(tree: Mapping[int, Cell]) -> DeviceList:
-    """Devices of the leaves of a tree as a device list, in their order."""
+    """Devices of the leaves of a placement tree as a DeviceList, in the tree's order."""
     return tree.row if isinstance(tree, TreeCells) else DeviceList.of(tree)
 
 
@@ -242,7 +242,7 @@ def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[in
 
 
 def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
-    """The cuts of a tree of equal parts, outermost first; None if some parts are unequal."""
+    """The cuts of a placement tree of equal parts, outermost first; None if parts are unequal."""
     levels: list[Split] = []
     while split is not None:
         if isinstance(split.parts, tuple):
@@ -332,7 +332,7 @@ def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[C
 def stage_cells(
     trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = False
 ) -> StageCells:
-    """The cells of a stage whose classes run under `trees`.
+    """The cells of a stage's devices, given the placement tree of each operator class.
 
     Args:
         samples: samples of one microbatch.

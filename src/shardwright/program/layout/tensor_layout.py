@@ -106,7 +106,7 @@ def difference(a: Box, b: Box) -> tuple[Box, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """One dim cut at all ends of several index lists.
+    """One dim cut at all ends of several index lists: the pieces, and the pieces of each list.
 
     Attributes:
         indices: indices of each tick; indices that lie in the same lists are one tick.

@@ -82,7 +82,7 @@ class ParameterPlace:
 
     @property
     def devices(self) -> DeviceList:
-        """Devices that run the operator."""
+        """Devices that run the operator that uses the parameter."""
         return row_of(self.segment.cells.cells.get(self.operator.klass, {})).shifted(
             self.stage.base
         )
@@ -309,7 +309,7 @@ class _ParameterStretch:
 def _parameter_stretches(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model
 ) -> Iterator[_ParameterStretch]:
-    """Every parameter of every layer once, in the order in which the stages meet them."""
+    """Every parameter of every layer once, grouped by layers with the same uses."""
     all_segments = [
         ((s.lane, s.chunk, number), s, segment)
         for lane in stages

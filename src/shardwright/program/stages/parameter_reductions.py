@@ -132,7 +132,7 @@ class ParameterUse:
 
     @property
     def devices(self) -> DeviceList:
-        """Devices that run the operator, counted from the base."""
+        """Devices that run the operator that uses the parameter, counted from the base."""
         return row_of(self.cells.cells.get(self.operator.klass, {})).shifted(self.offset)
 
 
