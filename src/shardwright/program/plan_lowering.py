@@ -7,7 +7,7 @@ microbatch, slice) names an action of a kind. One pass lays the rows of all clas
 links chunks, slices, sends and gradients; no loop runs over tasks.
 
 Two actions of a pair that run overlapped are laid one after the other, start when both can, and
-name each other: `simulator.tasks` prices the communication that one hides behind the other.
+name each other: `simulator.kernel_tasks` prices the communication that one hides behind the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardwright.program.reduction_buckets import pieces_before
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import Stream, TaskKind
-from shardwright.program.task_graph import Links, templates_and_instances
+from shardwright.program.task_graph import TaskGraphBuilder, templates_and_instances
 from shardwright.strategy.plan.plan import Plan
 
 Pairs = list[tuple[int, int]]
@@ -56,7 +56,7 @@ def lower_plan(
     """
     posts = posts_of(stages, classes)
     laid = _actions_as_tasks(rows, classes, posts, shape)
-    links = Links(laid.columns)
+    links = TaskGraphBuilder(laid.columns)
     laid.link_row(links)
     _link_chunks(laid, links)
     _link_slices(laid, links)
@@ -103,7 +103,7 @@ class _Laid:
     meets: BoolArray
     pairs: IntArray
 
-    def link_row(self, links: Links) -> None:
+    def link_row(self, links: TaskGraphBuilder) -> None:
         """Add an edge from each task of a row to the next task."""
         klass = self.columns["klass"]
         rows_continue = np.flatnonzero(klass[1:] == klass[:-1])
@@ -248,7 +248,7 @@ def _partners(
     return columns
 
 
-def _link_chunks(laid: _Laid, links: Links) -> None:
+def _link_chunks(laid: _Laid, links: TaskGraphBuilder) -> None:
     """Add edges from forward and recompute to the input gradient, and on to the weight gradient.
 
     Of each chunk.
@@ -261,7 +261,7 @@ def _link_chunks(laid: _Laid, links: Links) -> None:
         links.add(last[_R], first[kind])
 
 
-def _link_slices(laid: _Laid, links: Links) -> None:
+def _link_slices(laid: _Laid, links: TaskGraphBuilder) -> None:
     """Add edges between a microbatch's slices: forward in order, backward in reverse.
 
     A backward follows the next slice, whose queries attend to its keys.
@@ -273,7 +273,11 @@ def _link_slices(laid: _Laid, links: Links) -> None:
 
 
 def _start_together(
-    laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape, links: Links
+    laid: _Laid,
+    classes: tuple[DeviceClass, ...],
+    posts: Posts,
+    shape: TaskShape,
+    links: TaskGraphBuilder,
 ) -> None:
     """Make coupled classes' actions start together, and the actions of overlapped pairs.
 
@@ -306,7 +310,7 @@ def _add_sends(
     edges: tuple[LaneEdge, ...],
     class_of: Int32Array,
     shape: TaskShape,
-    links: Links,
+    links: TaskGraphBuilder,
 ) -> None:
     """Add one send for each action and stage edge, with its dependencies.
 
@@ -412,7 +416,7 @@ def _add_gathers_and_reductions(
     posts: Posts,
     stages: Stages,
     shape: TaskShape,
-    links: Links,
+    links: TaskGraphBuilder,
 ) -> None:
     """Add gathers before first forwards, reductions after last backwards, then the update.
 
@@ -483,7 +487,7 @@ def _add_gathers_and_reductions(
 
 
 def _sync_tasks(
-    links: Links,
+    links: TaskGraphBuilder,
     posts: Posts,
     which: IntArray,
     *,

@@ -19,7 +19,7 @@ _NONE = dict.fromkeys(
 """Neutral value of each column where it is not 0."""
 
 
-class Links:
+class TaskGraphBuilder:
     """Builder of a task graph: tasks as columns, edges, and tasks that start together."""
 
     def __init__(self, columns: dict[str, IntArray]) -> None:
@@ -98,7 +98,9 @@ class Links:
         return np.divmod(distinct(codes), self._count)
 
 
-def templates_and_instances(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:
+def templates_and_instances(
+    links: TaskGraphBuilder, *, meets: BoolArray
+) -> tuple[Templates, Instances]:
     """The templates and instances of all tasks, with successors in CSR form.
 
     Args:

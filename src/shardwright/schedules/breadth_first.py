@@ -10,13 +10,13 @@ rank keeps all m v chunks.
 
 from __future__ import annotations
 
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
-from shardwright.schedules.schedule_protocol import Rule
+from shardwright.schedules.schedule_protocol import ScheduleRule
 
-BREADTH_FIRST = Rule(
+BREADTH_FIRST = ScheduleRule(
     name="breadth-first",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=forwards_first_table,
     peak=all_forwards,

@@ -15,8 +15,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import slotted_table
 from shardwright.schedules.action_table import ActionTable, B, F
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
@@ -67,6 +67,11 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-CHIMERA = Rule(
-    name="chimera", placement=Placement.OPPOSITE, kinds="FB", make=_table, peak=_peak, legal=_legal
+CHIMERA = ScheduleRule(
+    name="chimera",
+    placement=ChunkPlacement.OPPOSITE,
+    kinds="FB",
+    make=_table,
+    peak=_peak,
+    legal=_legal,
 )

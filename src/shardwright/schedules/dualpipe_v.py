@@ -12,9 +12,9 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import written_table
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.dualpipe_phases import overlapped_row
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
@@ -47,9 +47,9 @@ def _table(sizes: Sizes) -> ActionTable:
     return written_table(rows, num_chunks=2 * sizes.ranks)
 
 
-DUALPIPE_V = Rule(
+DUALPIPE_V = ScheduleRule(
     name="dualpipe-v",
-    placement=Placement.WAVE,
+    placement=ChunkPlacement.WAVE,
     kinds="FBIW",
     make=_table,
     peak=_peak,

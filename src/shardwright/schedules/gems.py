@@ -13,8 +13,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import slotted_table
 from shardwright.schedules.action_table import ActionTable, B, F
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
@@ -40,4 +40,6 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-GEMS = Rule(name="gems", placement=Placement.OPPOSITE, kinds="FB", make=_table, peak=_peak)
+GEMS = ScheduleRule(
+    name="gems", placement=ChunkPlacement.OPPOSITE, kinds="FB", make=_table, peak=_peak
+)

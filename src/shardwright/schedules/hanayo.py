@@ -18,8 +18,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import slotted_table
 from shardwright.schedules.action_table import ActionTable, B, F
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
@@ -33,7 +33,7 @@ def _legal(sizes: Sizes) -> None:
 def _table(sizes: Sizes) -> ActionTable:
     """The action table of Hanayo, by a greedy simulation: backwards and deep chunks first."""
     chunks = sizes.ranks * sizes.chunks
-    owner = chunk_ranks(Placement.WAVE, num_ranks=sizes.ranks, chunks_per_rank=sizes.chunks)[
+    owner = chunk_ranks(ChunkPlacement.WAVE, num_ranks=sizes.ranks, chunks_per_rank=sizes.chunks)[
         0
     ].tolist()
     # A microbatch walks steps 0 .. 2 chunks - 1: forwards of all chunks, then backwards of all.
@@ -77,9 +77,9 @@ def _no_form(sizes: Sizes) -> IntArray | None:
     return None
 
 
-HANAYO = Rule(
+HANAYO = ScheduleRule(
     name="hanayo",
-    placement=Placement.WAVE,
+    placement=ChunkPlacement.WAVE,
     kinds="FB",
     make=_table,
     peak=_no_form,

@@ -16,9 +16,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import looped_table
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _group(sizes: Sizes) -> int:
@@ -60,9 +60,9 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-INTERLEAVED = Rule(
+INTERLEAVED = ScheduleRule(
     name="interleaved-1f1b",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=_table,
     peak=_peak,

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.schedules.action_table import ActionTable, B
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _table(sizes: Sizes) -> ActionTable:
@@ -28,9 +28,9 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-LOOPED_BFS = Rule(
+LOOPED_BFS = ScheduleRule(
     name="looped-bfs",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=_table,
     peak=all_forwards,

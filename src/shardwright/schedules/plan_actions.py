@@ -40,7 +40,7 @@ def row_entries(table: ActionTable, *, rank: int) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def table_of(rows: Sequence[Sequence[Entry]]) -> ActionTable:
+def table_of_entries(rows: Sequence[Sequence[Entry]]) -> ActionTable:
     """Build an action table from rows of entries, one row for each rank.
 
     Chunks and microbatches are counted from 0 to the highest that occurs.

@@ -11,7 +11,7 @@ from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 
 MAX_ACTIONS = 2**24
 """Most actions of a table: beyond that a wrong number is likelier than a pipeline."""
@@ -30,7 +30,7 @@ class Schedule(Protocol):
         ...
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> ChunkPlacement:
         """The map of chunks to ranks.
 
         It also gives the number of lanes.
@@ -98,7 +98,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ScheduleRule:
     """A pipeline schedule made of functions of its sizes (a `Schedule`).
 
     Args:
@@ -113,7 +113,7 @@ class Rule:
     """
 
     name: str
-    placement: Placement
+    placement: ChunkPlacement
     kinds: str
     make: Callable[[Sizes], ActionTable]
     peak: Callable[[Sizes], IntArray | None]

@@ -14,8 +14,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.building_block import block_slots, repeated_table
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
@@ -34,6 +34,11 @@ def _table(sizes: Sizes) -> ActionTable:
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 2, 1, 2), turns=turns))
 
 
-V_HALF = Rule(
-    name="v-half", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+V_HALF = ScheduleRule(
+    name="v-half",
+    placement=ChunkPlacement.WAVE,
+    kinds="FIW",
+    make=_table,
+    peak=_peak,
+    chunks_per_rank=2,
 )

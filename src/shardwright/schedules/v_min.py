@@ -13,8 +13,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.building_block import block_slots, repeated_table
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
@@ -35,6 +35,11 @@ def _table(sizes: Sizes) -> ActionTable:
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 1, 1, 1), turns=turns))
 
 
-V_MIN = Rule(
-    name="v-min", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+V_MIN = ScheduleRule(
+    name="v-min",
+    placement=ChunkPlacement.WAVE,
+    kinds="FIW",
+    make=_table,
+    peak=_peak,
+    chunks_per_rank=2,
 )

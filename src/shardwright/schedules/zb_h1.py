@@ -11,8 +11,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 from shardwright.schedules.zero_bubble_tables import put_off_table
 
 
@@ -26,4 +26,6 @@ def _table(sizes: Sizes) -> ActionTable:
     return put_off_table(sizes, warm_up=sizes.ranks - 1 - sizes.rank, lag=sizes.rank)
 
 
-ZB_H1 = Rule(name="zb-h1", placement=Placement.LOOPED, kinds="FIW", make=_table, peak=_peak)
+ZB_H1 = ScheduleRule(
+    name="zb-h1", placement=ChunkPlacement.LOOPED, kinds="FIW", make=_table, peak=_peak
+)

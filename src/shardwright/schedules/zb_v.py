@@ -13,8 +13,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import RowWriter, written_table
 from shardwright.schedules.action_table import ActionTable, F, I, W
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
@@ -66,6 +66,11 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-ZB_V = Rule(
-    name="zb-v", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+ZB_V = ScheduleRule(
+    name="zb-v",
+    placement=ChunkPlacement.WAVE,
+    kinds="FIW",
+    make=_table,
+    peak=_peak,
+    chunks_per_rank=2,
 )

@@ -32,7 +32,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.groups.tier_quantities import Extent, per_tier
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, per_tier
 
 ISLAND_HOPS: Final = 9.0
 NETWORK_HOPS: Final = 2.0
@@ -40,12 +40,12 @@ LINK_SHARE: Final = 0.75
 _KINDS: Final = frozenset({Collective.ALL_TO_ALL})
 
 
-def _low_latency(kind: Collective, extent: Extent) -> Line:
+def _low_latency(kind: Collective, quantities: SpanQuantities) -> Line:
     """Latency and seconds a byte of DeepEP's low-latency all-to-all."""
-    outermost = seconds_per_byte = extent.zero
-    start = ISLAND_HOPS * extent.prepared.latency_s[0] * (extent.size > 1.0)
-    size_inverse = extent.inverse[-1]
-    for level in extent.levels:
+    outermost = seconds_per_byte = quantities.zero
+    start = ISLAND_HOPS * quantities.prepared.latency_s[0] * (quantities.size > 1.0)
+    size_inverse = quantities.inverse[-1]
+    for level in quantities.levels:
         inside = 1.0 / level.inside_inverse
         crossed = level.members > 1.0
         if level.tier == 0:
@@ -57,19 +57,21 @@ def _low_latency(kind: Collective, extent: Extent) -> Line:
     return Line(latency_s=start + outermost, seconds_per_byte=seconds_per_byte)
 
 
-def _one_sided(kind: Collective, extent: Extent) -> Line:
+def _one_sided(kind: Collective, quantities: SpanQuantities) -> Line:
     """Latency and seconds a byte of TensorRT-LLM's one-sided all-to-all; inf outside an island."""
-    return where_legal(_low_latency(kind, extent), extent.inverse[1] <= extent.inverse[-1])
+    return where_legal(
+        _low_latency(kind, quantities), quantities.inverse[1] <= quantities.inverse[-1]
+    )
 
 
-def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
     """Bytes that the busiest member sends over each tier's links, a byte of volume."""
-    size_inverse = extent.inverse[-1]
+    size_inverse = quantities.inverse[-1]
     return per_tier(
-        extent,
+        quantities,
         {
             level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse
-            for level in extent.levels
+            for level in quantities.levels
         },
     )
 

@@ -1,6 +1,6 @@
 """Hierarchical all-reduce, all-gather and reduce-scatter: a ring on each network tier.
 
-m_k - 1 steps; bytes as in `nested`.
+m_k - 1 steps; bytes as in `nested_tiers`.
 
 Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
 """
@@ -11,7 +11,7 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
 from shardwright.collectives.algorithms.nested_tiers import NESTED_KINDS, nested_line, nested_shares
-from shardwright.collectives.groups.tier_quantities import Extent
+from shardwright.collectives.groups.tier_quantities import SpanQuantities
 
 
 def _steps(members: FloatArray) -> FloatArray:
@@ -19,9 +19,9 @@ def _steps(members: FloatArray) -> FloatArray:
     return members - 1.0
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
     """Latency and seconds a byte of a hierarchy of rings."""
-    return nested_line(kind, extent, _steps)
+    return nested_line(kind, quantities, _steps)
 
 
 HIERARCHICAL = LinearAlgorithm(

@@ -34,8 +34,8 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import Extent, extent_of, per_tier
-from shardwright.collectives.messages.message_schedule import Schedule, proven_sum
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, per_tier, span_quantities
+from shardwright.collectives.messages.message_schedule import MessageSchedule, proven_sum
 from shardwright.lazy_dataclass import dataclass
 
 MOST_MEMBERS: Final = 64
@@ -45,7 +45,7 @@ each round."""
 
 
 @lru_cache(maxsize=64)
-def late_schedule(members: int) -> tuple[Schedule, int]:
+def late_schedule(members: int) -> tuple[MessageSchedule, int]:
     """Messages of an all-reduce whose last member is late, and the rounds before its arrival.
 
     Over `members` (3 or more); the second is the number of rounds before it is needed.
@@ -57,7 +57,7 @@ def late_schedule(members: int) -> tuple[Schedule, int]:
         for rank in range(on_time)
     ]
     messages = np.array(sorted(ring_messages + _rounds(on_time)), dtype=np.int64).T
-    schedule = Schedule(
+    schedule = MessageSchedule(
         size=members,
         shares=(1.0 / on_time,) * on_time,
         round=messages[0],
@@ -202,16 +202,16 @@ class Straggler:
         require(self, kind)
         if span.late_s is None:
             return np.where(span.size == 1, 0.0, np.inf)
-        extent = extent_of(span)
-        ready, rounds, hop, seconds_per_byte = self._parts(extent)
+        quantities = span_quantities(span)
+        ready, rounds, hop, seconds_per_byte = self._parts(quantities)
         size = np.asarray(volume, dtype=np.float64) * seconds_per_byte
         seconds = np.maximum(ready * (hop + size) - span.late_s, 0.0) + rounds * (hop + size)
         legal = (
-            _one_tier(extent)
+            _one_tier(quantities)
             & (span.late_s > 0.0)
-            & (extent.size > 2.0)
-            & (extent.size <= MOST_MEMBERS)
-        ) | (extent.size == 1.0)
+            & (quantities.size > 2.0)
+            & (quantities.size <= MOST_MEMBERS)
+        ) | (quantities.size == 1.0)
         result: FloatArray = np.where(legal, seconds, np.inf)
         return result
 
@@ -220,25 +220,28 @@ class Straggler:
     ) -> tuple[FloatArray, ...]:
         """Bytes that the busiest member sends over each tier's links."""
         require(self, kind)
-        extent = extent_of(span)
-        sent = np.array([_most_sent(int(size)) for size in extent.size])
+        quantities = span_quantities(span)
+        sent = np.array([_most_sent(int(size)) for size in quantities.size])
         shares = per_tier(
-            extent, {level.tier: sent * (level.members > 1.0) for level in extent.levels}
+            quantities, {level.tier: sent * (level.members > 1.0) for level in quantities.levels}
         )
         return tuple(
-            (share if extent.rows is None else share[extent.rows]) * volume for share in shares
+            (share if quantities.rows is None else share[quantities.rows]) * volume
+            for share in shares
         )
 
-    def _parts(self, extent: Extent) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    def _parts(
+        self, quantities: SpanQuantities
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
         """Rounds before and from the late member's part on, seconds of one hop, and seconds a byte.
 
         Seconds a byte of the buffer.
         """
         counts = np.array(
-            [_round_counts(int(size)) for size in extent.size], dtype=np.float64
+            [_round_counts(int(size)) for size in quantities.size], dtype=np.float64
         ).reshape(-1, 2)
-        hop = seconds_per_byte = extent.zero
-        for level in extent.levels:
+        hop = seconds_per_byte = quantities.zero
+        for level in quantities.levels:
             crossed = level.members > 1.0
             hop = np.where(crossed, level.latency_s, hop)
             seconds_per_byte = np.where(crossed, level.seconds_per_byte, seconds_per_byte)
@@ -246,17 +249,17 @@ class Straggler:
             counts[:, 0],
             counts[:, 1],
             hop,
-            seconds_per_byte / np.maximum(extent.size - 1.0, 1.0),
+            seconds_per_byte / np.maximum(quantities.size - 1.0, 1.0),
         )
 
 
-def _one_tier(extent: Extent) -> BoolArray:
+def _one_tier(quantities: SpanQuantities) -> BoolArray:
     """(groups,) True for groups that cross exactly one tier."""
-    crossed = [level.members > 1.0 for level in extent.levels]
+    crossed = [level.members > 1.0 for level in quantities.levels]
     return (
         np.asarray(np.sum(crossed, axis=0) == 1)
         if crossed
-        else np.zeros(extent.size.shape, dtype=np.bool_)
+        else np.zeros(quantities.size.shape, dtype=np.bool_)
     )
 
 

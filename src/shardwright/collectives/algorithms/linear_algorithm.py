@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import Extent, extent_of
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, span_quantities
 from shardwright.lazy_dataclass import dataclass
 
 
@@ -53,15 +53,15 @@ class LinearAlgorithm:
     Args:
         name: registry name.
         kinds: the collectives that it can run.
-        line: (kind, extent) -> alpha and beta; zero for groups of one member.
-        shares: (kind, extent) -> bytes that the busiest member sends over each tier's links, a byte
-            of volume.
+        line: (kind, quantities) -> alpha and beta; zero for groups of one member.
+        shares: (kind, quantities) -> bytes that the busiest member sends over each tier's links,
+            a byte of volume.
     """
 
     name: str
     kinds: frozenset[Collective]
-    line: Callable[[Collective, Extent], Line]
-    shares: Callable[[Collective, Extent], tuple[FloatArray, ...]]
+    line: Callable[[Collective, SpanQuantities], Line]
+    shares: Callable[[Collective, SpanQuantities], tuple[FloatArray, ...]]
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
         """Uncontended seconds for each group of `span`; inf where the algorithm does not apply.
@@ -69,8 +69,10 @@ class LinearAlgorithm:
         0 for groups of one member.
         """
         require(self, kind)
-        extent = extent_of(span)
-        return self.line(kind, extent).at(np.asarray(volume, dtype=np.float64), rows=extent.rows)
+        quantities = span_quantities(span)
+        return self.line(kind, quantities).at(
+            np.asarray(volume, dtype=np.float64), rows=quantities.rows
+        )
 
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
@@ -84,10 +86,11 @@ class LinearAlgorithm:
         tier's bandwidth it is that link's busy time.
         """
         require(self, kind)
-        extent = extent_of(span)
-        shares = self.shares(kind, extent)
+        quantities = span_quantities(span)
+        shares = self.shares(kind, quantities)
         return tuple(
-            (share if extent.rows is None else share.take(extent.rows)) * volume for share in shares
+            (share if quantities.rows is None else share.take(quantities.rows)) * volume
+            for share in shares
         )
 
 

@@ -11,7 +11,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
 from shardwright.collectives.groups.member_links import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import extent_of
+from shardwright.collectives.groups.tier_quantities import span_quantities
 from shardwright.collectives.messages import pairwise_trees, spanning_forest, unit_tree
 from shardwright.collectives.messages.tree_schedule import PARTS, Tree, tree_all_reduce, tree_lines
 from shardwright.lazy_dataclass import dataclass
@@ -61,14 +61,15 @@ class TreeAlgorithm:
         Over a unit's uplink, its part of them.
         """
         require(self, kind)
-        extent = extent_of(span)
+        quantities = span_quantities(span)
         shares = (
-            np.array([self._sent(layout) for layout in layouts_of(extent.prepared)])
+            np.array([self._sent(layout) for layout in layouts_of(quantities.prepared)])
             .reshape(-1, len(span.below))
             .T
         )
         return tuple(
-            (share if extent.rows is None else share[extent.rows]) * volume for share in shares
+            (share if quantities.rows is None else share[quantities.rows]) * volume
+            for share in shares
         )
 
     def lines(self, layout: Layout) -> tuple[FloatArray, FloatArray]:
@@ -114,15 +115,18 @@ def _lines_over(
 
     As one span is priced many times.
     """
-    extent = extent_of(span)
+    quantities = span_quantities(span)
     lines_of_groups = np.array(
-        [algorithm.lines(layout) for layout in layouts_of(extent.prepared)]
+        [algorithm.lines(layout) for layout in layouts_of(quantities.prepared)]
     ).reshape(-1, 2, len(PARTS))
-    return lines_of_groups[:, 0], lines_of_groups[:, 1], extent.rows
+    return lines_of_groups[:, 0], lines_of_groups[:, 1], quantities.rows
 
 
 TREE = TreeAlgorithm(
-    name="tree", trees=unit_tree.tree_of, most=unit_tree.MOST_MEMBERS, legal=lambda _: True
+    name="tree",
+    trees=unit_tree.binomial_unit_tree,
+    most=unit_tree.MOST_MEMBERS,
+    legal=lambda _: True,
 )
 FOREST = TreeAlgorithm(
     name="forest",

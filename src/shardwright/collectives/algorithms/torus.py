@@ -3,9 +3,9 @@
 The members of each tier in a grid x * y = m_k.
 
 (x - 1) + (y - 1) steps on tier k, x the largest divisor of m_k up to its root; bytes as in
-`nested`. A prime m_k keeps its ring, and so do units that do not divide the group and tiers of a
-million members or more. For one tier this is the published algorithm; more tiers nest. Left out:
-both directions of the grid busy at the same time (true torus networks).
+`nested_tiers`. A prime m_k keeps its ring, and so do units that do not divide the group and tiers
+of a million members or more. For one tier this is the published algorithm; more tiers nest. Left
+out: both directions of the grid busy at the same time (true torus networks).
 
 Source: Mikami et al. 2018 (arXiv:1811.05233), section 2.2 (number from memory): reduce_scatter
 along rows, all_reduce along columns, all_gather along rows.
@@ -22,7 +22,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
 from shardwright.collectives.algorithms.nested_tiers import NESTED_KINDS, nested_line, nested_shares
-from shardwright.collectives.groups.tier_quantities import Extent
+from shardwright.collectives.groups.tier_quantities import SpanQuantities
 
 _LARGEST_GRID: Final = 2**20
 
@@ -49,9 +49,9 @@ def _steps(members: FloatArray) -> FloatArray:
     return steps
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
     """Latency and seconds a byte of a 2D torus."""
-    return nested_line(kind, extent, _steps)
+    return nested_line(kind, quantities, _steps)
 
 
 TORUS_2D = LinearAlgorithm(name="torus_2d", kinds=NESTED_KINDS, line=_line, shares=nested_shares)

@@ -145,7 +145,7 @@ def span_of(
 
     This is the group that begins with a unit, and no group has more in any unit. One has at least
     half as many in some unit: its members in a window of U devices lie in two of them (see
-    `communication.spans_along`).
+    `spans_along`).
     """
     shape = np.broadcast_shapes(*(np.shape(d) for d, _ in axes)) if axes else (1,)
     nested = _by_stride(axes, shape)

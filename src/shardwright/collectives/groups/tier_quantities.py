@@ -47,8 +47,8 @@ class Level:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extent:
-    """A `Span` prepared for pricing by `extent_of`.
+class SpanQuantities:
+    """A `Span` prepared for pricing by `span_quantities`.
 
     Its arrays are over the different groups of the span.
 
@@ -130,7 +130,7 @@ class Extent:
 
 
 @lru_cache(maxsize=64)
-def extent_of(span: Span) -> Extent:
+def span_quantities(span: Span) -> SpanQuantities:
     """`span` prepared for pricing (cached).
 
     Callers ask for one span by kinds and by blocks in turn.
@@ -176,7 +176,7 @@ def extent_of(span: Span) -> Extent:
     assert count is not None, "a span has at least one tier"
     inverse.append(1.0 / count)
     inverses = tuple(inverse)
-    return Extent(
+    return SpanQuantities(
         span=span,
         prepared=smaller,
         rows=rows,
@@ -187,12 +187,12 @@ def extent_of(span: Span) -> Extent:
     )
 
 
-def crosses(extent: Extent, tier: int) -> BoolArray:
+def crosses(quantities: SpanQuantities, tier: int) -> BoolArray:
     """(groups,) True where some of the group's messages leave the units below `tier`.
 
     size > c_(tier-1).
     """
-    leaves: BoolArray = extent.inverse[tier] > extent.inverse[-1]
+    leaves: BoolArray = quantities.inverse[tier] > quantities.inverse[-1]
     return leaves
 
 
@@ -205,7 +205,7 @@ def tree_depth(members: FloatArray) -> FloatArray:
     return depth
 
 
-def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
+def per_tier(quantities: SpanQuantities, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
     """Bytes over each tier's links, given bytes by the outermost tier that messages cross.
 
     The island's links carry only messages that stay in it; links of a network tier carry all
@@ -215,16 +215,16 @@ def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray,
         shares: tier -> bytes a byte of volume of messages that cross that tier at most; missing =
             none.
     """
-    tiers = len(extent.inverse) - 1
-    carried = extent.zero
+    tiers = len(quantities.inverse) - 1
+    carried = quantities.zero
     bytes_per_tier: list[FloatArray] = []
     for tier in range(tiers - 1, 0, -1):
-        carried = carried + shares.get(tier, extent.zero)
+        carried = carried + shares.get(tier, quantities.zero)
         bytes_per_tier.append(carried)
-    return (shares.get(0, extent.zero), *reversed(bytes_per_tier))
+    return (shares.get(0, quantities.zero), *reversed(bytes_per_tier))
 
 
-def along_ring(extent: Extent, sent: FloatArray) -> tuple[FloatArray, ...]:
+def along_ring(quantities: SpanQuantities, sent: FloatArray) -> tuple[FloatArray, ...]:
     """Bytes over each tier's links if each member sends `sent` bytes to the next in a ring.
 
     In rank order, rings turned so that all share evenly.
@@ -232,9 +232,10 @@ def along_ring(extent: Extent, sent: FloatArray) -> tuple[FloatArray, ...]:
     Of the c_(k-1) members below a unit of tier k-1 one crosses tier k: sent / c_(k-1); the rest
     stays in the island.
     """
-    tiers = len(extent.inverse) - 1
+    tiers = len(quantities.inverse) - 1
     above = tuple(
-        sent * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, tiers)
+        sent * quantities.fewest_inverse[tier] * crosses(quantities, tier)
+        for tier in range(1, tiers)
     )
     return (sent - above[0] if above else sent, *above)
 

@@ -18,7 +18,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class MessageSchedule:
     """Messages of an all-reduce over `size` members, as arrays in the order of their rounds.
 
     Args:
@@ -34,7 +34,7 @@ class Schedule:
     piece: IntArray
 
 
-def proven_sum(schedule: Schedule) -> Schedule:
+def proven_sum(schedule: MessageSchedule) -> MessageSchedule:
     """The schedule, after a proof that every member ends with the sum of every piece.
 
     Every member's part of every piece, each once.
@@ -72,7 +72,7 @@ def proven_sum(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def round_costs(schedule: Schedule, layout: Layout) -> tuple[FloatArray, FloatArray]:
+def round_costs(schedule: MessageSchedule, layout: Layout) -> tuple[FloatArray, FloatArray]:
     """Seconds of latency, and seconds a byte of the buffer, of each round.
 
         seconds of a round = max over members of the sum of latencies of its messages (out, or in)

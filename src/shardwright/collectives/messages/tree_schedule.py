@@ -21,7 +21,11 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.member_links import Layout
-from shardwright.collectives.messages.message_schedule import Schedule, proven_sum, round_costs
+from shardwright.collectives.messages.message_schedule import (
+    MessageSchedule,
+    proven_sum,
+    round_costs,
+)
 from shardwright.lazy_dataclass import dataclass
 
 PARTS: Final = tuple(2**power for power in range(11))
@@ -102,7 +106,7 @@ def send_steps(tree: Tree) -> tuple[IntArray, int]:
     return step, needs[order[0]]
 
 
-def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
+def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> MessageSchedule:
     """The message schedule of an all-reduce along `trees` in `parts` pipelined parts.
 
     The pieces of a tree stand side by side.
@@ -118,7 +122,7 @@ def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
             columns.append(np.stack([height + step[child] + part, parent, child, piece]))
     messages = np.concatenate(columns, axis=1) if columns else np.zeros((4, 0), dtype=np.int64)
     messages = messages[:, np.argsort(messages[0], kind="stable")]
-    return Schedule(
+    return MessageSchedule(
         size=len(trees[0].parent),
         shares=tuple(tree.share / parts for tree in trees for _ in range(parts)),
         round=messages[0],
@@ -152,7 +156,9 @@ def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, Flo
     return alpha, beta
 
 
-def _windows(schedule: Schedule, first_step: IntArray, last_step: IntArray) -> Schedule:
+def _windows(
+    schedule: MessageSchedule, first_step: IntArray, last_step: IntArray
+) -> MessageSchedule:
     """A schedule with one round for each window of steps, of all messages of these steps.
 
     From `first_step` to `last_step`.

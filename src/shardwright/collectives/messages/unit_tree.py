@@ -30,7 +30,7 @@ MOST_MEMBERS: Final = 512
 
 
 @lru_cache(maxsize=1024)
-def tree_of(layout: Layout) -> tuple[Tree, ...]:
+def binomial_unit_tree(layout: Layout) -> tuple[Tree, ...]:
     """The binomial tree of a group over its units, rooted at its first member."""
     heads, edges = list(range(layout.size)), []
     islands = [

@@ -12,7 +12,7 @@ The second is the way of the first microbatch to c, all work of the rank from th
 microbatch's backward of c, and that microbatch's way back; before and after it the rank has p
 microbatches of each of its other chunks. With 2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7
 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Every term is a part of a
-path through the order that `critical_path` walks, so B0 <= B1. Memory counts the tensors that must
+path through the order that `longest_path` walks, so B0 <= B1. Memory counts the tensors that must
 be alive at the fullest.
 """
 

@@ -1,6 +1,6 @@
 """Lower bound (B1) of step time: the longest path through the order, without contention.
 
-No Program is built: the tasks and dependencies are those of `program.lower` for one class a
+No Program is built: the tasks and dependencies are those of `lower_plan` for one class a
 pipeline rank, walked row by row on an integer clock.
 """
 
@@ -71,7 +71,7 @@ def _walk(
 ) -> None:
     """Fill in each rank's end instant in picoseconds (`free`; -1 = the order deadlocks).
 
-    The compiled loop of `walk`.
+    The compiled loop of `rank_end_picoseconds`.
 
     Args:
         send: (2, chunks) picoseconds, forward and backward.
@@ -163,7 +163,7 @@ def _walk(
         )
 
 
-def walk(
+def rank_end_picoseconds(
     row_start: Int32Array,
     kind: Int8Array,
     chunk: Int32Array,
@@ -223,7 +223,7 @@ def walk(
 
 
 def load_walk() -> None:
-    """Compile or load the kernel of `walk` by calling it on a pipeline of one forward."""
+    """Compile or load the `rank_end_picoseconds` kernel by a call on a pipeline of one forward."""
     one_picosecond = np.zeros(1, dtype=np.int64)
     rows, kind, chunk = (
         np.array([0, 1], dtype=np.int32),
@@ -233,7 +233,7 @@ def load_walk() -> None:
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
-    walk(
+    rank_end_picoseconds(
         rows,
         kind,
         chunk,
@@ -253,7 +253,7 @@ def load_walk() -> None:
     )
 
 
-def durations(costs: StepCosts) -> IntArray:
+def action_picoseconds(costs: StepCosts) -> IntArray:
     """(kinds, chunks) picoseconds of each chunk's actions F, I, W, B and R.
 
     I and W add up to B.
@@ -279,27 +279,29 @@ def microbatches_of(problem: Problem, grid: Grid) -> int:
     return problem.job.global_batch // (grid.dp * grid.microbatch)
 
 
-def jitter(problem: Problem, devices: int) -> float:
+def jitter_factor(problem: Problem, devices: int) -> float:
     """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes).
 
     The same in every tier of bounds.
     """
-    return jitter_of_nodes(problem, devices / problem.cluster.node.num_devices)
+    return jitter_factor_of_nodes(problem, devices / problem.cluster.node.num_devices)
 
 
-def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
+def jitter_factor_of_devices(problem: Problem, devices: Sequence[int]) -> float:
     """Factor >= 1 on the step from stragglers and noise, for devices of several kinds.
 
     The number of nodes is the sum over kinds of the nodes that the devices fill.
     """
     cluster = problem.cluster
     if cluster.is_uniform:
-        return jitter(problem, len(devices))
+        return jitter_factor(problem, len(devices))
     counts = zip(counts_by_group(cluster, devices), cluster.groups, strict=True)
-    return jitter_of_nodes(problem, sum(count / group.kind.num_devices for count, group in counts))
+    return jitter_factor_of_nodes(
+        problem, sum(count / group.kind.num_devices for count, group in counts)
+    )
 
 
-def jitter_of_nodes(problem: Problem, nodes: float) -> float:
+def jitter_factor_of_nodes(problem: Problem, nodes: float) -> float:
     """Factor >= 1 on the step from stragglers and noise, for a number of nodes.
 
     The number may be a fraction.
@@ -368,12 +370,12 @@ def border_picoseconds(
         if crossed is None
         else crossed
     )
-    return fastest(costs.border_s, crossed[0, rank]), fastest(
+    return fastest_tier_picoseconds(costs.border_s, crossed[0, rank]), fastest_tier_picoseconds(
         np.roll(costs.border_s, 1, axis=0), crossed[1, rank]
     )
 
 
-def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
+def fastest_tier_picoseconds(border_s: FloatArray, crossed: BoolArray) -> IntArray:
     """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the `crossed` tiers.
 
     An inner tier may be the slower one (cards behind a host bridge on a fast network).
@@ -399,7 +401,7 @@ def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> Floa
 
 
 @lru_cache(maxsize=64)
-def share_parameters(model: Same[Model]) -> bool:
+def layers_share_parameters(model: Same[Model]) -> bool:
     """True if some layers use another layer's parameters, such as relative position biases.
 
     Their chunks sum gradients once all of them are complete.
@@ -434,14 +436,14 @@ def path_seconds(
     order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
     # A reduction that waits for other chunks' gradients runs beside less than one that begins
     # behind its own chunk's last backward.
-    waits_for_other_chunks = grid.pp > 1 and share_parameters(Same(problem.model))
-    ready = walk(
+    waits_for_other_chunks = grid.pp > 1 and layers_share_parameters(Same(problem.model))
+    ready = rank_end_picoseconds(
         order.row_start,
         order.kind,
         order.chunk,
         order.microbatch,
         order.num_microbatches,
-        durations(costs),
+        action_picoseconds(costs),
         forward,
         backward,
         picoseconds(costs.gather_s),
@@ -460,4 +462,4 @@ def path_seconds(
     # picosecond a task of the longest row.
     rounding = 2 * int(np.diff(order.row_start).max()) * grid.pp
     path = int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max()) - rounding
-    return max(path, 0) / PICOSECONDS_PER_SECOND * jitter(problem, grid.devices)
+    return max(path, 0) / PICOSECONDS_PER_SECOND * jitter_factor(problem, grid.devices)

@@ -69,7 +69,7 @@ def _in_flight_sets(key: _TableKey) -> _InFlightSets:
     )
 
 
-def in_flight(table: ActionTable, rank: int) -> FloatArray:
+def in_flight_microbatches(table: ActionTable, rank: int) -> FloatArray:
     """(sets, local chunks) microbatches that `rank` holds after a forward, each distinct set once.
 
     Whole numbers, as floats.

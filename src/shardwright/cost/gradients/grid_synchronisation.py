@@ -60,7 +60,7 @@ def sync_table(
 ) -> SyncTable:
     """Synchronisation seconds and elements of every block for every row: a lower bound.
 
-    Never more than the true groups of `program.stages.contribution` take.
+    Never more than the true groups of `sum_groups` take.
 
     Elements that more devices sum than those of dp x cp (or edp) are counted and not priced.
 

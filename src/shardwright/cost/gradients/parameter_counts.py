@@ -12,7 +12,7 @@ from shardwright.cost.gradients.synchronisation_table import KINDS, PASSES
 from shardwright.model.backward_reach import runs_backward
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
-from shardwright.program.block.block_program import BlockProgram, Stored
+from shardwright.program.block.block_program import BlockProgram, LocalParameter
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.identity_keys import Same
 
@@ -87,7 +87,7 @@ def parameter_elements(
     return counts
 
 
-def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
+def _is_wider(stored: LocalParameter, degrees: Degrees, *, rows: int) -> BoolArray:
     """(rows,) True where more devices than dp x cp, or than edp, hold the same elements."""
     wider = np.zeros(rows, dtype=np.bool_)
     for axis in stored.summed_along:

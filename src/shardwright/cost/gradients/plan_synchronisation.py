@@ -72,7 +72,7 @@ def bucket_of(group: DeviceList, groups: Iterable[DeviceList]) -> DeviceList:
     return min(divisors, key=lambda g: (len(g), g), default=group)
 
 
-def in_buckets(
+def placed_in_buckets(
     held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...]
 ) -> tuple[list[tuple[HeldParameters, ...]], list[FurtherSum]]:
     """Place parameters with wider reduction groups in their neighbours' buckets; list further sums.
@@ -141,7 +141,7 @@ def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
     )
 
 
-def cuts_of(
+def trainable_parameter_cuts(
     holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
     """Trainable elements of a device, grouped by the degrees that shard their states.
@@ -169,7 +169,7 @@ def cuts_of(
     return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
 
 
-def frozen_cuts_of(
+def frozen_parameter_cuts(
     holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
     """Frozen elements of a device, grouped by the number of devices that share a copy (ZeRO-3)."""
@@ -202,7 +202,7 @@ def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
     return sharing.stage(device, zero) < 2 <= zero
 
 
-def stage_of(
+def effective_zero_stage(
     holdings: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int
 ) -> int:
     """ZeRO stage that a device steps as: its lane's, or the highest of its reduction groups.
@@ -214,7 +214,7 @@ def stage_of(
     return max((rules.sharing(h.klass, h.near).stage(device, zero) for h in holdings), default=zero)
 
 
-def sync_of(
+def device_sync_table(
     problem: Problem,
     held: list[tuple[HeldParameters, ...]],
     *,
@@ -240,10 +240,10 @@ def sync_of(
         device: device that holds the parameters.
         segments: segments of the layers. Parameters of some layers (the others are shared with
             other stages) are spread over all.
-        zero: see `stage_of`.
+        zero: see `effective_zero_stage`.
     """
     blocks, layers = len(held), tuple(segment.count for segment in segments)
-    held, beyond = in_buckets(held, layers=layers)
+    held, beyond = placed_in_buckets(held, layers=layers)
     seconds = {name: np.zeros((blocks, 1)) for name in SYNCS}
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
     owners = {name: np.zeros((blocks, 1)) for name in OWNERS}
@@ -327,7 +327,10 @@ def sync_of(
         zero=zero,
         on_host=problem.runtime.parameters_on_host,
     )
-    cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
+    cuts, frozen = (
+        of(held, device=device, rules=rules)
+        for of in (trainable_parameter_cuts, frozen_parameter_cuts)
+    )
     return SyncTable(**columns, cuts=cuts, frozen_cuts=frozen)
 
 

@@ -68,7 +68,7 @@ class SyncTable:
             themselves, once a step: pieces of gradients to the owners of optimizer states, and new
             values from them; sums and gathers of elements that no group shards too.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`).
+        dense, experts, spread: local trainable elements (see `parameter_counts.ELEMENTS`).
         frozen: without gradient.
         frozen_dense, frozen_experts: of them those that `shard` and `expert_shard` members have one
             copy of.

@@ -17,10 +17,10 @@ from shardwright.cost.degree_columns import Rows
 from shardwright.cost.inference.engine_collectives import (
     EngineNetworks,
     exchange_seconds,
-    sum_seconds,
+    tensor_parallel_seconds,
 )
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
-from shardwright.cost.inference.gemm_formats import Products, formats_of
+from shardwright.cost.inference.gemm_formats import ServingGemms, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.kernel_seconds import element_seconds
 from shardwright.cost.kernels.machine_rates import Machine
@@ -29,9 +29,9 @@ from shardwright.job.serving_job import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_sizes import Context, per_token
+from shardwright.program.block.local_sizes import LoweringContext, per_token
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
@@ -39,7 +39,7 @@ from shardwright.runtime.engines.engine_forward import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
 """`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""
-_BY_CONTEXT: Final = (Kernel.ATTENTION, Kernel.SCAN)
+_BY_CONTEXT: Final = (KernelKind.ATTENTION, KernelKind.SCAN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +72,7 @@ def forward_program(block: Block, *, routed: bool) -> BlockProgram:
     Args:
         routed: tokens are sent to their experts; else every device of a stage has them all.
     """
-    context = Context(
+    context = LoweringContext(
         tokens=1,
         memory_tokens=0,
         element=2,
@@ -90,7 +90,7 @@ def forward_seconds(
     block: Block,
     rows: Rows,
     *,
-    products: Products,
+    products: ServingGemms,
     networks: EngineNetworks,
     skew: float,
     gap_s: float,
@@ -117,19 +117,19 @@ def forward_seconds(
             seconds[2] += _element_seconds(replace(work, read=()), local, products.machine)
             continue
         kernels += 1
-        if work.kernel is Kernel.GEMM:
+        if work.kernel is KernelKind.GEMM:
             seconds[0] += _product_seconds(work, operator, local, products)
             kernels += is_cast(formats_of(products.precision, operator))
         elif work.kernel not in _BY_CONTEXT:
             seconds[2] += _element_seconds(work, local, products.machine) + gap_s
-    if any(w.kernel is Kernel.GROUPED_GEMM and w.phase is Phase.F for w in program.works):
+    if any(w.kernel is KernelKind.GROUPED_GEMM and w.phase is Phase.F for w in program.works):
         seconds[1] += _experts_seconds(block, rows, products, skew=skew)
         opaque = EXPERT_KERNELS + 2 * is_cast(products.precision.experts)
         kernels += opaque
     for move in _tensor_parallel_moves(program):
         (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
-            spent, engine_kernel, fused = sum_seconds(
+            spent, engine_kernel, fused = tensor_parallel_seconds(
                 move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks
             )
             seconds[3] += np.where(engine_kernel, spent, 0.0)
@@ -182,21 +182,21 @@ def joined_norms(program: BlockProgram) -> frozenset[str]:
 
 
 def compiled_kernels(
-    works: list[BlockWork], operators: dict[str, Operator], products: Products
+    works: list[BlockWork], operators: dict[str, Operator], products: ServingGemms
 ) -> int:
     """Number of kernels of compiled code in a block: GEMMs and runs of element-wise work.
 
     In a block behind another like it; runs include the casts for GEMMs.
     """
-    count, in_run = 0, bool(works) and works[-1].kernel is Kernel.ELEMENT
+    count, in_run = 0, bool(works) and works[-1].kernel is KernelKind.ELEMENT
     for work in works:
-        if work.kernel is Kernel.ELEMENT:
+        if work.kernel is KernelKind.ELEMENT:
             count += not in_run
-        elif work.kernel is Kernel.GEMM:
+        elif work.kernel is KernelKind.GEMM:
             count += 1 + (
                 not in_run and is_cast(formats_of(products.precision, operators[work.operator]))
             )
-        in_run = work.kernel is Kernel.ELEMENT
+        in_run = work.kernel is KernelKind.ELEMENT
     return count
 
 
@@ -210,7 +210,7 @@ def is_cast(formats: OperatorPrecision) -> bool:
 
 
 def _product_seconds(
-    work: BlockWork, operator: Operator, local: Degrees, products: Products
+    work: BlockWork, operator: Operator, local: Degrees, products: ServingGemms
 ) -> FloatArray:
     """Seconds of a GEMM of a block on one device, in the operator's number formats."""
     assert work.m is not None
@@ -227,7 +227,9 @@ def _product_seconds(
     )
 
 
-def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: float) -> FloatArray:
+def _experts_seconds(
+    block: Block, rows: Rows, products: ServingGemms, *, skew: float
+) -> FloatArray:
     """Seconds of the operator of a device's routed experts.
 
     All ranks' tokens choose among all experts.

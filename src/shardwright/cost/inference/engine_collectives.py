@@ -14,7 +14,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.inference.backend_names import library_of
-from shardwright.cost.inference.token_exchange import TokenExchange, exchange_ways
+from shardwright.cost.inference.token_exchange import TokenExchange, dispatch_and_combine_seconds
 from shardwright.cost.network.grid_groups import Network, move_seconds, network_of, spans_along
 from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.hardware.cluster import Cluster
@@ -52,7 +52,7 @@ class EngineNetworks:
 def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
     """Networks of an engine on a cluster: NCCL, the engine's kernels, and its token exchange.
 
-    See `runtime.engines.devices.on_device`.
+    See `engine_on_device`.
     """
     library, name = network_of(cluster), library_of(engine)
     suffix = "-multimem" if engine.multimem and name else ""
@@ -68,7 +68,7 @@ def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
     )
 
 
-def sum_seconds(
+def tensor_parallel_seconds(
     kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
 ) -> tuple[FloatArray, BoolArray, BoolArray]:
     """(t,) seconds of a tensor-parallel collective, and where the engine's own kernel runs it.
@@ -125,7 +125,7 @@ def exchange_seconds(
     shape = route.experts
 
     def dispatch_and_combine_s(way: TokenExchange) -> FloatArray:
-        dispatch_s, combine_s = exchange_ways(
+        dispatch_s, combine_s = dispatch_and_combine_seconds(
             way,
             tokens=tokens,
             hidden=hidden,

@@ -9,7 +9,7 @@ from shardwright.model.ir.operator import Operator, OperatorClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Products:
+class ServingGemms:
     """GEMM rates of a machine in each format, and the number formats of each operator class.
 
     Args:

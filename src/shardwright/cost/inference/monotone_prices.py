@@ -13,7 +13,7 @@ KNOTS: Final = distinct(np.round(2.0 ** (np.arange(0, 37) / 2.0)))
 """1, 2, 3, 4, 6, 8, 11, 16 ... 262144."""
 
 
-def rising(
+def non_decreasing_price(
     price: Callable[[FloatArray], FloatArray], size: FloatArray, *, knots: FloatArray = KNOTS
 ) -> FloatArray:
     """(n,) `price` made non-decreasing in `size`: running maximum at knots, linear between.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.inference.engine_gemms import form_of, form_seconds
-from shardwright.cost.inference.monotone_prices import rising
+from shardwright.cost.inference.engine_gemms import fitted_form, fitted_seconds
+from shardwright.cost.inference.monotone_prices import non_decreasing_price
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.serving_kernel_constants import EXPERT_LAUNCHES
 from shardwright.hardware.catalog.serving_kernel_tables import FittedForm, serving_tables
@@ -44,7 +44,7 @@ def routed_experts_seconds(
 ) -> FloatArray:
     """(n,) seconds of a device's whole expert operator: sort, two grouped GEMMs, gate, sum.
 
-        t = form_seconds(FLOPs, bytes) x c(tokens an expert, width / etp, local experts)
+        t = fitted_seconds(FLOPs, bytes) x c(tokens an expert, width / etp, local experts)
         FLOPs = 6 R hidden width / etp
         bytes = active x 3 hidden width / etp x weights.bytes
                 + 2 (R (3 hidden + 3 width / etp) + tokens x hidden)
@@ -53,7 +53,7 @@ def routed_experts_seconds(
     R: routed copies here. active: see `active_experts`; weights of experts that no token visits are
     not read. The form's numbers and c are those of the kernel's table of the device, else the
     GEMMs' own rates, half of them in FLOPs, with the start of experts' kernels (`EXPERT_LAUNCHES`).
-    Never falls with the tokens (`rising`). A device without any token takes the start.
+    Never falls with the tokens (`non_decreasing_price`). A device without tokens takes the start.
 
     Args:
         machine: rates of the format that is multiplied in.
@@ -84,7 +84,7 @@ def routed_experts_seconds(
         moved = active * 3.0 * hidden * width_of_device * weights.bytes + 2.0 * (
             routed * 3.0 * (hidden + width_of_device) + visiting * hidden
         )
-        spent = form_seconds(
+        spent = fitted_seconds(
             machine, form, flops=6.0 * routed * hidden * width_of_device, moved=moved
         )
         if table is None:
@@ -95,7 +95,9 @@ def routed_experts_seconds(
         )
 
     return np.where(
-        token_counts > 0, rising(price, token_counts), form.launches * machine.accelerator.launch_s
+        token_counts > 0,
+        non_decreasing_price(price, token_counts),
+        form.launches * machine.accelerator.launch_s,
     )
 
 
@@ -104,7 +106,7 @@ def _form(machine: Machine) -> FittedForm:
 
     As the kernels' fits have .5 of peak and less where a GEMM reaches .8.
     """
-    large_gemms = form_of(machine)
+    large_gemms = fitted_form(machine)
     return FittedForm(
         launches=EXPERT_LAUNCHES,
         compute_efficiency=large_gemms.compute_efficiency / 2.0,

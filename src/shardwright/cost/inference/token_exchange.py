@@ -39,7 +39,7 @@ class TokenExchange(StrEnum):
     ONE_SIDED = "one-sided"
 
 
-def exchange_ways(
+def dispatch_and_combine_seconds(
     exchange: TokenExchange,
     *,
     tokens: IntArray | FloatArray,

@@ -11,7 +11,7 @@ from shardwright.arrays import FloatArray
 from shardwright.cost.kernels.machine_rates import OPERATOR_S, Machine
 from shardwright.cost.kernels.quantization_passes import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
@@ -69,7 +69,7 @@ def launches(
     ones).
     """
     n = np.shape(degrees["mbs"])[0]
-    if work.kernel is Kernel.ELEMENT:
+    if work.kernel is KernelKind.ELEMENT:
         if work.apart and work.groups is not None:
             return np.asarray(evaluate(work.groups, degrees), dtype=np.float64)
         return np.full(
@@ -77,7 +77,7 @@ def launches(
             EAGER_KERNELS if runtime.element_kernels is ElementKernels.EAGER else 1,
             dtype=np.float64,
         )
-    if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
+    if work.kernel not in (KernelKind.GEMM, KernelKind.GROUPED_GEMM):
         return np.ones(n)
     kernels_of_operand = 1 + _quantises(work, machine)
     if not work.apart or work.groups is None:
@@ -110,7 +110,7 @@ def further_launches(
 
 def _quantises(work: BlockWork, machine: Machine) -> bool:
     """True if an operand of the GEMM is quantised for it."""
-    product = work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM)
+    product = work.kernel in (KernelKind.GEMM, KernelKind.GROUPED_GEMM)
     return product and machine.compute.bits < machine.half_bits and work.phase is not Phase.W
 
 

@@ -132,10 +132,10 @@ def _at_clock(rates: GemmRates, *, accelerator: Accelerator, constants: Constant
     return rates if ratio == 1.0 else replace(rates, sustained=rates.sustained * ratio)
 
 
-def sixteen_bit(machine: Machine) -> Machine:
+def sixteen_bit_machine(machine: Machine) -> Machine:
     """`machine` with 16-bit GEMM rates, for GEMMs that no recipe quantises.
 
-    (`program.block.narrow.stays_wide`).
+    (`stays_wide`).
     """
     half = Dtype.BF16 if machine.accelerator.peak(Dtype.BF16) else Dtype.FP16
     if machine.compute.bits <= half.bits and machine.compute is not half:

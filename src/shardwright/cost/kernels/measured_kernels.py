@@ -38,7 +38,7 @@ def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
     The product of ceil(x / 64) 64 / x over m, n and k.
 
     One for multiples of 64, as all points of the measured grids are: interpolation between them
-    does not show it. Waves of tiles are in the grids; see `cost.kernels.tile_quantization` for them
+    does not show it. Waves of tiles are in the grids; see `wave_padding` for them
     elsewhere, and for widths that are no multiple of 16 bytes.
     """
     if not m.shape == n.shape == k.shape:
@@ -127,7 +127,7 @@ def attention_table_for(
     The device or the kernel generation may have none.
 
     A table is of the newest kernel on its device; cuDNN and flash-3 share it (see
-    `hardware.catalog.rates`), on A100-class devices flash-2 too.
+    `hardware.catalog.achieved_rates`), on A100-class devices flash-2 too.
     """
     tables = kernel_tables(device.name)
     table = (

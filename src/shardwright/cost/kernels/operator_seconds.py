@@ -15,13 +15,13 @@ from shardwright.cost.kernels.kernel_seconds import (
     gemm_seconds,
 )
 from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.cost.kernels.quantization_passes import with_casts
+from shardwright.cost.kernels.quantization_passes import seconds_with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
 from shardwright.program.block.block_program import (
     BlockProgram,
     BlockWork,
     Exposure,
-    Kernel,
+    KernelKind,
     Move,
     Phase,
 )
@@ -45,7 +45,7 @@ def work_seconds(
 ) -> tuple[FloatArray, FloatArray]:
     """(n,) seconds and FLOPs of one kernel of a block on one device."""
     n_rows = np.shape(degrees["mbs"])[0]
-    if work.kernel is Kernel.ELEMENT:
+    if work.kernel is KernelKind.ELEMENT:
         traffic = np.zeros(n_rows)
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
@@ -56,7 +56,7 @@ def work_seconds(
         if work.apart and work.groups is not None:
             spent = spent + (evaluate(work.groups, degrees) - 1) * machine.accelerator.launch_s
         return spent, np.zeros(n_rows)
-    if work.kernel is Kernel.ATTENTION:
+    if work.kernel is KernelKind.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None
         assert work.heads is not None
@@ -73,7 +73,7 @@ def work_seconds(
         return spent, attention_flops(
             work.attention, tokens=tokens, heads=heads, context=work.context
         )
-    if work.kernel is Kernel.SCAN:
+    if work.kernel is KernelKind.SCAN:
         assert work.scan is not None
         assert work.tokens is not None
         assert work.heads is not None
@@ -98,7 +98,7 @@ def gemm_shape(
     assert work.k is not None
     m, n, k = evaluate(work.m, degrees), evaluate_sum(work.n, degrees), evaluate(work.k, degrees)
     groups: IntArray | int = evaluate(work.groups, degrees) if work.groups is not None else 1
-    experts = (m, np.minimum(n, k)) if work.kernel is Kernel.GROUPED_GEMM else None
+    experts = (m, np.minimum(n, k)) if work.kernel is KernelKind.GROUPED_GEMM else None
     if work.phase is Phase.I and work.attention is None:
         return (m, k, n), groups, experts
     if work.phase is Phase.W:
@@ -128,7 +128,7 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
         tokens, outputs, inputs = gemm_shape(replace(work, phase=Phase.F), degrees)[0]
         members = degrees[work.gathered[0]] if work.gathered[0] in degrees else work.gathered[1]
         casts = groups if work.apart else 1
-        spent = with_casts(
+        spent = seconds_with_casts(
             machine,
             spent,
             phase=work.phase,
@@ -157,7 +157,7 @@ def linear_gemms(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
     return {
         (w.operator, w.phase): w
         for w in program.works
-        if w.kernel is Kernel.GEMM and w.attention is None and not w.adapter
+        if w.kernel is KernelKind.GEMM and w.attention is None and not w.adapter
     }
 
 

@@ -75,7 +75,7 @@ class Passes:
     included: float
 
 
-def narrow_bytes(machine: Machine) -> float:
+def quantised_bytes(machine: Machine) -> float:
     """Bytes of a quantised element, with the element's part of the scales."""
     return scaled_width(machine.scaling, machine.compute.bits)
 
@@ -91,7 +91,7 @@ def needs_transposes(machine: Machine) -> bool:
     return family_of(machine.accelerator.name) != "blackwell"
 
 
-def narrow_forms(machine: Machine) -> int:
+def quantised_copies(machine: Machine) -> int:
     """Number of quantised copies of an operand that forward and backward GEMMs need.
 
     Two where scales or layouts differ.
@@ -103,7 +103,7 @@ def narrow_forms(machine: Machine) -> int:
     )
 
 
-def passes_of(machine: Machine) -> Passes:
+def recipe_passes(machine: Machine) -> Passes:
     """Traffic and kernels of quantising under a machine's recipe.
 
     w: bytes of a quantised element.
@@ -124,7 +124,7 @@ def passes_of(machine: Machine) -> Passes:
     (`manual_float8_matmul_with_args_in_hp`) and float8/float8_python_api.py
     (`addmm_float8_unwrapped`); all read.
     """
-    narrow, keeps_quantised = narrow_bytes(machine), machine.saves_quantised
+    narrow, keeps_quantised = quantised_bytes(machine), machine.saves_quantised
     slower = 1.0 if keeps_quantised else COMPILED_TRANSPOSE
     fields = {
         "kernels": 1,
@@ -164,7 +164,7 @@ def passes_of(machine: Machine) -> Passes:
 
 def quantise_kernels(machine: Machine) -> int:
     """Number of kernels that quantise one operand."""
-    return passes_of(machine).kernels
+    return recipe_passes(machine).kernels
 
 
 def joins_operands(machine: Machine) -> bool:
@@ -203,7 +203,7 @@ def weight_bytes(machine: Machine, *, gathered: float) -> float:
     """
     if machine.compute.bits > 8:
         return 0.0
-    narrow = narrow_bytes(machine)
+    narrow = quantised_bytes(machine)
     if gathered < WIDE:
         return narrow if needs_transposes(machine) else 0.0
     if machine.scaling is Scaling.ROWWISE:
@@ -217,7 +217,7 @@ def weight_bytes(machine: Machine, *, gathered: float) -> float:
     return second_reading + (1 + copy_ratio) / 2 * (WIDE + narrow)
 
 
-def with_casts(
+def seconds_with_casts(
     machine: Machine,
     spent: FloatArray,
     *,
@@ -244,7 +244,7 @@ def with_casts(
         members: members that quantised their parts of the operand before they gathered it; a
             transposed copy is then made behind the gather.
     """
-    passes, device = passes_of(machine), machine.accelerator
+    passes, device = recipe_passes(machine), machine.accelerator
     read, output = (np.asarray(m * side * groups, dtype=np.float64) for side in (k, n))
     weight = np.asarray(n * k * groups, dtype=np.float64)
     not_gathered = np.asarray(members) == 1

@@ -340,7 +340,8 @@ def dispatch_seconds(
     D(u) is the mean number of different units, of u, that contain `copies` experts chosen at
     random; u_0 is the group's size with m its members in the island, u_k the group's units below
     tier k with m = u_k. A copy that reached a unit is passed on inside it. Where a token's experts
-    lie in some `groups` of experts only, u is the number of units that hold these (`_eligible`).
+    lie in some `groups` of experts only, u is the number of units that hold these
+    (`_units_with_expert_groups`).
 
     Args:
         volume: bytes of all copies, shape (n,).

@@ -55,7 +55,7 @@ class Lines:
 
 
 @lru_cache(maxsize=4096)
-def lines_of(
+def distinct_lines(
     mesh: tuple[tuple[str, int], ...],
     units: tuple[int, ...],
     *,

@@ -31,7 +31,7 @@ from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
 
 
-def kind_of(cluster: Cluster, device: int) -> int:
+def node_group_of(cluster: Cluster, device: int) -> int:
     """Index of the node group that `device` belongs to."""
     ends = group_ends(cluster)
     if device >= ends[-1]:
@@ -40,7 +40,7 @@ def kind_of(cluster: Cluster, device: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def of_kind(cluster: Cluster, index: int) -> Cluster:
+def uniform_cluster(cluster: Cluster, index: int) -> Cluster:
     """Uniform cluster with at least as many devices as `cluster`, all nodes of one of its kinds."""
     if cluster.is_uniform:
         return cluster
@@ -58,7 +58,7 @@ def kind_problem(problem: Problem, device: int) -> Problem:
     return (
         problem
         if problem.cluster.is_uniform
-        else group_problem(problem, kind_of(problem.cluster, device))
+        else group_problem(problem, node_group_of(problem.cluster, device))
     )
 
 
@@ -70,7 +70,7 @@ def group_problem(problem: Problem, group: int) -> Problem:
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
     """The problem on the cluster as a plan with stages on these devices sees it.
 
-    (`hardware.graph.at_work`).
+    (`at_work`).
     """
     cluster = at_work(problem.cluster, devices)
     return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
@@ -85,7 +85,7 @@ def _on_cluster(problem: Same[Problem], cluster: Same[Cluster]) -> Problem:
 @lru_cache(maxsize=256)
 def _of_kind(problem: Same[Problem], kind: int) -> Problem:
     """`problem` on the uniform cluster of one node kind (cached by identity)."""
-    return replace(problem.value, cluster=of_kind(problem.value.cluster, kind))
+    return replace(problem.value, cluster=uniform_cluster(problem.value.cluster, kind))
 
 
 @lru_cache(maxsize=4096)
@@ -94,7 +94,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
 
     On every level the slowest of them.
     """
-    networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
+    networks = [network_of(uniform_cluster(cluster, kind), library=library) for kind in kinds]
     tiers = [
         _slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
     ]

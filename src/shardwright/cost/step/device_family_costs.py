@@ -17,15 +17,19 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes
-from shardwright.cost.gradients.plan_synchronisation import group_shares, stage_of, sync_of
+from shardwright.cost.gradients.plan_synchronisation import (
+    device_sync_table,
+    effective_zero_stage,
+    group_shares,
+)
 from shardwright.cost.network.grid_groups import move_seconds
 from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
 from shardwright.cost.network.scale_reductions import scale_seconds
 from shardwright.cost.reduced_problem import sums_problem
-from shardwright.cost.step.grid_seconds import StepCosts, compose
+from shardwright.cost.step.grid_seconds import StepCosts, compose_step
 from shardwright.cost.step.stage_costs import FamilyCosts, slice_lengths
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.tables.grid_rows import Choices, TableRows
+from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, has_head, has_trained, is_unit
 from shardwright.cost.tables.plan_blocks import WIDTHS, block_on_device, parts_along, product_class
 from shardwright.cost.tables.recompute_and_offload import is_on_host
@@ -225,10 +229,10 @@ def _compose(
         modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
     strongest = max((recompute_mode(p.segment.keeps) for p in held_segments), default=0)
     zero, meshes = _mesh_table(summed)
-    choices = Choices(
+    choices = MemoryChoices(
         zero=zero, offload=summed.rules.lanes[stage.lane].offload, modes=modes, mode=strongest
     )
-    return compose(
+    return compose_step(
         problem_of_kind,
         choices,
         TableRows(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout),
@@ -254,7 +258,7 @@ def _communicators(
 ) -> int:
     """Number of process groups of more than one device that a device belongs to.
 
-    As `tables.num_communicators` counts them.
+    As `num_communicators` counts them.
     """
     length, island = (
         problem_of_kind.job.sequence_length,
@@ -362,13 +366,13 @@ def _mesh_table(summed: _SynchronisedDevice) -> tuple[int, MeshTable]:
     """
     problem, stage, device, held_segments = summed.problem, summed.stage, summed.device, summed.here
     problem_of_kind, rules, shape = kind_problem(problem, device), summed.rules, summed.shape
-    zero = stage_of(
+    zero = effective_zero_stage(
         chain.from_iterable(p.held for p in held_segments),
         device=device,
         rules=rules,
         zero=rules.lanes[stage.lane].zero,
     )
-    sync = sync_of(
+    sync = device_sync_table(
         problem,
         [part.held for part in held_segments],
         device=device,

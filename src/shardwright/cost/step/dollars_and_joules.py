@@ -119,7 +119,7 @@ def spending_of(
         egress_usd: of a step, see `egress`.
     """
     paid, used = paid_devices(cluster, working)
-    return at_prices(
+    return spending_at_prices(
         Spending(
             paid_devices=paid,
             working_devices=used,
@@ -135,7 +135,7 @@ def spending_of(
     )
 
 
-def at_prices(
+def spending_at_prices(
     spending: Spending, prices: Sequence[float | None], *, seconds: float, tokens: float
 ) -> Spending:
     """`spending` recomputed at other hourly device prices of each node group; None = not known."""

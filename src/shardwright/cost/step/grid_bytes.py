@@ -25,7 +25,7 @@ from shardwright.cost.tables.bytes_per_parameter import (
     own_gradient_bytes,
     shard_bytes,
 )
-from shardwright.cost.tables.grid_rows import Choices, TableRows, grid_choices
+from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows, grid_choices
 from shardwright.cost.time_parts import EP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -68,10 +68,10 @@ class StepBytes:
 def step_bytes(problem: Problem, grid: Grid, priced: TableRows) -> StepBytes:
     """Bytes that the step of `grid` keeps on each pipeline rank, from its table rows."""
     choices = grid_choices(grid, priced.layout)
-    return bytes_of(problem, choices, priced, cuts_of(choices, priced))
+    return bytes_of(problem, choices, priced, rank_cuts(choices, priced))
 
 
-def bytes_of(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> StepBytes:
+def bytes_of(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts) -> StepBytes:
     """Bytes that a step with these memory choices keeps on each pipeline rank."""
     states, host_states = (
         state_bytes(problem, choices, priced, cuts),
@@ -83,7 +83,7 @@ def bytes_of(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) 
     )
 
 
-def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -> StepBytes:
+def bytes_beside_states(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepBytes:
     """Bytes that a step keeps besides parameters, gradients and optimizer states.
 
     They differ between choices by recompute alone.
@@ -108,7 +108,7 @@ def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -
     )
 
 
-def _paired_bytes(problem: Problem, choices: Choices, priced: TableRows) -> IntArray:
+def _paired_bytes(problem: Problem, choices: MemoryChoices, priced: TableRows) -> IntArray:
     """(c,) most bytes that a layer of each chunk keeps while its expert traffic is overlapped.
 
     With another microbatch; 0 without any such layer.
@@ -178,7 +178,7 @@ class Cuts(NamedTuple):
         return elements_held
 
 
-def cuts_of(choices: Choices, priced: TableRows) -> Cuts:
+def rank_cuts(choices: MemoryChoices, priced: TableRows) -> Cuts:
     """Elements of each rank of a step, grouped by the degrees that shard their states.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and
@@ -233,7 +233,7 @@ _LEVELS = np.array([[1], [2], [3]])
 """ZeRO stages that begin to shard optimizer states, gradients and parameters."""
 
 
-def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> Items:
+def state_bytes(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts) -> Items:
     """Bytes of parameters, gradients and optimizer states of each rank.
 
     Ceil of equal shards; recompute does not change them.
@@ -280,7 +280,7 @@ def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cut
     )
 
 
-def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
+def host_state_bytes(problem: Problem, choices: MemoryChoices, cuts: Cuts) -> Items:
     """Bytes of model states and their buffers in host memory, of each rank.
 
     `state_bytes` leaves them out.
@@ -305,7 +305,7 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
     return tuple([(name, values) for name, values in items if values.any()])
 
 
-def _temporaries(choices: Choices, priced: TableRows) -> tuple[IntArray, IntArray]:
+def _temporaries(choices: MemoryChoices, priced: TableRows) -> tuple[IntArray, IntArray]:
     """(r,) bytes of the largest recomputed tensors, and of the largest embedding or head gradient.
 
     Recomputed tensors are those that a layer's backward makes again.

@@ -13,7 +13,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
 from shardwright.cost.buffers.activation_offload import waited_for_layers
-from shardwright.cost.step.grid_bytes import Cuts, StepBytes, bytes_of, cuts_of
+from shardwright.cost.step.grid_bytes import Cuts, StepBytes, bytes_of, rank_cuts
 from shardwright.cost.step.scalar_terms import (
     backward_layer,
     forward_layer,
@@ -25,7 +25,7 @@ from shardwright.cost.tables.bytes_per_parameter import (
     host_update_rate,
     update_bytes,
 )
-from shardwright.cost.tables.grid_rows import Choices, TableRows, grid_choices
+from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows, grid_choices
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout
 from shardwright.cost.time_parts import PARTS
 from shardwright.lazy_dataclass import dataclass
@@ -94,10 +94,10 @@ PART_NAMES = (*PARTS, "recompute", "sharding", "scales", "host")
 
 def step_costs(problem: Problem, grid: Grid, priced: TableRows) -> StepCosts:
     """Seconds and bytes of the step of `grid`, composed from its table rows."""
-    return compose(problem, grid_choices(grid, priced.layout), priced)
+    return compose_step(problem, grid_choices(grid, priced.layout), priced)
 
 
-def compose(problem: Problem, choices: Choices, priced: TableRows) -> StepCosts:
+def compose_step(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepCosts:
     """Seconds and bytes of a step with given memory choices, from rows of the tables.
 
     Of a grid, or of one device's chunks of a general plan.
@@ -122,7 +122,7 @@ def compose(problem: Problem, choices: Choices, priced: TableRows) -> StepCosts:
     end = layout.counts @ (
         sync.to_owners[:, row_of_sync] + (0.0 if reduces_each_microbatch else reduce)
     )
-    cuts = cuts_of(choices, priced)
+    cuts = rank_cuts(choices, priced)
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
     step_memory = bytes_of(problem, choices, priced, cuts)
     return StepCosts(
@@ -167,7 +167,7 @@ def _layer_sync(priced: TableRows, zero: int) -> tuple[FloatArray, FloatArray, F
     )
 
 
-def _host_gradients(problem: Problem, choices: Choices, priced: TableRows) -> FloatArray:
+def _host_gradients(problem: Problem, choices: MemoryChoices, priced: TableRows) -> FloatArray:
     """(b,) seconds in which one layer's reduced gradients travel to host memory and back.
 
     In each microbatch.
@@ -176,7 +176,7 @@ def _host_gradients(problem: Problem, choices: Choices, priced: TableRows) -> Fl
     return share * priced.meshes.host_gradient_s[:, priced.mesh_row]
 
 
-def _tied_seconds(choices: Choices, priced: TableRows) -> FloatArray:
+def _tied_seconds(choices: MemoryChoices, priced: TableRows) -> FloatArray:
     """(c,) seconds to sum the gradients of weights that the first and the last chunk share.
 
     Or, of one chunk, those that others share.
@@ -189,7 +189,7 @@ def _tied_seconds(choices: Choices, priced: TableRows) -> FloatArray:
 
 def _parts(
     problem: Problem,
-    choices: Choices,
+    choices: MemoryChoices,
     priced: TableRows,
     gather: FloatArray,
     regather: FloatArray,
@@ -313,7 +313,7 @@ def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
 
 
 def _step_end(
-    problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts, start: FloatArray
+    problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Seconds of each rank's step end, update and end gathers, and of gathers left at the start.
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit_machine
 from shardwright.cost.kernels.measured_kernels import (
     attention_table_for,
     gemm_grid_for,
@@ -33,7 +33,7 @@ from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
-from shardwright.program.block.block_program import BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_structure import on_replica
 from shardwright.program.block.symbolic_sizes import Degrees
@@ -44,11 +44,11 @@ from shardwright.program.stages.stage_segments import Segment, StageParts
 
 FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
 _FAMILY: Final = {
-    Kernel.GEMM: "GEMM",
-    Kernel.GROUPED_GEMM: "experts' GEMM",
-    Kernel.ATTENTION: "attention",
-    Kernel.ELEMENT: "element-wise",
-    Kernel.SCAN: "scan",
+    KernelKind.GEMM: "GEMM",
+    KernelKind.GROUPED_GEMM: "experts' GEMM",
+    KernelKind.ATTENTION: "attention",
+    KernelKind.ELEMENT: "element-wise",
+    KernelKind.SCAN: "scan",
 }
 _BANDWIDTH: Final = Origin(
     evidence=Evidence.ASSUMED, reference="bytes over a stated share of memory bandwidth"
@@ -142,7 +142,7 @@ def _seconds_by_origin(
     problem_of_kind, problem, block = kind.value, keyed_problem.value, keyed_block.value
     machine = problem_machine(problem_of_kind)
     sixteen, context = (
-        sixteen_bit(machine),
+        sixteen_bit_machine(machine),
         block_context(block_problem(problem_of_kind, block), block),
     )
     structure, first_device = on_replica(
@@ -181,11 +181,11 @@ def _seconds_by_origin(
 
 def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origin:
     """Origin of a kernel's price: measured table, fitted rates or an assumption."""
-    if work.kernel is Kernel.ELEMENT:
+    if work.kernel is KernelKind.ELEMENT:
         return _BANDWIDTH
-    if work.kernel is Kernel.SCAN:
+    if work.kernel is KernelKind.SCAN:
         return _SCAN
-    if work.kernel is Kernel.ATTENTION:
+    if work.kernel is KernelKind.ATTENTION:
         return _attention_origin(work, machine)
     device, rates = machine.accelerator, machine.gemm
     (m, n, k), groups, experts = gemm_shape(work, degrees)
@@ -243,7 +243,7 @@ def _move_origin(move: Move, span: Span, network: Network) -> Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class OriginShares:
     """Share of one family's seconds that each origin gave, the largest first.
 
     Over all layers of the model.
@@ -253,7 +253,7 @@ class Share:
     parts: tuple[tuple[float, Origin], ...]
 
 
-def shares(records: tuple[PricedSeconds, ...]) -> tuple[Share, ...]:
+def shares_by_origin(records: tuple[PricedSeconds, ...]) -> tuple[OriginShares, ...]:
     """Shares of each kernel family's seconds by origin of the price.
 
     Families without seconds are left out.
@@ -272,5 +272,5 @@ def shares(records: tuple[PricedSeconds, ...]) -> tuple[Share, ...]:
                 ((seconds / total, origin) for origin, seconds in spent.items()),
                 key=lambda p: -p[0],
             )
-            shares_of_families.append(Share(family=family, parts=tuple(parts)))
+            shares_of_families.append(OriginShares(family=family, parts=tuple(parts)))
     return tuple(shares_of_families)

@@ -260,7 +260,7 @@ def _joined_families(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionTable:
+class ActionSeconds:
     """Seconds of every action of every device family, by kind and slice.
 
     Args:
@@ -275,7 +275,7 @@ class ActionTable:
     products: FloatArray
 
 
-def action_table(costs: StageCosts) -> ActionTable:
+def action_seconds_table(costs: StageCosts) -> ActionSeconds:
     """Tabulate the seconds of every action of every family, in the order of `costs.families`."""
     kinds = range(int(TaskKind.R) + 1)
     slices = max([len(c.slices) for c in costs.families.values()])
@@ -305,7 +305,7 @@ def action_table(costs: StageCosts) -> ActionTable:
         seconds[:, :, equal_places, : len(parts)] = with_waiting[:, :, None]
         routed[:, equal_places, : len(parts)] = np.minimum(tokens_moving, with_waiting[0])[:, None]
         products[:, equal_places, : len(parts)] = np.minimum(multiplying, with_waiting[0])[:, None]
-    return ActionTable(seconds=seconds, routed=routed, products=products)
+    return ActionSeconds(seconds=seconds, routed=routed, products=products)
 
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:

@@ -15,7 +15,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
-from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit_machine
 from shardwright.cost.kernels.operator_seconds import (
     cut_seconds,
     gemm_cut_for,
@@ -29,24 +29,24 @@ from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import (
     BlockProgram,
-    Kernel,
+    KernelKind,
     Move,
     Phase,
     Recomputable,
-    Saved,
+    SavedTensor,
 )
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.runtime import FullRecompute, Runtime, TpOverlap
 
-Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
+Variant: TypeAlias = tuple[tuple[SavedTensor, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""
 Kernels: TypeAlias = dict[tuple[str, Phase], FloatArray]
 
 PART_OF_KERNEL: Final = {
-    Kernel.ELEMENT: ELEMENT,
-    Kernel.ATTENTION: ATTENTION,
-    Kernel.SCAN: ATTENTION,
+    KernelKind.ELEMENT: ELEMENT,
+    KernelKind.ATTENTION: ATTENTION,
+    KernelKind.SCAN: ATTENTION,
 }
 
 
@@ -136,7 +136,7 @@ def block_sums(
     seconds, flops = np.zeros((len(PHASES), len(PARTS), n)), np.zeros(n)
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
     by_operator: Kernels = {}
-    sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
+    sixteen, unquantised = sixteen_bit_machine(machine), unquantised_operators(program)
     clock, pair = (
         HostClock(program, local, machine=machine, runtime=runtime),
         PairedLayer(program, rows=n),
@@ -190,7 +190,7 @@ def block_sums(
             (
                 w.operator
                 for w in reversed(program.works)
-                if w.kernel is Kernel.GEMM and w.phase is Phase.F
+                if w.kernel is KernelKind.GEMM and w.phase is Phase.F
             ),
             "",
         )
@@ -213,7 +213,9 @@ def block_sums(
     )
 
 
-def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[IntArray, IntArray]:
+def _saved_bytes(
+    variants: list[tuple[SavedTensor, ...]], degrees: Degrees
+) -> tuple[IntArray, IntArray]:
     """(modes, variants, n) bytes that a microbatch keeps on the device, and in host memory.
 
     From forward to backward.
@@ -221,7 +223,7 @@ def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[I
     on_device, host = np.zeros(
         (2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64
     )
-    holders: dict[Saved, list[int]] = {}
+    holders: dict[SavedTensor, list[int]] = {}
     for number, tensors in enumerate(variants):
         for saved in tensors:
             holders.setdefault(saved, []).append(number)

@@ -33,7 +33,7 @@ from shardwright.cost.network.exposed_communication import (
 from shardwright.cost.network.grid_groups import Network
 from shardwright.cost.tables.block_compute import BlockSums, Variant, block_sums
 from shardwright.cost.tables.selective_recompute import repeats_move
-from shardwright.cost.tables.table_columns import BlockTable, BlockTables
+from shardwright.cost.tables.table_columns import BlockTable, BlockVariantTable
 from shardwright.cost.time_parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_sizes import is_hybrid
@@ -86,10 +86,10 @@ def block_tables(
     host_rate: float = inf,
     sums: BlockSums | None = None,
     moved: Callable[[Move], FloatArray] | None = None,
-) -> BlockTables:
+) -> BlockVariantTable:
     """Seconds and bytes of a block for every row and each set of recomputed modules.
 
-    Runtimes differ in the modules that run again in backward (`program.block.rebuilt`).
+    Runtimes differ in the modules that run again in backward (`recomputed_operators`).
 
     Args:
         program: its kernels and moves are the same under all variants.
@@ -147,7 +147,7 @@ def block_tables(
     )
     parked = checkpoint_seconds(program, local, rate=host_rate)
     island = network.domain
-    return BlockTables(
+    return BlockVariantTable(
         seconds=_with_modules(seconds, run_again, sums.stops, parked, recomputes=recomputes),
         saved_bytes=sums.saved_bytes,
         host_bytes=sums.host_bytes,

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.kernels.problem_machine import problem_machine
-from shardwright.cost.kernels.quantization_passes import narrow_bytes, narrow_forms
+from shardwright.cost.kernels.quantization_passes import quantised_bytes, quantised_copies
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime
 
@@ -71,7 +71,7 @@ def narrow_copies(problem: Problem) -> float:
     machine = problem_machine(problem)
     if machine.compute.bits > 8 or not problem.runtime.saves_quantized:
         return 0.0
-    copies_bytes = narrow_bytes(machine) * narrow_forms(machine)
+    copies_bytes = quantised_bytes(machine) * quantised_copies(machine)
     return (
         copies_bytes - problem.job.parameter.bits / 8
         if problem.runtime.gathers_narrow and machine.compute.bits == 8

@@ -24,7 +24,7 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class MemoryChoices:
     """Memory choices of some pipeline ranks: ZeRO stage, offload and recompute.
 
     Args:
@@ -40,7 +40,7 @@ class Choices:
     mode: int
 
 
-def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
+def grid_choices(grid: Grid, layout: ChunkLayout) -> MemoryChoices:
     """The memory choices that a grid states, as block counts by recompute mode."""
     modes = np.zeros((*layout.counts.shape, len(MODES)), dtype=np.int64)
     if grid.recompute is Recompute.FULL:
@@ -50,7 +50,7 @@ def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
     elif grid.host:
         modes[:, :, 3] = first_layers(layout, grid.host)
     modes[:, :, 0] = layout.counts - modes.sum(axis=2)
-    return Choices(
+    return MemoryChoices(
         zero=grid.zero,
         offload=grid.offload,
         modes=modes,

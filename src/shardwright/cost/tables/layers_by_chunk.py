@@ -46,7 +46,7 @@ class ChunkLayout:
         layer, unit, head: (b,) True for blocks that are layers, that ZeRO-3 gathers by themselves
             (see `is_unit`), that compute logits.
         first: (c,) the first block of each chunk.
-        turned, reduced, sent: see `turned_at`, `reduced_last`, `sent_on`.
+        turned, reduced, sent: see `first_backward_block`, `last_reduced_block`, `sent_stream`.
         by_rank: (r, b) blocks of each rank.
         streams: number of different ones that the model has.
         pp, vpp: ranks, and chunks a rank.

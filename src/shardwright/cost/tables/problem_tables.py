@@ -36,7 +36,7 @@ from shardwright.cost.tables.block_compute import (
 )
 from shardwright.cost.tables.block_table import block_tables, local_degrees
 from shardwright.cost.tables.layers_by_chunk import block_facts
-from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTables, LayerTable
+from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockVariantTable, LayerTable
 from shardwright.cost.time_parts import MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
@@ -346,7 +346,7 @@ def _as_slice(places: IntArray) -> IntArray | slice:
     )
 
 
-def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
+def _by_set(table: BlockVariantTable) -> dict[str, FloatArray | IntArray]:
     """Columns of a block table with an axis of module sets before their rows."""
     return {
         "seconds": table.seconds,

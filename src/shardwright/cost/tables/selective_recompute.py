@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move
 from shardwright.program.block.selective_recompute import named_policy, saved_products
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate_sum
 from shardwright.runtime.runtime import Runtime, SelectiveRecompute
@@ -49,7 +49,7 @@ def recomputed_share(
     if kept_products is None or core:
         return 0.0
     parts = kept_products.get(work.operator, ())
-    if work.kernel is not Kernel.GEMM or work.adapter or not any(parts):
+    if work.kernel is not KernelKind.GEMM or work.adapter or not any(parts):
         return 1.0
     recomputed_outputs = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
     if not recomputed_outputs:

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import extent_of
+from shardwright.collectives.groups.tier_quantities import span_quantities
 from shardwright.cost.gradients.reduction_seconds import LISTED_GATHER_OPERATORS
 from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.gradients.wire_bytes import gathered_bytes
@@ -39,11 +39,11 @@ def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArr
     factor = slowdown_beside(
         problem.constants, factor=problem.cluster.node.accelerator.overlap_slowdown
     )
-    extent = extent_of(span)
-    ring = extent.ring_seconds_per_byte * network.tiers[0].bandwidth
+    quantities = span_quantities(span)
+    ring = quantities.ring_seconds_per_byte * network.tiers[0].bandwidth
     share = np.where(ring > 0.0, 1.0 / np.maximum(ring, 1.0), 0.0)
     return np.asarray(
-        1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]),
+        1.0 + (factor - 1.0) * (share if quantities.rows is None else share[quantities.rows]),
         dtype=np.float64,
     )
 

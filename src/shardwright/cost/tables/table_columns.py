@@ -40,7 +40,7 @@ class BlockTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTables:
+class BlockVariantTable:
     """A block's seconds and bytes under several variants of recomputed modules.
 
     A `BlockTable` with an axis of v variants before the rows where they differ.

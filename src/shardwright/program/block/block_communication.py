@@ -12,8 +12,8 @@ from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.block_program import Exposure, Move, Phase
-from shardwright.program.block.local_sizes import Context, local_tokens, part
-from shardwright.program.block.operator_placement import Change, Placing, is_routed
+from shardwright.program.block.local_sizes import LoweringContext, local_tokens, part
+from shardwright.program.block.operator_placement import LayoutChange, Placing, is_routed
 from shardwright.program.block.quantised_operators import (
     is_scaled_by_block,
     scaled_width,
@@ -26,11 +26,11 @@ _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def edge_moves(
-    source: Operator | None, target: Operator, structure: Placing, context: Context
+    source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[tuple[Hashable, Move]]:
     """Communication between two operators, each move with the layouts that it changes.
 
-    (`Change.between`).
+    (`LayoutChange.between`).
     """
     if target.kind is OperatorKind.EMBEDDING:
         return []
@@ -70,7 +70,7 @@ def _at_router(operator: Operator, source: Operator | None) -> Operator:
 
 
 def _change_moves(
-    change: Change, source: Operator | None, target: Operator, context: Context
+    change: LayoutChange, source: Operator | None, target: Operator, context: LoweringContext
 ) -> list[Move]:
     """The moves of one layout change: forward, backward, and a gather for the weight gradient."""
     forward, backward = change.forward, change.backward
@@ -133,7 +133,7 @@ def _change_moves(
     return moves
 
 
-def _gathers_quantised(operator: Operator | None, context: Context) -> bool:
+def _gathers_quantised(operator: Operator | None, context: LoweringContext) -> bool:
     """True if the operand of `operator` is quantised before its members gather it."""
     quantises = context.runtime.gathers_quantized and 8 * context.element > context.compute_bits
     return (
@@ -141,7 +141,7 @@ def _gathers_quantised(operator: Operator | None, context: Context) -> bool:
     )
 
 
-def _quantised_bytes(size: Size, context: Context, *, forms: int) -> Size:
+def _quantised_bytes(size: Size, context: LoweringContext, *, forms: int) -> Size:
     """Bytes of `forms` quantised copies, with scales, of a wide tensor of `size` bytes.
 
     Rounded down.
@@ -171,7 +171,7 @@ def _move(
     )
 
 
-def _hidden_if_overlapped(context: Context, wanted: Exposure) -> Exposure:
+def _hidden_if_overlapped(context: LoweringContext, wanted: Exposure) -> Exposure:
     """The wanted exposure if the runtime's tensor-parallel overlap allows it, else BLOCKING."""
     if context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC):
         return wanted
@@ -181,7 +181,7 @@ def _hidden_if_overlapped(context: Context, wanted: Exposure) -> Exposure:
 
 
 def _forward_exposure(
-    kind: Collective, source: Operator | None, target: Operator, context: Context
+    kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
     """Exposure of a forward collective between two operators: the GEMM that may hide it."""
     beside = target if kind is Collective.ALL_GATHER else source
@@ -193,7 +193,7 @@ def _forward_exposure(
 
 
 def _backward_exposure(
-    kind: Collective, source: Operator | None, target: Operator, context: Context
+    kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
     """Exposure of a backward collective between two operators: the GEMM that may hide it."""
     if kind is Collective.ALL_TO_ALL:
@@ -214,7 +214,7 @@ def _backward_exposure(
     return _hidden_if_overlapped(context, Exposure.BESIDE_GEMM)
 
 
-def _has_casts_between(operator: Operator, context: Context) -> bool:
+def _has_casts_between(operator: Operator, context: LoweringContext) -> bool:
     """True if casts and scales stand between a GEMM and its collectives.
 
     A compiler joins the two only where nothing does.
@@ -236,7 +236,7 @@ def _has_casts_between(operator: Operator, context: Context) -> bool:
 
 
 def _dispatch_moves(
-    source: Operator | None, target: Operator, structure: Placing, context: Context
+    source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[Move]:
     """Communication of tokens to their experts (or back): all-to-all over ep, gather over etp.
 
@@ -294,7 +294,7 @@ ROW_BYTES: Final = 4
 """Of each expert's weight in a row that HybridEP sends: fp32."""
 
 
-def _row_share(experts: int, elements: int, context: Context) -> int:
+def _row_share(experts: int, elements: int, context: LoweringContext) -> int:
     """Bytes that HybridEP sends for each byte of a copy's own routing weight; else 1.
 
     As many as the rows of all experts have, of which an island sends its part.
@@ -311,7 +311,7 @@ def _row_share(experts: int, elements: int, context: Context) -> int:
     )
 
 
-def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move:
+def _map_move(expert: Operator, *, structure: Placing, context: LoweringContext) -> Move:
     """All-gather of the routing map before HybridEP sends tokens.
 
     One byte for each pair of a token and an expert.
@@ -333,7 +333,7 @@ def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move
 
 
 def _gathered_moves(
-    expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context
+    expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: LoweringContext
 ) -> list[Move]:
     """Moves of an all-gather dispatcher: all tokens to all expert devices, outputs reduced back.
 
@@ -365,7 +365,7 @@ SCALED_ELEMENTS: Final = 128
 DeepEP's scales of 4 bytes)."""
 
 
-def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
+def _sent_bytes(elements: int, context: LoweringContext, *, to_experts: bool) -> int:
     """Bytes of one copy of a token, or of its gradient, on its way to or from its experts.
 
     Operands of experts may travel in 8 bits; outputs of experts are summed in 16.
@@ -380,7 +380,9 @@ def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
     return context.element * elements
 
 
-def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
+def exit_moves(
+    last: Operator, structure: Placing, context: LoweringContext
+) -> list[tuple[Hashable, Move]]:
     """Communication that brings a block's output into the residual stream's layout.
 
     Where its last operator is outside the stream (a vocabulary-parallel lookup).
@@ -405,7 +407,7 @@ def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tup
     ]
 
 
-def operator_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+def operator_moves(operator: Operator, structure: Placing, context: LoweringContext) -> list[Move]:
     """Communication inside an operator: attention keys, loss statistics, norm statistics.
 
     Keys of an attention core cut by position, statistics of a loss cut by vocabulary, and of a
@@ -446,7 +448,7 @@ def operator_moves(operator: Operator, structure: Placing, context: Context) -> 
     ]
 
 
-def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+def _norm_moves(operator: Operator, structure: Placing, context: LoweringContext) -> list[Move]:
     """All-reduces of a norm's sums of squares where several devices hold a token's width.
 
     And sums, of a LayerNorm; or where they hold heads under one gain.

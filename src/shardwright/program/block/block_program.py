@@ -1,8 +1,8 @@
 """A lowered block: kernels, communication, saved tensors and parameters of each phase.
 
 Sizes are symbolic: the structure depends only on how operator classes are cut, and
-`program.block.sizes` evaluates the sizes on arrays of degrees. The cost model, the simulator and an
-executor read this and nothing else.
+`symbolic_sizes.evaluate` evaluates the sizes on arrays of degrees. The cost model, the simulator
+and an executor read this and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Phase(StrEnum):
     W = "W"
 
 
-class Kernel(StrEnum):
+class KernelKind(StrEnum):
     """Families of kernels, one cost formula each."""
 
     GEMM = "gemm"
@@ -76,7 +76,7 @@ class BlockWork:
 
     operator: str
     phase: Phase
-    kernel: Kernel
+    kernel: KernelKind
     m: Size | None = None
     n: tuple[Size, ...] = ()
     k: Size | None = None
@@ -153,7 +153,7 @@ class Recomputable(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedTensor:
     """A tensor saved from a microbatch's forward for its backward.
 
     It lives from F to I or W. With its bytes, and the recompute modes that drop it.
@@ -172,7 +172,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class LocalParameter:
     """Local elements of a parameter on one device, its class and how its gradient is summed.
 
     Args:
@@ -210,8 +210,8 @@ class BlockProgram:
     block: str
     works: tuple[BlockWork, ...] = field(hash=False)
     moves: tuple[Move, ...]
-    saved: tuple[Saved, ...] = field(hash=False)
-    stored: tuple[Stored, ...] = field(hash=False)
+    saved: tuple[SavedTensor, ...] = field(hash=False)
+    stored: tuple[LocalParameter, ...] = field(hash=False)
     output_volume: Size
     operators: tuple[Operator, ...] = field(hash=False)
     constant: frozenset[str] = frozenset()

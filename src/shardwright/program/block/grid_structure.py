@@ -12,7 +12,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.layout_changes import axis_change
-from shardwright.program.block.operator_placement import TOKEN_DIMS, Change, resolved
+from shardwright.program.block.operator_placement import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.symbolic_sizes import Factor, Size
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import reference_runs
@@ -199,7 +199,7 @@ class Structure:
         length: int,
         element: int,
         memory_length: int = 0,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[LayoutChange, ...]:
         """Collectives that the tensor between two operators goes through, one at most an axis.
 
         And one of key heads that all members of ``ulysses`` read.

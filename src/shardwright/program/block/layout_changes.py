@@ -8,7 +8,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.layout_collectives import PARTIAL, WHOLE, transition
-from shardwright.program.block.operator_placement import TOKEN_DIMS, Change, resolved
+from shardwright.program.block.operator_placement import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.symbolic_sizes import Size
 
 
@@ -56,7 +56,7 @@ def axis_change(
     target: Operator,
     volume: Callable[[Operator], tuple[Size, ...]],
     shared: bool = False,
-) -> Change | None:
+) -> LayoutChange | None:
     """Collectives that move a tensor from `source` to `target` along one mesh axis.
 
     Forward and backward; None if nothing moves.
@@ -89,7 +89,7 @@ def axis_change(
     if forward is None and backward is None:
         return None
     gathered, local = volume(_column_side(source, target)), volume(target)
-    return Change(
+    return LayoutChange(
         axis=axis,
         forward=forward,
         backward=backward,

@@ -43,7 +43,7 @@ def router_kernels(runtime: Runtime) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class LoweringContext:
     """Sequence lengths, number formats and runtime choices that lowering a block needs.
 
     Args:
@@ -72,12 +72,12 @@ class Context:
     before: tuple[int, ...] = ()
 
 
-def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> Size:
+def local_tokens(klass: OperatorClass, structure: Placing, context: LoweringContext) -> Size:
     """Tokens that one device works on in operators of `klass`, of the block's sequence."""
     return structure.tokens(klass, context.tokens)
 
 
-def operator_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
+def operator_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
     """Tokens that one device works on in `operator`, of the sequence that the operator reads.
 
     Those of the memory sequence where the operator reads only that (keys of cross-attention).
@@ -100,7 +100,7 @@ def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, 
     return tuple(e for e in extents if e.dim is not Dim.EXPERTS) if is_routed(operator) else extents
 
 
-def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
+def dispatched_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
     """Routed tokens on the busiest device, with the imbalance of experts.
 
     topk copies of each token of its share of the expert-parallel group.

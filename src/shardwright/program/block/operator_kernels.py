@@ -14,7 +14,7 @@ from typing import Any
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block import eager_kernel_bytes as eager
-from shardwright.program.block.block_program import BlockWork, Kernel, Phase
+from shardwright.program.block.block_program import BlockWork, KernelKind, Phase
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.block.unfused_expert_kernels import bias_works, clamp_works, has_late_bias
 
@@ -101,7 +101,7 @@ def _linear(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     """Kernels of a linear operator: three GEMMs, gradient sums and gradient accumulation."""
     k = prod(x.reads[1:], start=x.reads[0])
     return (
-        *_gemms(o, x, kernel=Kernel.GEMM, m=x.tokens, k=k),
+        *_gemms(o, x, kernel=KernelKind.GEMM, m=x.tokens, k=k),
         *(_gradient_sums(o, x, k) if x.own_sums else ()),
         *_gradient_addition(o, x, tuple(n * k for n in x.writes)),
     )
@@ -118,7 +118,7 @@ def _gradient_addition(o: Operator, x: Local, elements: tuple[Size, ...]) -> tup
         BlockWork(
             operator=o.name,
             phase=Phase.W,
-            kernel=Kernel.ELEMENT,
+            kernel=KernelKind.ELEMENT,
             read=tuple(e.scaled(x.added_bytes + x.element) for e in elements),
             written=tuple(e.scaled(x.added_bytes) for e in elements),
             one_pass=True,
@@ -151,7 +151,7 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     assert x.expert_tokens is not None
     k, g, m = x.reads[0], x.experts, x.expert_tokens
     return (
-        *_gemms(o, x, kernel=Kernel.GROUPED_GEMM, m=m, k=k, groups=g, apart=True),
+        *_gemms(o, x, kernel=KernelKind.GROUPED_GEMM, m=m, k=k, groups=g, apart=True),
         *_gradient_addition(o, x, tuple(n * k * g for n in x.writes)),
         *(
             bias_works(o, elements=x.tokens * x.writes[0], experts=g, element=x.element)
@@ -170,10 +170,10 @@ def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     """
     k = prod(x.reads[1:], start=x.reads[0])
     rank = Size(times=o.rank)
-    shape: dict[str, Any] = {"kernel": Kernel.GEMM, "m": x.tokens}
+    shape: dict[str, Any] = {"kernel": KernelKind.GEMM, "m": x.tokens}
     if o.experts is not None and x.experts is not None:
         shape = {
-            "kernel": Kernel.GROUPED_GEMM,
+            "kernel": KernelKind.GROUPED_GEMM,
             "m": x.expert_tokens,
             "groups": x.experts,
             "apart": True,
@@ -205,7 +205,7 @@ def _element(
     return BlockWork(
         operator=o.name,
         phase=phase,
-        kernel=Kernel.ELEMENT,
+        kernel=KernelKind.ELEMENT,
         read=tuple(s.scaled(times) for s in read),
         written=tuple(s.scaled(times) for s in written),
         native=native,
@@ -305,7 +305,7 @@ def _attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
             BlockWork(
                 operator=o.name,
                 phase=phase,
-                kernel=Kernel.ATTENTION,
+                kernel=KernelKind.ATTENTION,
                 tokens=x.tokens,
                 context=x.context,
                 passed=x.keys_passed,
@@ -335,7 +335,7 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         return BlockWork(
             operator=o.name,
             phase=phase,
-            kernel=Kernel.GROUPED_GEMM,
+            kernel=KernelKind.GROUPED_GEMM,
             m=m,
             n=(n,),
             k=k,
@@ -365,7 +365,7 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         works += [
             _element(o, phase, (scores,), (scores,), x.element) for phase in (Phase.F, Phase.I)
         ]
-        works = [replace(w, one_pass=True) if w.kernel is Kernel.ELEMENT else w for w in works]
+        works = [replace(w, one_pass=True) if w.kernel is KernelKind.ELEMENT else w for w in works]
     return tuple(works)
 
 
@@ -465,7 +465,7 @@ def _scan(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         BlockWork(
             operator=o.name,
             phase=phase,
-            kernel=Kernel.SCAN,
+            kernel=KernelKind.SCAN,
             tokens=x.tokens,
             context=x.context,
             heads=x.heads,

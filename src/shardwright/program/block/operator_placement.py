@@ -18,7 +18,7 @@ TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class LayoutChange:
     """Collectives between the layout of a tensor's maker and the layout of its reader.
 
     They bring the tensor to its reader, and its cotangent back.
@@ -133,7 +133,7 @@ class Placing(Protocol):
 
         They hold the same elements and compute different terms of their gradient.
 
-        Cells say this themselves (`program.stages.contribution`).
+        Cells say this themselves (`sum_groups`).
         """
         ...
 
@@ -149,7 +149,7 @@ class Placing(Protocol):
         length: int,
         element: int,
         memory_length: int = 0,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[LayoutChange, ...]:
         """Collectives that the tensor between two operators goes through.
 
         Args:

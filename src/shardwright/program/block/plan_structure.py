@@ -14,7 +14,7 @@ from shardwright.hardware.device_topology import regular
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
-from shardwright.program.block.operator_placement import Change
+from shardwright.program.block.operator_placement import LayoutChange
 from shardwright.program.block.shared_key_cotangents import cotangent_routes
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_keys import Same
@@ -310,7 +310,7 @@ class CellStructure:
         length: int,
         element: int,
         memory_length: int = 0,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[LayoutChange, ...]:
         """Collectives on this device that the tensor between two operators goes through.
 
         The steps of `transition` that involve it.
@@ -322,7 +322,7 @@ class CellStructure:
             and maker.kind is not OperatorKind.NORM
         ):
             return ()
-        changes: list[Change] = []
+        changes: list[LayoutChange] = []
         for extent in dict.fromkeys(extents):
             repeats = extents.count(extent)
             made, wanted = (
@@ -485,12 +485,12 @@ def _holds_wanted(wanted: Holding, held: list[Holding]) -> bool:
     )
 
 
-def _merge_same_steps(changes: list[Change]) -> tuple[Change, ...]:
+def _merge_same_steps(changes: list[LayoutChange]) -> tuple[LayoutChange, ...]:
     """Changes that take the same step, merged with their volumes added up.
 
     Extents of one tensor travel together.
     """
-    by_step: dict[object, Change] = {}
+    by_step: dict[object, LayoutChange] = {}
     for change in changes:
         key = (change.axis, change.forward, change.backward, change.group, _step(change))
         merged = by_step.get(key)
@@ -506,7 +506,7 @@ def _merge_same_steps(changes: list[Change]) -> tuple[Change, ...]:
     return tuple(by_step.values())
 
 
-def _step(change: Change) -> int:
+def _step(change: LayoutChange) -> int:
     """Number of the step that a change takes on the way of its extent."""
     assert isinstance(change.between, tuple)
     number: int = change.between[1]
@@ -515,9 +515,9 @@ def _step(change: Change) -> int:
 
 def _changes(
     steps: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
-) -> list[Change]:
+) -> list[LayoutChange]:
     """The steps of a transition that involve `device`, each as a change of one direction."""
-    changes: list[Change] = []
+    changes: list[LayoutChange] = []
     for number, step in enumerate(steps.steps if steps is not None else ()):
         pairs = zip(step.groups, step.elements, strict=True)
         group, elements = next(((g, size) for g, size in pairs if device in g), ((), 0))
@@ -531,7 +531,7 @@ def _changes(
             continue
         sizes = (Size(times=volume),)
         changes.append(
-            Change(
+            LayoutChange(
                 axis="ulysses" if kind is Collective.ALL_TO_ALL else "tp",
                 forward=kind if forward else None,
                 backward=None if forward else kind,

@@ -12,9 +12,9 @@ from shardwright.model.backward_reach import has_backward, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.program.block.block_program import Recomputable, Saved
+from shardwright.program.block.block_program import Recomputable, SavedTensor
 from shardwright.program.block.local_sizes import (
-    Context,
+    LoweringContext,
     dispatched_tokens,
     local_tokens,
     operator_tokens,
@@ -31,14 +31,14 @@ _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 _FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS)
 
 
-def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
+def stream_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
     """Bytes of the residual stream that one device holds at the block's border."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * _hidden(block)
     )
 
 
-def output_volume(block: Block, structure: Placing, context: Context) -> Size:
+def output_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
     """Bytes of the block's output that one device holds."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * block.output_width
@@ -58,7 +58,7 @@ def _hidden(block: Block) -> int:
     )
 
 
-def _stream_share(block: Block, structure: Placing, context: Context) -> Size:
+def _stream_share(block: Block, structure: Placing, context: LoweringContext) -> Size:
     """Bytes of a device's share of the residual stream, where copies are divided over devices.
 
     The devices that hold copies share the stream out, like heads or the feed-forward.
@@ -74,8 +74,8 @@ def _stream_share(block: Block, structure: Placing, context: Context) -> Size:
 
 
 def saved_tensors(
-    block: Block, operators: dict[str, Operator], structure: Placing, context: Context
-) -> tuple[Saved, ...]:
+    block: Block, operators: dict[str, Operator], structure: Placing, context: LoweringContext
+) -> tuple[SavedTensor, ...]:
     """Every tensor that some operator keeps for backward, each once.
 
     Dropout masks and unfused attention scores included.
@@ -90,8 +90,11 @@ def saved_tensors(
 
 
 def saved_tensors_of_contexts(
-    block: Block, operators: dict[str, Operator], structure: Placing, contexts: Sequence[Context]
-) -> tuple[tuple[Saved, ...], ...]:
+    block: Block,
+    operators: dict[str, Operator],
+    structure: Placing,
+    contexts: Sequence[LoweringContext],
+) -> tuple[tuple[SavedTensor, ...], ...]:
     """`saved_tensors` under contexts that differ only in recomputed modules.
 
     The modules of their runtimes that run again in backward.
@@ -103,10 +106,10 @@ def saved_tensors_of_contexts(
 
 
 def _kept_without_recompute(
-    block: Block, operators: dict[str, Operator], structure: Placing, context: Context
-) -> dict[str, Saved]:
+    block: Block, operators: dict[str, Operator], structure: Placing, context: LoweringContext
+) -> dict[str, SavedTensor]:
     """Tensors that operators keep for backward where nothing is recomputed, by name."""
-    kept: dict[str, Saved] = {}
+    kept: dict[str, SavedTensor] = {}
     constant = without_gradient(block)
     for operator in block.operators:
         if (
@@ -124,7 +127,7 @@ def _kept_without_recompute(
                     if context.runtime.checkpoints_on_host
                     else None
                 )
-                kept[name] = Saved(
+                kept[name] = SavedTensor(
                     tensor=name,
                     volume=stream_volume(block, structure, context),
                     dropped=Recomputable.NEVER,
@@ -143,12 +146,12 @@ def _kept_without_recompute(
 
 
 def _after_recompute(
-    kept: dict[str, Saved],
+    kept: dict[str, SavedTensor],
     block: Block,
     operators: dict[str, Operator],
     structure: Placing,
-    context: Context,
-) -> tuple[Saved, ...]:
+    context: LoweringContext,
+) -> tuple[SavedTensor, ...]:
     """Saved tensors left after the runtime's recomputed modules and its selective policy."""
     if not has_backward(block):
         return ()
@@ -168,12 +171,12 @@ def _after_recompute(
 
 
 def _under_operator_policy(
-    kept: dict[str, Saved],
+    kept: dict[str, SavedTensor],
     block: Block,
     operators: dict[str, Operator],
     structure: Placing,
-    context: Context,
-) -> dict[str, Saved]:
+    context: LoweringContext,
+) -> dict[str, SavedTensor]:
     """`kept` under a per-operator policy, which keeps matrix products and fused cores.
 
     It drops every tensor but these and the input, and keeps matrix products, whoever reads them.
@@ -183,7 +186,7 @@ def _under_operator_policy(
         return {name: _only_dropped_by_full(s) for name, s in kept.items()}
     cores = {o.name for o in block.operators if o.attention is not None}
     read = _read_by_backward(block, kept)
-    tensors: dict[str, Saved] = {}
+    tensors: dict[str, SavedTensor] = {}
     for name, saved in kept.items():
         core = name in cores or name.removesuffix(".lse") in cores
         tensors[name] = (
@@ -202,33 +205,33 @@ def _under_operator_policy(
                 # A compiler's partitioner drops what the policy keeps and no backward reads; an
                 # eager policy does not look.
                 volume_bytes = volume.scaled(context.element)
-                tensors[output] = Saved(
+                tensors[output] = SavedTensor(
                     tensor=output, volume=volume_bytes, dropped=Recomputable.NONE_AND_FULL
                 )
         if structure.sequence_parallel and _is_row_parallel(operators[name]):
             # The policy names reduce_scatter among what it keeps.
             scattered = f"{name}.scattered"
             volume = stream_volume(block, structure, context)
-            tensors[scattered] = Saved(
+            tensors[scattered] = SavedTensor(
                 tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL
             )
     return tensors
 
 
 def _under_named_policy(
-    kept: dict[str, Saved],
+    kept: dict[str, SavedTensor],
     policy: NamedPolicy,
     operators: dict[str, Operator],
     structure: Placing,
-    context: Context,
-) -> dict[str, Saved]:
+    context: LoweringContext,
+) -> dict[str, SavedTensor]:
     """`kept` under a policy that names the tensors to keep or to offload.
 
     It has the tensors that the policy drops, and those that it keeps for operators that run again.
 
     A core's log-sum-exp goes with its output.
     """
-    tensors: dict[str, Saved] = {}
+    tensors: dict[str, SavedTensor] = {}
     for name, saved in kept.items():
         source = name.removesuffix(".quantised").removesuffix(".lse")
         operator_name = (
@@ -245,7 +248,7 @@ def _under_named_policy(
             operators[name], operators[name], structure, context
         ).items():
             volume_bytes = volume.scaled(context.element)
-            tensors[output] = Saved(
+            tensors[output] = SavedTensor(
                 tensor=output,
                 volume=volume_bytes,
                 dropped=Recomputable.NONE_AND_FULL,
@@ -267,7 +270,7 @@ def _is_row_parallel(operator: Operator) -> bool:
     )
 
 
-def _read_by_backward(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
+def _read_by_backward(block: Block, kept: dict[str, SavedTensor]) -> frozenset[str]:
     """Names of operators whose output the backward or a recomputation reads.
 
     A recomputation on the way to a tensor that backward reads.
@@ -284,7 +287,7 @@ def _dropped_by_policy(*, saved: bool) -> Recomputable:
     return Recomputable.FULL if saved else Recomputable.SELECTIVE
 
 
-def _only_dropped_by_full(saved: Saved) -> Saved:
+def _only_dropped_by_full(saved: SavedTensor) -> SavedTensor:
     """The tensor, dropped by full recompute alone where selective recompute dropped it."""
     return (
         replace(saved, dropped=Recomputable.FULL)
@@ -298,8 +301,8 @@ def _saved_output(
     reader: Operator,
     quantised: tuple[int, bool],
     structure: Placing,
-    context: Context,
-) -> dict[str, Saved]:
+    context: LoweringContext,
+) -> dict[str, SavedTensor]:
     """Outputs of `source` that are kept for backward, wide, quantised or both, by name.
 
     Args:
@@ -310,19 +313,19 @@ def _saved_output(
     for name, volume in _outputs(source, reader, structure, context).items():
         quantised_bytes, kept_wide = quantised
         if kept_wide:
-            tensors[name] = Saved(
+            tensors[name] = SavedTensor(
                 tensor=name, volume=volume.scaled(context.element), dropped=Recomputable.FULL
             )
         if quantised_bytes:
             copy = f"{name}.quantised" if kept_wide else name
-            tensors[copy] = Saved(
+            tensors[copy] = SavedTensor(
                 tensor=copy, volume=volume.scaled(quantised_bytes), dropped=Recomputable.FULL
             )
     return tensors
 
 
 def _outputs(
-    source: Operator, reader: Operator, structure: Placing, context: Context
+    source: Operator, reader: Operator, structure: Placing, context: LoweringContext
 ) -> dict[str, Size]:
     """Elements of each output of `source` on one device, as `reader` keeps the output."""
     holder = source
@@ -345,7 +348,7 @@ def _outputs(
     return elements
 
 
-def _kept_widths(name: str, block: Block, context: Context) -> tuple[int, bool]:
+def _kept_widths(name: str, block: Block, context: LoweringContext) -> tuple[int, bool]:
     """Bytes an element of a tensor that is kept quantised, and if it is kept wide too.
 
     By a linear operator or an activation; 0 = no operator keeps tensor `name` quantised.
@@ -366,7 +369,9 @@ def _kept_widths(name: str, block: Block, context: Context) -> tuple[int, bool]:
     return max(widths), 0 in widths[1:]
 
 
-def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:
+def _saved_extra(
+    operator: Operator, structure: Placing, context: LoweringContext
+) -> dict[str, SavedTensor]:
     """Tensors kept beside an operator's output: masks, gate activations, attention scores.
 
     By name. Scores are unfused attention's; fused attention keeps their log-sum-exp.
@@ -409,7 +414,7 @@ def _saved_extra(operator: Operator, structure: Placing, context: Context) -> di
         else:
             scores_by_name["lse"] = rows.scaled(4)
     return {
-        f"{name}.{suffix}": Saved(tensor=f"{name}.{suffix}", volume=volume, dropped=dropped)
+        f"{name}.{suffix}": SavedTensor(tensor=f"{name}.{suffix}", volume=volume, dropped=dropped)
         for volumes, dropped in (
             (bytes_by_name, Recomputable.FULL),
             (scores_by_name, Recomputable.SELECTIVE),

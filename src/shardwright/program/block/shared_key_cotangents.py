@@ -4,7 +4,7 @@ Each reader returns a part of a sum.
 
 A maker that was cut by query heads owns its own part of them: the cotangent that it receives for a
 key head is the sum over those queries, and makers with other parts of the same key head add theirs
-when gradients are summed (`program.stages.holdings` counts them so).
+when gradients are summed (`plan_holdings` counts them so).
 """
 
 from __future__ import annotations

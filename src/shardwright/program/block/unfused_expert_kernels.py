@@ -21,7 +21,7 @@ from typing import Final
 
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.block.block_program import BlockWork, Kernel, Phase
+from shardwright.program.block.block_program import BlockWork, KernelKind, Phase
 from shardwright.program.block.symbolic_sizes import Size
 
 WIDTH: Final = 2
@@ -92,7 +92,7 @@ def _element_wise_kernel(
     return BlockWork(
         operator=o.name,
         phase=phase,
-        kernel=Kernel.ELEMENT,
+        kernel=KernelKind.ELEMENT,
         read=(elements.scaled(traffic * element // WIDTH),),
         one_pass=True,
         groups=groups,

@@ -65,7 +65,7 @@ class Cell:
         return tuple([step for dim, way in self.ways for step in way if dim in dims])
 
 
-class Cells(tuple[Cell, ...]):
+class CellRow(tuple[Cell, ...]):
     """A row of cells that equals only itself: a cheap key for caches."""
 
     __slots__ = ()
@@ -456,7 +456,7 @@ def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interv
 
 
 @lru_cache(maxsize=4096)
-def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
+def intervals(cells: CellRow, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
     """Elements [low, high) of `extent` under each of several cells (`interval`)."""
     runs = covered_runs_of_cells(cells, operator, extent.dim, extent.runs)
     return (
@@ -467,7 +467,7 @@ def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interva
 
 
 def covered_runs_of_cells(
-    cells: Cells, operator: Operator, dim: Dim, runs: int
+    cells: CellRow, operator: Operator, dim: Dim, runs: int
 ) -> tuple[Interval, ...]:
     """Interval of `runs` that each of several cells touches, as the operator cuts a dim.
 
@@ -479,7 +479,7 @@ def covered_runs_of_cells(
 
 @lru_cache(maxsize=4096)
 def _covered_runs_of_cells(
-    cells: Cells, dims: frozenset[Dim], runs: int, reference: int
+    cells: CellRow, dims: frozenset[Dim], runs: int, reference: int
 ) -> tuple[Interval, ...]:
     """`covered_runs` of each cell's cuts of `dims` (cached)."""
     return tuple([covered_runs(cell.way(*dims), runs, reference) for cell in cells])

@@ -21,7 +21,7 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import (
     AxisStep,
     Cell,
-    Cells,
+    CellRow,
     StageCells,
     indices,
     regular_levels,
@@ -37,7 +37,7 @@ PARTS = frozenset(Dim) - TOKENS - {Dim.REPLICATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Projection:
+class DevicesByPart:
     """The devices of a placement tree, grouped by their parts of some dims.
 
     Args:
@@ -49,7 +49,7 @@ class Projection:
     """
 
     row: DeviceList
-    cells: Cells
+    cells: CellRow
     listed: IntArray | None = None
     levels: tuple[Split, ...] = ()
     dims: frozenset[Dim] = frozenset()
@@ -69,7 +69,7 @@ class Projection:
 
 
 @lru_cache(maxsize=16384)
-def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
+def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> DevicesByPart:
     """Group the devices that run operators of a class by their parts of `dims`.
 
     A tree of equal parts is its levels: on 2 x 4 devices under ``b2 t4``, device 4 i + j has number
@@ -82,7 +82,7 @@ def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) ->
 
 
 @lru_cache(maxsize=16384)
-def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
+def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> DevicesByPart:
     """`projection` of one class's tree: by strides where parts are equal, else leaf by leaf."""
     tree = stage.cells.get(klass, {})
     levels = regular_levels(stage.splits[klass]) if klass in stage.splits else None
@@ -92,7 +92,7 @@ def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tokens:
+class DeviceTokens:
     """Samples and positions that each device of a tree works on; equal only to itself.
 
     Samples and positions apart, as each is cut alone.
@@ -104,7 +104,7 @@ class Tokens:
         sizes: samples, or positions, of each part.
     """
 
-    cut: tuple[Projection, Projection]
+    cut: tuple[DevicesByPart, DevicesByPart]
     parts: tuple[tuple[Indices, ...], tuple[Indices, ...]]
     part_of: tuple[IntArray, IntArray]
     sizes: tuple[IntArray, IntArray]
@@ -143,7 +143,7 @@ class Tokens:
 
 
 @lru_cache(maxsize=16384)
-def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
+def tokens(stage: StageCells, klass: OperatorClass, length: int) -> DeviceTokens:
     """Samples and positions of every device that runs operators of a class.
 
     Of a sequence of `length` positions.
@@ -155,13 +155,13 @@ def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
 
 
 @lru_cache(maxsize=4096)
-def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
-    """`Tokens` of a tree from its projections on samples and on positions."""
+def _tokens(cut: tuple[DevicesByPart, ...], lengths: tuple[int, int]) -> DeviceTokens:
+    """`DeviceTokens` of a tree from its projections on samples and on positions."""
     (samples, sample_parts, sample_counts), (positions, position_parts, position_counts) = (
         _distinct_parts(projected.cells, length)
         for projected, length in zip(cut, lengths, strict=True)
     )
-    return Tokens(
+    return DeviceTokens(
         cut=(cut[0], cut[1]),
         parts=(samples, positions),
         part_of=(sample_parts, position_parts),
@@ -170,7 +170,7 @@ def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
 
 
 @lru_cache(maxsize=4096)
-def _distinct_parts(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
+def _distinct_parts(cells: CellRow, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
     """Distinct parts that cells take of `length` indices, each cell's part number, and sizes.
 
     The cells of one dim.
@@ -186,9 +186,9 @@ def _distinct_parts(cells: Cells, length: int) -> tuple[tuple[Indices, ...], Int
 
 def _by_strides(
     tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]
-) -> Projection:
+) -> DevicesByPart:
     """The projection of a tree of equal parts, whose leaves are in the order of its levels."""
-    return Projection(
+    return DevicesByPart(
         row=row_of(tree),
         levels=levels,
         dims=dims,
@@ -232,16 +232,16 @@ def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
 
 
 @lru_cache(maxsize=256)
-def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> Cells:
+def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> CellRow:
     """The cells under cuts in equal parts (dim, parts, zigzag), outermost first."""
     ways = (
         [(dim, (AxisStep(parts=parts, index=i, zigzag=zigzag),)) for i in range(parts)]
         for dim, parts, zigzag in cuts
     )
-    return Cells([Cell(ways=way) for way in product(*ways)])
+    return CellRow([Cell(ways=way) for way in product(*ways)])
 
 
-def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
+def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> DevicesByPart:
     """The projection of any placement tree, leaf by leaf."""
     numbers: dict[Cell, int] = {}
     number = [
@@ -250,6 +250,6 @@ def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
         )
         for cell in tree.values()
     ]
-    return Projection(
-        row=row_of(tree), listed=np.array(number, dtype=np.int64), cells=Cells(numbers)
+    return DevicesByPart(
+        row=row_of(tree), listed=np.array(number, dtype=np.int64), cells=CellRow(numbers)
     )

@@ -11,7 +11,7 @@ from functools import lru_cache
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.device_cells import (
-    Cells,
+    CellRow,
     StageCells,
     covered_runs_of_cells,
     dims_cut,
@@ -78,7 +78,7 @@ def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, leng
     return _layout_of(stage, operator.klass, length, _elements_read(cells, operator, extent), parts)
 
 
-def _elements_read(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
+def _elements_read(cells: CellRow, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
     """Elements of an extent that an operator reads under each of several cells.
 
     All of a dim that the operator does not name.
@@ -89,7 +89,7 @@ def _elements_read(cells: Cells, operator: Operator, extent: Extent) -> tuple[In
 
 @lru_cache(maxsize=4096)
 def _parts_of_sums(
-    cells: Cells, operator: Operator, kept: frozenset[Dim]
+    cells: CellRow, operator: Operator, kept: frozenset[Dim]
 ) -> tuple[Hashable | None, ...]:
     """For each cell, the part of a partial sum that its device holds; None for full values.
 

@@ -16,7 +16,7 @@ from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.device_sets import Participation, participation
 from shardwright.schedules.action_table import KINDS, ActionTable
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.schedule_registry import schedule, schedule_table
 from shardwright.strategy.plan.order import Kind, NamedOrder, Table, actions_of
 from shardwright.strategy.plan.plan import Plan
@@ -40,7 +40,7 @@ class ActionRows:
     Args:
         devices: devices of each row, sorted.
         row_start: (rows + 1,) row r's actions are [row_start[r], row_start[r + 1]).
-        kind: index into `schedules.table.KINDS`.
+        kind: index into `schedules.action_table.KINDS`.
         lane: index into the plan's lanes.
         chunk: stage of the lane.
         microbatch, slice: counted inside the lane.
@@ -239,7 +239,7 @@ def _ranks(
     plan: Plan,
     order: NamedOrder,
     *,
-    placement: Placement,
+    placement: ChunkPlacement,
     lanes: tuple[int, ...],
     take: Participation,
     path: str,

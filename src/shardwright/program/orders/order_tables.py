@@ -8,7 +8,7 @@ from shardwright.strategy.plan.order import Action, Entry, Kind, Table
 from shardwright.strategy.plan.plan import Plan
 
 
-def table_of(rows: ActionRows, *, plan: Plan, order: int = 0) -> Table:
+def order_table_of_rows(rows: ActionRows, *, plan: Plan, order: int = 0) -> Table:
     """The rows of the plan's order number `order`, written as a table.
 
     `action_rows` of a plan with this table gives the same rows.

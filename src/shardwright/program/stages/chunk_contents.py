@@ -1,6 +1,6 @@
 """Blocks of each pipeline chunk of a grid: layers, and the blocks before and after them.
 
-Layers are spread by `strategy.grid.chunks`, the blocks before and after them are at the ends.
+Layers are spread by `chunk_layers`, the blocks before and after them are at the ends.
 """
 
 from __future__ import annotations

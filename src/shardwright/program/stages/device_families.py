@@ -2,7 +2,7 @@
 
 They have parts of equal size and lie the same way on the tiers of the network.
 
-As `program.fold` does for grids: a device's first colour is its holdings and how far its groups and
+A device's first colour is its holdings and how far its groups and
 messages reach; then devices whose partners have different colours are told apart until nothing
 changes. Colours are numbers in one array; traits that tell devices apart follow from their parts
 and are found once for stages that differ by whole units of the network.

@@ -24,7 +24,7 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import (
-    Cells,
+    CellRow,
     StageCells,
     devices_of,
     intervals,
@@ -39,7 +39,7 @@ from shardwright.program.layout.devices_by_part import (
     tokens,
 )
 from shardwright.program.layout.tensor_layout import Interval
-from shardwright.program.stages.parameter_reductions import Sums, numbered
+from shardwright.program.stages.parameter_reductions import Sums, numbered_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -159,7 +159,7 @@ def held_trait(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Tra
 
 
 @lru_cache(maxsize=1024)
-def _holding_numbers(cells: Cells, block: Block, klass: OperatorClass) -> IntArray:
+def _holding_numbers(cells: CellRow, block: Block, klass: OperatorClass) -> IntArray:
     """Number for each cell: equal for cells under which a device holds as many elements.
 
     Of every extent of the operators of a class.
@@ -181,7 +181,7 @@ def _holding_numbers(cells: Cells, block: Block, klass: OperatorClass) -> IntArr
         ):
             intervals_held[intervals(cells, operator, extent)] = None
     sizes = [[high - low for low, high in ends] for ends in intervals_held]
-    return numbered(list(zip(*sizes, strict=True)) or [()] * len(cells))
+    return numbered_values(list(zip(*sizes, strict=True)) or [()] * len(cells))
 
 
 @lru_cache(maxsize=4096)

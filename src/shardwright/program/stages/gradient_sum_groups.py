@@ -24,7 +24,7 @@ _Cell = tuple[Hashable, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class GradientShare:
     """Elements of a parameter that one device holds, and the gradient terms that it computes.
 
     A device may have several shares, such as two uses of tied weights.
@@ -59,7 +59,7 @@ class SumGroup:
 
 
 def sum_groups(
-    shares: tuple[Share, ...],
+    shares: tuple[GradientShare, ...],
     *,
     total: Work | None = None,
     islands: Units | None = None,
@@ -96,7 +96,7 @@ def sum_groups(
     )
 
 
-def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[int]]]:
+def _atoms(shares: tuple[GradientShare, ...]) -> Iterable[tuple[list[Box], list[int]]]:
     """(boxes, places of the shares that need them) of the parameter.
 
     Boxes that the same shares need are together.
@@ -104,11 +104,11 @@ def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[int]]]:
     by_need: dict[Box, list[int]] = {}
     for place, share in enumerate(shares):
         by_need.setdefault(share.need, []).append(place)
-    for boxes, covering in atoms(by_need):
+    for boxes, covering in parameter_atoms(by_need):
         yield boxes, [place for need in covering for place in by_need[need]]
 
 
-def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
+def parameter_atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
     """(boxes, distinct needs that contain them) of a parameter cut at all ends of its needs.
 
     In the order of its elements; boxes of the same needs are together.
@@ -132,7 +132,7 @@ def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
 class _Cells:
     """Converter of work to sets of cells, so that equal work gives equal sets."""
 
-    def __init__(self, shares: tuple[Share, ...], total: Work | None) -> None:
+    def __init__(self, shares: tuple[GradientShare, ...], total: Work | None) -> None:
         boxes: dict[Hashable, list[Box]] = {}
         for use, box in (
             *(entry for work in {share.work for share in shares} for entry in work),

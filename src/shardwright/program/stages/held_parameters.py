@@ -19,8 +19,13 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
 from shardwright.program.block.quantised_operators import is_narrow
 from shardwright.program.layout.device_cells import row_of
-from shardwright.program.stages.gradient_sum_groups import Share
-from shardwright.program.stages.parameter_reductions import ParameterUse, Sums, shares, sums_of
+from shardwright.program.stages.gradient_sum_groups import GradientShare
+from shardwright.program.stages.parameter_reductions import (
+    ParameterUse,
+    Sums,
+    device_shares,
+    sums_of,
+)
 from shardwright.program.stages.stage_segments import Segment, StageParts
 
 Use = tuple[int, int, int]
@@ -421,7 +426,7 @@ def _parameter_stretches(
                     )
 
 
-def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
+def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[GradientShare]:
     """Contribution of each device to a parameter's gradient by one use.
 
     Devices are counted from `base`.
@@ -431,7 +436,7 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
     """
     # Layers that share a parameter are in several segments: each does other work on the same
     # tokens.
-    return shares(
+    return device_shares(
         _parameter_use(place, 0, base),
         (place.use[0], place.segment.run, place.segment.first, place.operator.name),
         length,

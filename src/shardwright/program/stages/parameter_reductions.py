@@ -18,7 +18,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.layout.device_cells import (
-    Cells,
+    CellRow,
     StageCells,
     covered_runs_of_cells,
     dims_present,
@@ -26,10 +26,20 @@ from shardwright.program.layout.device_cells import (
     reference_runs,
     row_of,
 )
-from shardwright.program.layout.devices_by_part import PARTS, Projection, Tokens, projection, tokens
+from shardwright.program.layout.devices_by_part import (
+    PARTS,
+    DevicesByPart,
+    DeviceTokens,
+    projection,
+    tokens,
+)
 from shardwright.program.layout.partner_groups import transversals, transversals_in_order
 from shardwright.program.layout.tensor_layout import Box, Indices, volume
-from shardwright.program.stages.gradient_sum_groups import Share, atoms, sum_groups
+from shardwright.program.stages.gradient_sum_groups import (
+    GradientShare,
+    parameter_atoms,
+    sum_groups,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -189,7 +199,7 @@ def _sums_of_equal_parts(
                 use_shares.rest,
                 use.offset,
                 tuple(number[n] for n in use_shares.needs),
-                tuple(numbered(use_shares.parts).tolist()),
+                tuple(numbered_values(use_shares.parts).tolist()),
             )
             for use_shares, use in zip(shares_of_uses, uses, strict=True)
         ),
@@ -208,7 +218,7 @@ def _sums_of_equal_parts(
 
 @lru_cache(maxsize=4096)
 def _equal_groups(
-    uses: tuple[tuple[Tokens, Projection, int, tuple[int, ...], tuple[int, ...]], ...],
+    uses: tuple[tuple[DeviceTokens, DevicesByPart, int, tuple[int, ...], tuple[int, ...]], ...],
     islands: Units | None,
 ) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
     """Devices, their parts, groups and each device's group for equally cut parameters, or None.
@@ -298,7 +308,7 @@ def _sums_by_tokens(
                     use_shares.tokens.devices + use.offset,
                     need_numbers[use_shares.rest.number],
                     work,
-                    parts + numbered(use_shares.parts)[use_shares.rest.number],
+                    parts + numbered_values(use_shares.parts)[use_shares.rest.number],
                 ]
             )
         )
@@ -314,7 +324,7 @@ def _sums_by_tokens(
     number: dict[tuple[int, ...], int] = {}
     elements: dict[bytes, int] = {}
     of = list[IntArray]()
-    for boxes, covering in atoms(needs):
+    for boxes, covering in parameter_atoms(needs):
         covered = np.zeros(len(needs), dtype=np.bool_)
         covered[[needs[need] for need in covering]] = True
         holders = np.flatnonzero(covered[need])
@@ -328,7 +338,7 @@ def _sums_by_tokens(
             of[-1][np.searchsorted(devices, groups)] = np.array(rows, dtype=np.int64)[:, None]
         elements[key] = elements.get(key, 0) + sum(map(volume, boxes))
     return _sums_in_rows(
-        uses, devices, np.stack(of, axis=1), list(elements.values()), filled(list(number))
+        uses, devices, np.stack(of, axis=1), list(elements.values()), padded_rows(list(number))
     )
 
 
@@ -390,7 +400,7 @@ def _sums_in_rows(
 def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
     """Reduction groups of arbitrary shares, found device by device."""
     all_shares = tuple(
-        share for use in uses for share in shares(use, (use.turn, use.operator.name), length)
+        share for use in uses for share in device_shares(use, (use.turn, use.operator.name), length)
     )
     number: dict[tuple[int, ...], int] = {}
     groups_of_device: dict[int, list[tuple[int, int]]] = {}
@@ -407,9 +417,9 @@ def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units 
     return Sums(
         uses=uses,
         devices=np.array(devices, dtype=np.int64),
-        groups=filled(list(number)),
-        of=filled([[row for row, _ in groups_of_device[d]] for d in devices]),
-        elements=filled([[elements for _, elements in groups_of_device[d]] for d in devices]),
+        groups=padded_rows(list(number)),
+        of=padded_rows([[row for row, _ in groups_of_device[d]] for d in devices]),
+        elements=padded_rows([[elements for _, elements in groups_of_device[d]] for d in devices]),
     )
 
 
@@ -421,13 +431,13 @@ def _equal_or_disjoint(lists: tuple[Indices, ...]) -> bool:
     return all(lists) and all(map(lt, lows, highs)) and all(map(le, highs, lows[1:]))
 
 
-def numbered(values: Iterable[Hashable]) -> IntArray:
+def numbered_values(values: Iterable[Hashable]) -> IntArray:
     """Number values in the order of their first occurrence: equal values get equal numbers."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
-def filled(rows: Sequence[Sequence[int]]) -> IntArray:
+def padded_rows(rows: Sequence[Sequence[int]]) -> IntArray:
     """Rows of unequal length as one array, filled up with -1."""
     lengths = {len(row) for row in rows}
     if len(lengths) == 1:
@@ -450,8 +460,8 @@ class _UseShares:
             of every dim that could be cut.
     """
 
-    tokens: Tokens
-    rest: Projection
+    tokens: DeviceTokens
+    rest: DevicesByPart
     needs: tuple[Box, ...]
     parts: tuple[Box, ...]
 
@@ -470,14 +480,14 @@ def _use_shares(use: ParameterUse, length: int) -> _UseShares:
 
 
 @lru_cache(maxsize=1024)
-def _needs(cells: Cells, operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
+def _needs(cells: CellRow, operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
     """Elements of a parameter that a device needs under each of several cells."""
     return tuple(
         zip(*[zip(intervals(cells, operator, extent)) for extent in extents], strict=True)
     ) or ((),) * len(cells)
 
 
-def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
+def device_shares(use: ParameterUse, name: Hashable, length: int) -> list[GradientShare]:
     """The share of each device in one use of a parameter: its elements and gradient terms."""
     use_shares = _use_shares(use, length)
     empty = [any(a >= b for ((a, b),) in need) for need in use_shares.needs]
@@ -487,7 +497,7 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
     )
     samples, positions = use_shares.tokens.parts
     return [
-        Share(
+        GradientShare(
             device=device + use.offset,
             need=use_shares.needs[part],
             work=((name, (samples[b], positions[s], *use_shares.parts[part])),),
@@ -498,7 +508,7 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
 
 
 @lru_cache(maxsize=1024)
-def _cut_cells(cells: Cells, operator: Operator) -> tuple[Box, ...]:
+def _cut_cells(cells: CellRow, operator: Operator) -> tuple[Box, ...]:
     """The part of every dim that could be cut, under each of several cells.
 
     In runs of the operator's finest extent.

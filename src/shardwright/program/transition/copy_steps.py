@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardwright.program.layout.partner_groups import transversals
-from shardwright.program.transition.layout_pieces import Component, Group, Piece, connected
+from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece, connected
 from shardwright.program.transition.transition_steps import (
     Act,
     Flow,
     Load,
     Message,
-    Step,
     StepKind,
+    TransitionStep,
     add,
     all_gather_act,
     even_ranges,
@@ -24,7 +24,7 @@ Demand = tuple[int, int, int]
 """(consumer, low, high)."""
 
 
-def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...]]:
+def copy_alternatives(component: Component, pieces: Sequence[LayoutPiece]) -> list[tuple[Act, ...]]:
     """Alternative lists of steps, each of which brings every piece to all devices that lack it.
 
     They are exact all-gathers, then messages, broadcasts, or distinct shares that are gathered
@@ -50,14 +50,14 @@ def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...
 
 
 def _all_gathers(
-    component: Component, pieces: Sequence[Piece]
-) -> tuple[tuple[Act, ...], list[Piece]]:
+    component: Component, pieces: Sequence[LayoutPiece]
+) -> tuple[tuple[Act, ...], list[LayoutPiece]]:
     """All-gathers of pieces whose consumers hold disjoint shares, and the other pieces.
 
     (all-gathers, pieces that they do not bring): the members of a group hold disjoint shares of the
     elements that all of them want.
     """
-    by_wanted: dict[Group, dict[Group, list[Piece]]] = {}
+    by_wanted: dict[Group, dict[Group, list[LayoutPiece]]] = {}
     for piece in pieces:
         holders = tuple(sorted(set(piece.full) & set(piece.wanted)))
         by_wanted.setdefault(piece.wanted, {}).setdefault(holders, []).append(piece)
@@ -112,7 +112,7 @@ def joined_steps(acts: Sequence[Act]) -> list[Act]:
         members[index] |= devices
         act_there = joined_acts[index]
         joined_acts[index] = Act(
-            step=Step(
+            step=TransitionStep(
                 kind=act.step.kind,
                 groups=act_there.step.groups + act.step.groups,
                 elements=act_there.step.elements + act.step.elements,
@@ -199,7 +199,7 @@ class _Senders:
         return quotas
 
 
-def _point_to_point(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]:
+def _point_to_point(component: Component, pieces: Sequence[LayoutPiece]) -> tuple[Act, ...]:
     """Messages from holders to all devices that lack a piece, pieces with few holders first."""
     senders = _Senders(component)
     flows = []
@@ -227,7 +227,7 @@ def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ..
             continue
         sent, received, crossing = message_loads(component, part)
         busiest = max(*sent.values(), *received.values())
-        step = Step(
+        step = TransitionStep(
             kind=kind, groups=(group,), elements=(-(-busiest * len(group) // (len(group) - 1)),)
         )
         acts.append(
@@ -236,7 +236,7 @@ def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ..
     steps = joined_steps(acts)
     if sends:
         sent, received, crossing = message_loads(component, sends)
-        step = Step(kind=StepKind.SEND, sends=_messages(sends))
+        step = TransitionStep(kind=StepKind.SEND, sends=_messages(sends))
         steps.append(
             Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing)
         )
@@ -269,14 +269,14 @@ def _collective_of(component: Component, flows: Sequence[Flow]) -> tuple[StepKin
     return StepKind.SEND, group
 
 
-def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
+def _broadcasts(component: Component, pieces: Sequence[LayoutPiece]) -> tuple[Act, ...] | None:
     """Broadcasts of each piece from its holders to the devices that lack it; None if none pays.
 
     Each holder serves its share of the devices; a single device gets a send. None if no holder has
     two.
     """
     spans: dict[Group, list[tuple[int, int]]] = {}
-    to_single_devices: list[Piece] = []
+    to_single_devices: list[LayoutPiece] = []
     senders = _Senders(component)
     for piece in pieces:
         consumers_by_providers: dict[Group, list[int]] = {}
@@ -287,7 +287,7 @@ def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...
         for providers, consumers in consumers_by_providers.items():
             if len(consumers) <= len(providers):
                 to_single_devices.append(
-                    Piece(
+                    LayoutPiece(
                         low=piece.low,
                         high=piece.high,
                         full=providers,
@@ -318,12 +318,14 @@ def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...
     return (*acts, *(_point_to_point(component, to_single_devices) if to_single_devices else ()))
 
 
-def _scatter_and_gather(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
+def _scatter_and_gather(
+    component: Component, pieces: Sequence[LayoutPiece]
+) -> tuple[Act, ...] | None:
     """Messages with distinct shares of a piece, then an all-gather of the shares; None if useless.
 
     For the devices that lack the piece. None if no two devices lack the same piece.
     """
-    by_lacking: dict[Group, list[Piece]] = {}
+    by_lacking: dict[Group, list[LayoutPiece]] = {}
     for piece in pieces:
         by_lacking.setdefault(piece.lacking, []).append(piece)
     if all(len(devices) == 1 for devices in by_lacking) or not all(

@@ -20,7 +20,7 @@ Group = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class LayoutPiece:
     """Elements that the same devices hold and the same devices want.
 
     As the range [low, high) of the component's elements.
@@ -61,7 +61,7 @@ class Component:
         collectives: copies may be made by collectives.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LayoutPiece, ...]
     islands: tuple[int, ...]
     keeps: frozenset[int] = frozenset()
     sides: tuple[frozenset[int], frozenset[int]] | None = None
@@ -284,7 +284,7 @@ def _side(devices: set[int], local: dict[int, int]) -> frozenset[int]:
     return frozenset(i for device, i in local.items() if device in devices)
 
 
-def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[Piece]:
+def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[LayoutPiece]:
     """Pieces of a component, with local device numbers and consecutive element ranges."""
     renamed: dict[Group, Group] = {}
 
@@ -296,7 +296,7 @@ def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[Piece]:
     low = 0
     for atom in atoms_there:
         parts = tuple(map(rename, atom.parts))
-        yield Piece(
+        yield LayoutPiece(
             low=low,
             high=low + atom.size,
             full=rename(atom.full),

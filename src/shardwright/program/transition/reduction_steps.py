@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shardwright.program.layout.partner_groups import representatives, transversals
 from shardwright.program.transition.copy_steps import joined_steps
-from shardwright.program.transition.layout_pieces import Component, Group, Piece
+from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece
 from shardwright.program.transition.transition_steps import (
     Act,
     Flow,
@@ -18,10 +18,10 @@ from shardwright.program.transition.transition_steps import (
     rooted_act,
 )
 
-Summed = tuple[tuple[Act, ...], list[Piece]]
+Summed = tuple[tuple[Act, ...], list[LayoutPiece]]
 
 
-def sums(component: Component) -> list[Summed]:
+def sum_alternatives(component: Component) -> list[Summed]:
     """Alternative ways to sum all partial pieces: (steps, pieces with their holders afterwards).
 
     One for each way to sum all pieces of the component.
@@ -30,7 +30,7 @@ def sums(component: Component) -> list[Summed]:
     members, and shares for all members.
     """
     full_pieces = [piece for piece in component.pieces if not piece.parts]
-    bundles: dict[tuple[Group, ...], list[Piece]] = {}
+    bundles: dict[tuple[Group, ...], list[LayoutPiece]] = {}
     for piece in component.pieces:
         if piece.parts:
             bundles.setdefault(piece.parts, []).append(piece)
@@ -72,10 +72,10 @@ def _groups(component: Component, parts: tuple[Group, ...]) -> tuple[Group, ...]
 
 
 def _with_holders(
-    piece: Piece, devices: Group, *, low: int | None = None, high: int | None = None
-) -> Piece:
+    piece: LayoutPiece, devices: Group, *, low: int | None = None, high: int | None = None
+) -> LayoutPiece:
     """The piece, or a range of it, with `devices` as the holders of full values."""
-    return Piece(
+    return LayoutPiece(
         low=piece.low if low is None else low,
         high=piece.high if high is None else high,
         full=tuple(sorted(devices)),
@@ -85,7 +85,7 @@ def _with_holders(
 
 
 def _sums_for_owners(
-    component: Component, group: Group, owned: Sequence[tuple[int, Piece]]
+    component: Component, group: Group, owned: Sequence[tuple[int, LayoutPiece]]
 ) -> list[Act]:
     """One reduce-scatter if every member owns pieces, else a reduce to each owner."""
     if len({owner for owner, _ in owned}) == len(group):
@@ -107,7 +107,7 @@ def _sums_for_owners(
 
 
 def _sums_in_each_group(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed | None:
     """Sums in each group for the member that wants the piece; None if two members want one."""
     acts: list[Act] = []
@@ -132,14 +132,14 @@ def _sums_in_each_group(
 
 
 def _sums_once(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed | None:
     """One sum of each piece, for the least loaded member that wants it.
 
     None if no member wants one.
     """
     load: dict[int, int] = {}
-    owned: dict[Group, list[tuple[int, Piece]]] = {}
+    owned: dict[Group, list[tuple[int, LayoutPiece]]] = {}
     group_of = {device: group for group in groups for device in group}
     pieces_after = []
     for piece in sorted(pieces, key=lambda piece: len(piece.wanted)):
@@ -158,7 +158,7 @@ def _sums_once(
 
 
 def _all_reduces(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed | None:
     """An all-reduce in each group; None if some member does not want all pieces."""
     all_members = {device for group in groups for device in group}
@@ -172,7 +172,7 @@ def _all_reduces(
 
 
 def _reduce_scatters(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed:
     """Reduce-scatters that sum every element once, over shares of all members.
 

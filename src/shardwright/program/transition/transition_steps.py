@@ -34,7 +34,7 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TransitionStep:
     """One communication that groups of devices run at once, with its elements.
 
     Attributes:
@@ -73,7 +73,7 @@ class Act:
         crossing: elements that cross islands, or stages where there are two.
     """
 
-    step: Step
+    step: TransitionStep
     flows: tuple[Flow, ...]
     sent: Load
     received: Load
@@ -126,7 +126,7 @@ def all_gather_act(
         crossing += total * _island_borders(component, group)
         for device in group:
             add(sent, device, total - owned.get(device, 0))
-    step = Step(kind=kind, groups=tuple(groups), elements=tuple(elements))
+    step = TransitionStep(kind=kind, groups=tuple(groups), elements=tuple(elements))
     return Act(
         step=step,
         flows=tuple(flow for moved in flows for flow in moved),
@@ -146,7 +146,7 @@ def all_reduce_act(
         crossing += 2 * (high - low) * _island_borders(component, group)
         for device, (a, b) in zip(group, even_ranges(low, high, len(group)), strict=True):
             add(sent, device, 2 * (high - low - b + a))
-    step = Step(
+    step = TransitionStep(
         kind=StepKind.ALL_REDUCE,
         groups=tuple(groups),
         elements=tuple(high - low for low, high in spans),
@@ -181,7 +181,7 @@ def rooted_act(
             else Flow(low, high, group, group[:1])
             for low, high in ranges
         ]
-    step = Step(kind=kind, groups=tuple(groups), elements=tuple(sizes))
+    step = TransitionStep(kind=kind, groups=tuple(groups), elements=tuple(sizes))
     if kind is StepKind.REDUCE:
         out, into = into, out
     return Act(step=step, flows=tuple(flows), sent=out, received=into, crossing=crossing)

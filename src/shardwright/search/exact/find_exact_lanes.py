@@ -18,7 +18,7 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
 from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
@@ -162,7 +162,7 @@ def _dealt(
         left -= every
         counts.illegal += every - legal
         counts.duplicates += legal - kept
-        jitter = jitter_among(problem, deal.working)
+        jitter = jitter_factor_of_devices(problem, deal.working)
         result.append(
             _Dealt(deal=deal, lanes=lanes, bounds=_bounds(deal, lanes, jitter), jitter=jitter)
         )

@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
-from shardwright.cost.bounds.longest_path import jitter
+from shardwright.cost.bounds.longest_path import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.step.grid_bytes import StepBytes, reserve_factor, step_bytes
 from shardwright.cost.step.grid_seconds import StepCosts, step_costs
@@ -180,7 +180,7 @@ def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts
     path = longest_path(
         steps_of(grid.schedule, grid.pp, microbatches), _spent(costs), communication_share(problem)
     )
-    return (path + float(costs.optimizer_s.min())) * jitter(problem, grid.devices) * _ROUNDED
+    return (path + float(costs.optimizer_s.min())) * jitter_factor(problem, grid.devices) * _ROUNDED
 
 
 def _longest(
@@ -231,7 +231,7 @@ def _paths(
     }
     close, found, taken = np.flatnonzero(least < until), least.copy(), communication_share(problem)
     kinds, kind = distinct({axis: column[close] for axis, column in columns.items()})
-    rough = jitter(problem, members.space.devices) * _ROUNDED
+    rough = jitter_factor(problem, members.space.devices) * _ROUNDED
     for number, (pp, count) in enumerate(
         zip(kinds["pp"].tolist(), kinds["m"].tolist(), strict=True)
     ):

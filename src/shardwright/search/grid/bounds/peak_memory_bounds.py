@@ -14,8 +14,8 @@ from shardwright.cost.bounds.rank_memory_bound import allocated_bytes
 from shardwright.cost.step.grid_bytes import (
     StepBytes,
     bytes_beside_states,
-    cuts_of,
     held_bytes,
+    rank_cuts,
     state_bytes,
 )
 from shardwright.cost.tables.grid_rows import grid_choices
@@ -64,7 +64,7 @@ class Peaks:
         )
         choices = grid_choices(grid, priced.layout)
         if with_states not in self._states:
-            items = state_bytes(problem, choices, priced, cuts_of(choices, priced))
+            items = state_bytes(problem, choices, priced, rank_cuts(choices, priced))
             self._states[with_states] = np.sum([values for _, values in items], axis=0)
         if without not in self._beside:
             kept = bytes_beside_states(problem, choices, priced)
