@@ -82,7 +82,9 @@ class Sharing:
     meets: int = 1
 
     def party(self, device: int) -> Party:
-        """The reduction group of a device.
+        """The reduction group that a device belongs to.
+
+        Of a duplicate that sums nothing, the group of its lane.
 
         Of a duplicate that sums nothing, the group of its lane.
         """
@@ -186,7 +188,7 @@ class ShardRules:
         return _sharing(self, klass, near)
 
     def party(self, klass: ParameterClass, near: DeviceList, device: int) -> Party:
-        """The reduction group of a device in `sharing` of the same class and devices."""
+        """The reduction group that a device belongs to, for a parameter's class and holders."""
         return self.sharing(klass, near).party(device)
 
 

@@ -39,7 +39,9 @@ class RowWriter:
         return self._next_microbatch.get((I if kind == B else kind, place), 0)
 
     def add(self, kind: int, place: Place, *, paired: bool = False) -> None:
-        """Append a chunk's next action of `kind`.
+        """Append a chunk's next action of `kind`, on the next microbatch.
+
+        B gives the input and the weight gradient of one microbatch.
 
         B gives the input and the weight gradient of one microbatch.
         """
@@ -76,7 +78,9 @@ class RowWriter:
 
 
 def written_table(rows: Sequence[RowWriter], *, num_chunks: int) -> ActionTable:
-    """The action table of finished rows.
+    """Build the action table of finished rows, one row for each rank.
+
+    All rows have the same microbatches.
 
     All rows have the same microbatches.
     """

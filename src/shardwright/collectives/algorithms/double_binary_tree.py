@@ -78,7 +78,7 @@ def _line(kind: Collective, quantities: SpanQuantities) -> Line:
 
 
 def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that the busiest member sends over each tier's links, a byte of volume."""
+    """Bytes that a member sends over each tier in a double binary tree, a byte of volume."""
     return (_sent_in_island(kind, quantities), *shares_between_islands(kind, quantities))
 
 

@@ -65,7 +65,7 @@ def _one_sided(kind: Collective, quantities: SpanQuantities) -> Line:
 
 
 def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that the busiest member sends over each tier's links, a byte of volume."""
+    """Bytes that a member sends over each tier in a direct-write all-to-all, a byte of volume."""
     size_inverse = quantities.inverse[-1]
     return per_tier(
         quantities,

@@ -141,7 +141,10 @@ def _route_of_piece(on_time: int, step: int, last: bool) -> list[list[tuple[int,
 
 
 def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
-    """Greedy (round, (source, target, piece)) messages that spread all pieces, for few members.
+    """Greedy rounds of messages that spread all pieces of a straggler all-reduce.
+
+    (round, (source, target, piece)) for few members: as many useful messages as fit beside each
+    exchange, rare pieces first.
 
     As many useful messages as fit beside each exchange, rare pieces first.
     """
@@ -275,7 +278,7 @@ def _round_counts(members: int) -> tuple[int, int]:
 
 
 def _most_sent(members: int) -> float:
-    """Bytes that the busiest member sends, a byte of volume."""
+    """Bytes that the busiest member sends in the straggler all-reduce, a byte of volume."""
     if not 3 <= members <= MOST_MEMBERS:
         return 0.0
     schedule, _ = late_schedule(members)

@@ -46,7 +46,7 @@ START_HOPS: Final = 14.0
 
 
 def _sent_in_island(quantities: SpanQuantities) -> FloatArray:
-    """Bytes that a member sends over its island link, a byte of volume."""
+    """Bytes that a member sends through its island's switch, a byte of volume."""
     return (1.0 + quantities.inverse[1]) * (quantities.inverse[1] < 1.0)
 
 
@@ -69,7 +69,7 @@ def _line(kind: Collective, quantities: SpanQuantities) -> Line:
 
 
 def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over each tier's links, a byte of volume."""
+    """Bytes that a member sends over each tier in an NVLink SHARP all-reduce, a byte of volume."""
     return (_sent_in_island(quantities), *shares_between_islands(kind, quantities))
 
 

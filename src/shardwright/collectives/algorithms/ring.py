@@ -47,7 +47,7 @@ def _line(kind: Collective, quantities: SpanQuantities) -> Line:
 
 
 def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that the busiest member sends over each tier's links, a byte of volume."""
+    """Bytes that the busiest member sends over each tier in a ring, a byte of volume."""
     return along_ring(quantities, _sent(kind, quantities))
 
 

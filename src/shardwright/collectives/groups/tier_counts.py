@@ -109,7 +109,9 @@ class Span:
 
     @cached_property
     def members(self) -> tuple[FloatArray, ...]:
-        """For each tier, members in a unit over members in a unit of the tier inside.
+        """For each tier, the ratio of members in a unit to members in a unit of the tier inside.
+
+        Whole numbers where units divide the group.
 
         Whole numbers where units divide the group.
         """

@@ -135,7 +135,9 @@ def _least_seconds(layout: Layout, *, connected: bool) -> float:
 def _degrees(
     layout: Layout, seconds: float
 ) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Mean edges of each unit, from the top tier down.
+    """Mean number of tree edges of each network unit that keep within `seconds` a byte.
+
+    From the top down: every unit gets one, and of the rest its part of the room that is left.
 
     Every unit gets one, and of the rest its part of the room that is left.
     """

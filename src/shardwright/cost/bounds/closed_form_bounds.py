@@ -153,7 +153,9 @@ def _fill_sync(
     h: int,
     zero: int,
 ) -> tuple[float, float]:
-    """Fill in the seconds of reducing chunk s and of the rank's gathers; return those of chunk 0.
+    """Fill in seconds of each rank's own-chunk reduction and gathers; return those of chunk 0.
+
+    Returns the reduction and the gather of chunk 0, in seconds.
 
     Returns the reduction and the gather of chunk 0, in seconds.
     """

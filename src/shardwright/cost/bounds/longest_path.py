@@ -268,7 +268,7 @@ def action_picoseconds(costs: StepCosts) -> IntArray:
 
 
 def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
-    """The action table of a grid's schedule."""
+    """The action table of a grid's pipeline schedule with `microbatches` a replica."""
     return schedule_table(
         grid.schedule, num_ranks=grid.pp, chunks_per_rank=grid.vpp, num_microbatches=microbatches
     )

@@ -133,7 +133,9 @@ def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
 
 
 def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) peak of the allocated bytes of each rank.
+    """(r,) peak tensor bytes of each rank: states, activations in flight, logits, temporaries.
+
+    Tensors that live through the step, activations in flight, logits and the largest temporary.
 
     Tensors that live through the step, activations in flight, logits and the largest temporary.
     """

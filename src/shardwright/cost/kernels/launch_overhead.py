@@ -42,7 +42,7 @@ _REPLAYED = {
 
 
 def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
-    """True if a captured CUDA graph replays an operator's kernels.
+    """True if a captured CUDA graph replays an operator's kernels, so that the host launches none.
 
     A layer's norms and residuals lie in its mixer's graph; where only state-space mixers are
     captured, those of other layers are launched, which counts a state-space layer's own norm and
@@ -144,7 +144,9 @@ class HostClock:
         self._late = np.zeros((3, 1 + max(self._segment.values(), default=0), n))
 
     def each(self, change: Callable[..., FloatArray], *others: HostClock) -> HostClock:
-        """This clock with every sum changed, together with the same sums of the `others`.
+        """This clock with `change` applied to every sum, given the same sums of the `others`.
+
+        No move is counted yet.
 
         No move is counted yet.
         """
@@ -284,7 +286,7 @@ class PairedLayer:
         self._compute, self._moved = np.zeros((3, rows)), np.zeros((3, rows))
 
     def each(self, change: Callable[..., FloatArray], *others: PairedLayer) -> PairedLayer:
-        """This pair with every sum changed, together with the same sums of the `others`."""
+        """This pair with `change` applied to every sum, given the same sums of the `others`."""
         changed_pair = copy(self)
         changed_pair._compute = change(self._compute, *(other._compute for other in others))
         changed_pair._moved = change(self._moved, *(other._moved for other in others))
@@ -310,7 +312,9 @@ class PairedLayer:
 
 
 def exposed_traffic(compute: FloatArray, moved: FloatArray) -> FloatArray:
-    """Exposed seconds of expert traffic beside another microbatch's kernels.
+    """Seconds of expert traffic that another microbatch's kernels beside it do not hide.
+
+    `moved` seconds of traffic, `compute` seconds of kernels.
 
     `moved` seconds of traffic, `compute` seconds of kernels.
 

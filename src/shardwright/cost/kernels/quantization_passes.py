@@ -81,7 +81,9 @@ def quantised_bytes(machine: Machine) -> float:
 
 
 def needs_transposes(machine: Machine) -> bool:
-    """True if 8-bit GEMMs of the accelerator need transposed copies for the backward pass.
+    """True if 8-bit GEMMs of the accelerator need transposed operands for the backward pass.
+
+    They take both operands along the sum only.
 
     They take both operands along the sum only.
 

@@ -163,7 +163,9 @@ def axes_of(axis: str, rows: Rows) -> Axes:
 
 
 def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
-    """Axes of a run of `degree` members with stride `start`, inside and outside the pipeline.
+    """Mesh axes of a run of `degree` members with stride `start`, split at the pipeline axis.
+
+    In the stage's own numbering: parts inside and outside the pipeline axis.
 
     In the stage's own numbering.
     """
@@ -282,7 +284,7 @@ def wire_bytes(
 def least_seconds(
     kind: Collective, *, volume: FloatArray, spans: tuple[Span, ...], network: Network
 ) -> FloatArray:
-    """(n,) least `move_seconds` of a collective over `spans`."""
+    """(n,) minimum of a collective's seconds (`move_seconds`) over alternative `spans`."""
     return np.asarray(
         np.min(
             [move_seconds(kind, volume=volume, span=span, network=network) for span in spans],

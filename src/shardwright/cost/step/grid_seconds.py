@@ -315,7 +315,11 @@ def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
 def _step_end(
     problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Seconds of each rank's step end, update and end gathers, and of gathers left at the start.
+    """Seconds of each rank's optimizer step, its update alone, and gathers at the end or start.
+
+    Each chunk's gathers left at the start of the step come last.
+
+    Each chunk's gathers left at the start of the step come last.
 
     Each chunk's gathers at the start of the step.
     """

@@ -309,7 +309,9 @@ def action_seconds_table(costs: StageCosts) -> ActionSeconds:
 
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
-    """Seconds of the end of the step of a device class.
+    """Seconds of a device class's gradient norm, optimizer updates and end gathers.
+
+    The norm of all gradients once, then the update and its gathers, stage by stage.
 
     The norm of all gradients once, then the update and its gathers, stage by stage.
     """

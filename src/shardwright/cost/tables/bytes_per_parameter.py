@@ -23,7 +23,10 @@ def update_bytes(problem: Problem) -> float:
 
 
 def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
-    """(n,) bytes an element of passes over all local gradients at the step's end.
+    """(n,) memory traffic an element of passes over all local gradients at the step's end.
+
+    The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
+    parameter.
 
     The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
     parameter.
@@ -57,7 +60,9 @@ def frozen_shard_bytes(problem: Problem) -> float:
 
 
 def narrow_copies(problem: Problem) -> float:
-    """Bytes of an 8- or 4-bit GEMM parameter's copies beyond (or below) its 16 bits.
+    """Bytes of a parameter's kept 8- or 4-bit copies, less the 16 bits that they replace.
+
+    Below ZeRO-3; beyond (or below) its 16 bits.
 
     Below ZeRO-3.
 
@@ -90,7 +95,9 @@ def own_gradient_bytes(problem: Problem) -> int:
 
 
 def gradients_leave(runtime: Runtime, *, zero: int) -> bool:
-    """True if offloaded elements' gradients lie in host memory alone under ZeRO stage `zero`.
+    """True if gradients of offloaded optimizer states are kept in host memory alone.
+
+    Under ZeRO stage `zero`.
 
     Elements whose optimizer states are offloaded.
     """

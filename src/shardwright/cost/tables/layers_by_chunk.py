@@ -94,7 +94,7 @@ class BlockFacts(NamedTuple):
 
 
 def block_facts(model: Model) -> BlockFacts:
-    """The facts of a model's blocks (cached)."""
+    """For every block: layer, head, backward, trained parameters and stream (cached)."""
     return _block_facts(Same(model))
 
 
@@ -161,7 +161,9 @@ def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
 
 
 def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) number of the stream that each chunk sends to the next one.
+    """(c,) number of the hidden-state stream that each chunk sends to the next chunk.
+
+    The output of its last block, a teacher's left out.
 
     The output of its last block, a teacher's left out.
     """

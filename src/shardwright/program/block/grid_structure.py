@@ -102,7 +102,9 @@ class Structure:
         return _part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies of tokens on one device: topk of each token in its share.
+        """Routed token copies that one device's experts work on: topk times its tokens.
+
+        topk of each token in its share of the expert-parallel group.
 
         Its share of the expert-parallel group.
         """
@@ -140,7 +142,7 @@ class Structure:
         return Size(times=local.times, scale=(*local.scale, "ep", "etp"), factors=local.factors)
 
     def coset(self) -> tuple[int, ...]:
-        """Always empty: the axis ``coset`` names the devices."""
+        """Always empty: in a grid the axis ``coset`` names the devices that share experts."""
         return ()
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
@@ -156,11 +158,11 @@ class Structure:
         return (self.tokens(operator.klass, sum(lengths)),)
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Always empty: the axes ``ep`` and ``etp`` name the devices."""
+        """Always empty: in a grid the axes ``ep`` and ``etp`` name the groups."""
         return (), ()
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Always empty: a mesh axis names the devices."""
+        """Always empty: in a grid a mesh axis names the devices of the group."""
         return ()
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:

@@ -116,7 +116,9 @@ class CellStructure:
         return high - low
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies on the device: topk of each token that its experts serve.
+        """Routed token copies that the device's experts work on.
+
+        topk of each token that its experts serve, times its share of the experts (rounded up).
 
         Times its share of the experts (rounded up).
         """
@@ -394,7 +396,9 @@ def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int
 
 @lru_cache(maxsize=4096)
 def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
-    """Devices whose experts serve some of the tokens that this device's experts serve.
+    """Devices whose experts serve tokens that this device's experts serve too.
+
+    Or that it routes, where it has no experts.
 
     Or that it routes, where it has no experts.
     """

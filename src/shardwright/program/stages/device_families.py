@@ -105,7 +105,7 @@ class _Colours:
 
     @property
     def number(self) -> int:
-        """Number of different colours."""
+        """Number of different colours in use."""
         return len(distinct(self.colour))
 
 
@@ -117,7 +117,7 @@ def refine_families(
     ground: StageDevices,
     exchanges: Iterable[Grouping] = (),
 ) -> tuple[tuple[StageParts, ...], ...]:
-    """The stages with their families divided so that devices of one family are equal in cost.
+    """Divide the families of each stage by colour refinement until a family's devices are equal.
 
     Args:
         edges: edges between stages.
