@@ -298,7 +298,10 @@ def test_rows_that_meet_in_different_orders_deadlock() -> None:
     table = Table(lanes=("main",), rows=((0, one), (1, row("0F1", "0F0", "0B0", "0B1"))))
     plan = plan_of([[stage(0, devices=2), stage(0)]], table, microbatches=2)
     (broken,) = action_violations(plan, action_rows(plan))
-    assert broken.message == "device 0 waits for ever at 0F0 for device 1, which never comes to it"
+    assert (
+        broken.message
+        == "device 0 waits for ever at 0F0 for device 1, which never reaches this action"
+    )
 
 
 def test_a_pair_that_needs_itself_deadlocks() -> None:

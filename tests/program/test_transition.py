@@ -301,7 +301,7 @@ def test_nearest_senders_then_balance() -> None:
 
 def test_wanted_by_nobody_and_held_by_nobody() -> None:
     assert transition(whole([0]), ()).steps == ()
-    with pytest.raises(StrategyError, match="nobody holds") as caught:
+    with pytest.raises(StrategyError, match="no device holds") as caught:
         transition(by_rows(range(4))[:3], whole([0]))
     assert caught.value.rule == "layout.coverage"
     halves = (

@@ -49,10 +49,10 @@ def runtime_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
         yield Violation(
             rule="runtime.host",
             message=(
-                f"{problem.runtime.name} keeps no layers' activations in host"
+                f"{problem.runtime.name} cannot keep layers' activations in host"
                 f" memory{' with pp above 1' if grid.pp > 1 else ''}"
             ),
-            hint="without host=; or Megatron-Core, pp 1",
+            hint="remove host=, or use Megatron-Core with pp 1",
         )
 
 
@@ -68,7 +68,7 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
                 f"the plan is for {plan.devices} devices, the cluster has"
                 f" {problem.cluster.num_devices}"
             ),
-            hint="a cluster of as many devices or more",
+            hint="use a cluster of at least that many devices",
         )
     yield from verify(
         plan,
@@ -84,8 +84,8 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
     ):
         yield Violation(
             rule="runtime.offload",
-            message=f"{problem.runtime.name} has no states on the host",
-            hint="without host= in the plan's shards, or under another runtime",
+            message=f"{problem.runtime.name} cannot keep optimizer states in host memory",
+            hint="remove host= from the plan's shards, or use another runtime",
         )
     yield from _host_share_violations(under(problem, plan.options), plan)
 

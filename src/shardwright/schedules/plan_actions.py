@@ -164,7 +164,7 @@ def slots(table: ActionTable) -> Int32Array:
             raise StrategyError(
                 f"deadlock: rank {rank} waits for ever at"
                 f" {stuck.chunk}{stuck.kind}{stuck.microbatch}",
-                hint="an action must come after everything it needs, on its own rank too",
+                hint="place an action behind every action that it needs, on its own rank too",
                 rule="order.deadlock",
             )
     return slot_of_action

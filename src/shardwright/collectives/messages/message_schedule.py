@@ -59,7 +59,7 @@ def proven_sum(schedule: MessageSchedule) -> MessageSchedule:
             if parts_there & parts and parts_there & ~parts:
                 raise RuntimeModelError(
                     f"round {number} adds parts of piece {piece} twice at member {target}",
-                    hint="a mistake of the schedule's maker",
+                    hint="report this: it is a bug of the code that built the schedule",
                 )
             parts_held[target][piece] = parts_there | parts
     for member, pieces in enumerate(parts_held):
@@ -67,7 +67,7 @@ def proven_sum(schedule: MessageSchedule) -> MessageSchedule:
         if lacking is not None:
             raise RuntimeModelError(
                 f"member {member} ends without the whole of piece {lacking}",
-                hint="a mistake of the schedule's maker",
+                hint="report this: it is a bug of the code that built the schedule",
             )
     return schedule
 

@@ -210,7 +210,7 @@ def _rows_of_schedule(
     """Rows of an order that names a schedule, sorted by the ranks' lowest devices."""
     if order.schedule == TABLE_SEARCH:
         raise StrategyError(
-            "the table of this order is not found yet",
+            "the table of this order has not been searched yet",
             hint="resolve the plan first",
             rule="order.schedule",
             path=path,
@@ -257,12 +257,14 @@ def _ranks(
     write = f"write a table, or order {TABLE_SEARCH}"
     if len(lanes) != placement.lanes:
         raise refuse(
-            f"it orders {placement.lanes} lane{'s'[: placement.lanes - 1]}, not {len(lanes)}", write
+            f"the schedule has {placement.lanes} lane{'s'[: placement.lanes - 1]}, the order names"
+            f" {len(lanes)}",
+            write,
         )
     if not take.disjoint:
         message = (
-            "some stages share a part of their devices; a schedule knows stages on the same devices"
-            " or on others"
+            "some stages share a part of their devices; a schedule needs stages on the same devices"
+            " or on disjoint devices"
         )
         raise refuse(message, write)
     counts = [len(plan.lanes[lane].stages) for lane in lanes]
@@ -275,7 +277,7 @@ def _ranks(
         numbers = " and ".join(map(str, counts))
         raise refuse(
             f"{numbers} stages on {len(ranks)} sets of devices",
-            f"as many stages on each set, in each lane; or {write}",
+            f"put the same number of stages on each set in each lane; or {write}",
         )
     expected = chunk_ranks(placement, num_ranks=len(ranks), chunks_per_rank=counts[0] // len(ranks))
     for lane, (sets, places) in enumerate(zip(walks, expected.tolist(), strict=True)):
@@ -320,7 +322,7 @@ def _table(
     for name, value in order.parameters:
         if not isinstance(value, int) or name in _SIZES:
             message = f"{order.schedule}: {name}={str(value)[:40]} " + (
-                "is the lanes' matter" if name in _SIZES else "is no number"
+                "is set by the lanes" if name in _SIZES else "is not a number"
             )
             raise StrategyError(message, rule="order.parameter", path=path)
         parameters[name] = value
@@ -334,7 +336,10 @@ def _table(
                 f" microbatches and lane {lane.name} {lane.microbatches}"
             )
             raise StrategyError(
-                message, hint="as many in both, cut alike", rule="order.microbatches", path=path
+                message,
+                hint="give both lanes the same microbatches and slices",
+                rule="order.microbatches",
+                path=path,
             )
     if parameters.get("slices", len(first_lane.slices) or 1) != (len(first_lane.slices) or 1):
         message = (
@@ -342,7 +347,7 @@ def _table(
             f" {len(first_lane.slices) or 1}"
         )
         raise StrategyError(
-            message, hint="the lane says the slices", rule="order.parameter", path=path
+            message, hint="state the slices in the lane alone", rule="order.parameter", path=path
         )
     if len(first_lane.slices) > 1:
         parameters["slices"] = len(first_lane.slices)

@@ -132,11 +132,11 @@ def _deadlock(
             f"{_action_text(plan, rows, int(graph.position[missing[0]]))}"
             f"{', which it runs together with' if itself else ''}"
         )
-        hint = "an action comes after everything it needs, on its own devices too"
+        hint = "place an action behind every action that it needs, on its own devices too"
     else:
         waiting_rows = np.flatnonzero((group == group[place]) & (rows.row != row))
         other_row = int(rows.row[waiting_rows[0]]) if len(waiting_rows) else row
-        cause = f"device {rows.devices[other_row][0]}, which never comes to it"
+        cause = f"device {rows.devices[other_row][0]}, which never reaches this action"
         hint = "devices of one stage run its actions in one order"
     return Violation(
         rule=ACTION_RULES[0],

@@ -149,7 +149,7 @@ def _stage(
     if stage.every != 1:
         raise StrategyError(
             f"stage {chunk} runs once for {stage.every} microbatches",
-            hint="give it a lane's microbatches one by one",
+            hint="run the stage once for each microbatch of the lane",
             rule="lower.every",
             path=f"lane {lane.name} / stage {chunk}",
         )

@@ -117,7 +117,7 @@ def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, t
         classes.setdefault(frozenset(parts_of_device[device]), []).append(device)
     if not classes:
         raise StrategyError(
-            f"nobody holds {where}",
+            f"no device holds {where}",
             hint="the source layout must cover the wanted one",
             rule="layout.coverage",
         )
