@@ -20,14 +20,14 @@ from rich.console import Console
 from shardwright.api.request_to_problem import facts_of, problem_of, space_of
 from shardwright.api.simulate_legal_strategy import simulate_legal_strategy
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.bounds.longest_path import jitter, path_seconds
+from shardwright.cost.bounds.longest_path import jitter_factor, path_seconds
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds
 from shardwright.cost.kernels.operator_seconds import gemm_shape
 from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import move_seconds
 from shardwright.cost.network.plan_groups import group_span, network_of_devices, plan_units
-from shardwright.cost.step.grid_seconds import compose, step_costs
+from shardwright.cost.step.grid_seconds import compose_step, step_costs
 from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.time_parts import GEMM
@@ -201,7 +201,7 @@ def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
     passes = float(step.forward_s[0]) * 1e3, float(step.backward_s[0]) * 1e3
     yield (
         "compose the chunk",
-        compose,
+        compose_step,
         (
             f"F {passes[0]:.3f} ms, B {passes[1]:.3f} ms, update"
             f" {float(step.optimizer_s[0]) * 1e3:.3f} ms"
@@ -229,8 +229,8 @@ def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
     yield "run them", simulate, f"the last ends at {int(finish.max()):,} ps"
     yield (
         "add what grows with the scale",
-        jitter,
-        f"x {jitter(problem, plan.devices):.6g} on {plan.devices} devices",
+        jitter_factor,
+        f"x {jitter_factor(problem, plan.devices):.6g} on {plan.devices} devices",
     )
     yield "say the step time", simulate_plan, f"{done.step_time_s:.6f} s"
     memory = plan_memory(problem, done.program, done.costs)[0]

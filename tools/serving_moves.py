@@ -12,7 +12,11 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.registry import algorithms_for
-from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
+from shardwright.cost.inference.token_exchange import (
+    TokenExchange,
+    devices_reached,
+    dispatch_and_combine_seconds,
+)
 from shardwright.cost.network.grid_groups import Network
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
@@ -193,7 +197,7 @@ def _exchange_formula(
     network = Network(tiers=(), units=(), in_network_reduction=True)
     span = span_of_island(name, devices)
     spent = [
-        exchange_ways(
+        dispatch_and_combine_seconds(
             exchange,
             tokens=np.array([tokens]),
             hidden=int(hidden),

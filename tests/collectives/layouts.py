@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.collectives.groups.member_links import Layout
 from shardwright.collectives.groups.tier_counts import Between
-from shardwright.collectives.messages.message_schedule import Schedule
+from shardwright.collectives.messages.message_schedule import MessageSchedule
 
 
 @st.composite
@@ -102,7 +102,7 @@ def places(layout: Layout) -> list[tuple[int, ...]]:
     return [tuple(one) for one in found]
 
 
-def simulated_seconds(schedule: Schedule, layout: Layout, volume: float) -> float:
+def simulated_seconds(schedule: MessageSchedule, layout: Layout, volume: float) -> float:
     """Rounds one after another: a member's messages wait for each other's latency, then the fullest
     link says how long bytes take."""
     where = places(layout)

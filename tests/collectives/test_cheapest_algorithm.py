@@ -15,7 +15,7 @@ from shardwright.collectives.algorithms import nvlink_sharp
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import distinct_groups, extent_of
+from shardwright.collectives.groups.tier_quantities import distinct_groups, span_quantities
 from shardwright.collectives.registry import ALGORITHMS, LIBRARIES, algorithm_named, algorithms_for
 from shardwright.errors import RuntimeModelError
 from tests.collectives.spans import nested, one_group, spans
@@ -122,7 +122,7 @@ def test_one_volume_for_all_groups_and_all_volumes_for_one_group(count: int) -> 
 
 def test_an_extent_prices_like_its_span() -> None:
     span = many_groups(600)
-    extent = extent_of(span)
+    extent = span_quantities(span)
     for kind in Collective:
         by_span = collective_seconds(kind, volume=np.full(600, 1e6), span=span)
         by_extent = collective_seconds(kind, volume=np.full(600, 1e6), span=extent)

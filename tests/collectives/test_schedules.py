@@ -18,7 +18,11 @@ from shardwright.collectives.algorithms.late_member import late_schedule
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
 from shardwright.collectives.groups.member_links import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.messages.message_schedule import Schedule, proven_sum, round_costs
+from shardwright.collectives.messages.message_schedule import (
+    MessageSchedule,
+    proven_sum,
+    round_costs,
+)
 from shardwright.collectives.messages.spanning_forest import forest_of
 from shardwright.collectives.messages.tree_packing import packing_of
 from shardwright.collectives.messages.tree_schedule import (
@@ -28,7 +32,7 @@ from shardwright.collectives.messages.tree_schedule import (
     tree_all_reduce,
     tree_lines,
 )
-from shardwright.collectives.messages.unit_tree import tree_of
+from shardwright.collectives.messages.unit_tree import binomial_unit_tree
 from shardwright.collectives.registry import LIBRARIES, SCHEDULED, algorithm_named, algorithms_for
 from shardwright.errors import RuntimeModelError
 from tests.collectives.layouts import cut_bound, layouts, simulated_seconds
@@ -36,7 +40,7 @@ from tests.collectives.spans import one_group
 from tests.tiers import examples
 
 FEW = examples(40)
-MAKERS = {"tree": tree_of, "forest": forest_of}
+MAKERS = {"tree": binomial_unit_tree, "forest": forest_of}
 ISLAND = Layout(units=(), size=8, bandwidth=(4e11,), latency_s=(2e-6,))
 
 
@@ -186,7 +190,7 @@ def test_a_tree_in_one_part_takes_two_passes_of_binomial_rounds(counts: tuple[in
     layout = Layout(
         units=(counts,), size=sum(counts), bandwidth=(4e11, 5e10), latency_s=(2e-6, 9e-6)
     )
-    alpha, beta = tree_lines(layout, tree_of(layout))
+    alpha, beta = tree_lines(layout, binomial_unit_tree(layout))
     inner, outer = ceil(log2(max(counts))), ceil(log2(len(counts)))
     whole, bytes_of = 2 * (inner * 2e-6 + outer * 9e-6), 2 * (inner / 4e11 + outer / 5e10)
     if len(set(counts)) == 1:
@@ -228,7 +232,7 @@ def test_a_late_members_price_is_that_of_its_rounds(
     assert seconds >= volume / layout.bandwidth[0]
 
 
-def _some(schedule: Schedule, rounds: np.ndarray) -> Schedule:
+def _some(schedule: MessageSchedule, rounds: np.ndarray) -> MessageSchedule:
     return replace(
         schedule,
         round=schedule.round[rounds],
@@ -290,7 +294,7 @@ def test_a_schedule_that_adds_twice_or_forgets_is_refused() -> None:
     proven_sum(good)
     with pytest.raises(RuntimeModelError, match="ends without the whole"):
         proven_sum(_some(good, np.arange(good.round.size) != good.round.size - 1))
-    twice = Schedule(
+    twice = MessageSchedule(
         size=3,
         shares=(1.0,),
         round=np.array([0, 1, 2]),

@@ -14,7 +14,7 @@ from shardwright.cost.kernels.kernel_seconds import attention_flops, attention_s
 from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.measured_kernels import gemm_grid_for, tile_padding
 from shardwright.cost.network.grid_groups import move_seconds, network_of
-from shardwright.cost.step.price_sources import FAMILIES, priced_seconds, shares
+from shardwright.cost.step.price_sources import FAMILIES, priced_seconds, shares_by_origin
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
@@ -240,7 +240,9 @@ class TestWhoAnswered:
             )
             return {
                 s.family: s.parts[0][1].evidence
-                for s in shares(priced_seconds(problem, stages_of(problem, Grid(tp=8, sp=True))))
+                for s in shares_by_origin(
+                    priced_seconds(problem, stages_of(problem, Grid(tp=8, sp=True)))
+                )
             }
 
         assert largest("h100-sxm")["GEMM"] is Evidence.MEASURED
@@ -251,6 +253,8 @@ class TestWhoAnswered:
 
     def test_shares_are_whole(self) -> None:
         problem = problem_of(dense_model(layers=4), cluster_of(8, node=8), runtime=RUNTIME)
-        for share in shares(priced_seconds(problem, stages_of(problem, Grid(tp=2, dp=4)))):
+        for share in shares_by_origin(
+            priced_seconds(problem, stages_of(problem, Grid(tp=2, dp=4)))
+        ):
             assert sum(part for part, _ in share.parts) == pytest.approx(1.0)
             assert [p for p, _ in share.parts] == sorted((p for p, _ in share.parts), reverse=True)

@@ -7,12 +7,12 @@ import pytest
 
 from shardwright.cost.network.grid_groups import network_of
 from shardwright.cost.network.plan_groups import (
-    kind_of,
     kind_problem,
     network_among,
     network_of_devices,
-    of_kind,
+    node_group_of,
     rates_between,
+    uniform_cluster,
 )
 from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.hardware.cluster_expression import parse_cluster
@@ -27,9 +27,9 @@ LIBRARY = problem_for(dense(), batch=8).runtime.collective_library
 
 def test_devices_are_of_the_kind_of_their_node() -> None:
     cluster = parse_cluster(MIXED)
-    assert [kind_of(cluster, d) for d in (0, 7, 8, 23)] == [0, 0, 1, 1]
+    assert [node_group_of(cluster, d) for d in (0, 7, 8, 23)] == [0, 0, 1, 1]
     with pytest.raises(IndexError):
-        kind_of(cluster, 24)
+        node_group_of(cluster, 24)
     problem = problem_for(dense(), batch=8, cluster=MIXED)
     names = [kind_problem(problem, d).cluster.node.accelerator.name for d in (7, 8)]
     assert names == [g.kind.accelerator.name for g in cluster.groups]
@@ -37,7 +37,7 @@ def test_devices_are_of_the_kind_of_their_node() -> None:
 
 def test_each_tier_is_the_slowest_kinds() -> None:
     cluster = parse_cluster(MIXED)
-    alone = [network_of(of_kind(cluster, kind), library=LIBRARY) for kind in (0, 1)]
+    alone = [network_of(uniform_cluster(cluster, kind), library=LIBRARY) for kind in (0, 1)]
     both = network_among(cluster, (0, 1), LIBRARY)
     assert alone[0].tiers[0].bandwidth < alone[1].tiers[0].bandwidth
     for tier, one, other in zip(both.tiers, alone[0].tiers, alone[1].tiers, strict=True):
@@ -47,7 +47,7 @@ def test_each_tier_is_the_slowest_kinds() -> None:
 
 def test_a_group_of_one_kind_has_that_kinds_network() -> None:
     problem = problem_for(dense(), batch=8, cluster=MIXED)
-    fast = network_of(of_kind(problem.cluster, 1), library=LIBRARY)
+    fast = network_of(uniform_cluster(problem.cluster, 1), library=LIBRARY)
     rates = [
         [(t.bandwidth, t.latency_s) for t in tiers]
         for tiers in (network_of_devices(problem, (8, 9, 23)).tiers, fast.tiers)

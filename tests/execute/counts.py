@@ -37,8 +37,8 @@ from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training_job import TrainingJob
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
-from shardwright.program.block.local_sizes import Context
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
+from shardwright.program.block.local_sizes import LoweringContext
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_structure import CellStructure
 from shardwright.program.block.symbolic_sizes import evaluate, evaluate_sum
@@ -176,7 +176,7 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                     *(named_operators(segment.block.operators, one) for one in redone)
                 )
                 for number, length in enumerate(parts):
-                    context = Context(
+                    context = LoweringContext(
                         tokens=length,
                         memory_tokens=problem.work.lengths.get(segment.block.memory, 0),
                         element=ELEMENT,
@@ -356,11 +356,11 @@ def lowered_flops(problem: Problem) -> Counter[tuple[int, str, str]]:
     total: Counter[tuple[int, str, str]] = Counter()
     for one in lowered(problem):
         for work in one.program.works:
-            if work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM):
+            if work.kernel in (KernelKind.GEMM, KernelKind.GROUPED_GEMM):
                 total[one.device, work.operator, work.phase.value] += gemm_flops(
                     work, one.degrees
                 ) * one.times(work.phase, work.operator)
-            elif work.kernel is Kernel.ATTENTION and work.phase is Phase.F:
+            elif work.kernel is KernelKind.ATTENTION and work.phase is Phase.F:
                 total[one.device, work.operator, work.phase.value] += _core_flops(
                     work, one
                 ) * one.times(work.phase, work.operator)

@@ -30,7 +30,7 @@ from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.trained_parameters import trained
-from shardwright.program.block.block_program import Kernel, Phase
+from shardwright.program.block.block_program import KernelKind, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
@@ -97,7 +97,7 @@ def test_products_are_those_that_pytorch_runs(text: str) -> None:
     for block in model.blocks:
         lowered: Counter[tuple[str, bool]] = Counter()
         for work in lower_block(block, Structure(), block_context(problem, block)).works:
-            if work.kernel is Kernel.GEMM and work.attention is None:
+            if work.kernel is KernelKind.GEMM and work.attention is None:
                 lowered[work.operator, work.phase is Phase.F] += gemm_flops(work, ones)
         for operator in (o for o in block.operators if o.kind is OperatorKind.LINEAR):
             assert (lowered[operator.name, True], lowered[operator.name, False]) == torch_flops(

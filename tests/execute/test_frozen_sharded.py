@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradients.plan_synchronisation import sync_of
+from shardwright.cost.gradients.plan_synchronisation import device_sync_table
 from shardwright.execute.checkpoints.checkpoint import begin, finish, read, resumed, write_device
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.training.training_loop import Member, Training
@@ -266,7 +266,7 @@ def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None
                 holdings.get((stage.lane, stage.chunk, n, device), ())
                 for n in range(len(stage.segments))
             ]
-            sync = sync_of(
+            sync = device_sync_table(
                 problem,
                 held,
                 device=device,

@@ -22,7 +22,7 @@ from shardwright.program.orders.action_rows import action_rows
 from shardwright.program.orders.pytorch_csv import schedule_csv
 from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import KINDS
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.grid.grid import Grid
 from shardwright.strategy.grid.grid_to_plan import plan_of
@@ -46,7 +46,7 @@ def _ranks() -> Iterator[None]:
 
 def _plan(name: str) -> Plan:
     several = {"hanayo": 4, "interleaved-1f1b": 2, "breadth-first": 2, "looped-bfs": 2}
-    chunks = several.get(name, 2 if schedule(name).placement is Placement.WAVE else 1)
+    chunks = several.get(name, 2 if schedule(name).placement is ChunkPlacement.WAVE else 1)
     return plan_of(
         Grid(pp=RANKS, vpp=chunks, schedule=name),
         model=dense_model(layers=16),

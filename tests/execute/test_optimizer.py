@@ -11,7 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradients.plan_synchronisation import cuts_of, frozen_cuts_of, in_buckets
+from shardwright.cost.gradients.plan_synchronisation import (
+    frozen_parameter_cuts,
+    placed_in_buckets,
+    trainable_parameter_cuts,
+)
 from shardwright.errors import StrategyError
 from shardwright.execute.device_state.device_parameters import seeded
 from shardwright.execute.device_state.optimizer_shards import Sharers
@@ -152,7 +156,7 @@ def shared(holdings: Holdings, device: int) -> list[tuple[HeldParameters, ...]]:
     found: list[tuple[HeldParameters, ...]] = []
     for place in sorted({key[:2] for key in holdings if key[3] == device}):
         held = [holdings[key] for key in sorted(holdings) if key[:2] == place and key[3] == device]
-        found += in_buckets(held, layers=(1,) * len(held))[0]
+        found += placed_in_buckets(held, layers=(1,) * len(held))[0]
     return found
 
 
@@ -170,7 +174,10 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
     )
     for device in known.devices:
         held, rules = shared(holdings, device), shard_rules(small.plan)
-        cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
+        cuts, frozen = (
+            of(held, device=device, rules=rules)
+            for of in (trainable_parameter_cuts, frozen_parameter_cuts)
+        )
         expected = [sum(cut.held(level) for cut in cuts) for level in (1, 2, 3)]
         own = member(device, known, source=seeded(small.model, seed=0))
         buckets = [b for b in known.buckets if device in b.devices and b.trainable]

@@ -17,9 +17,9 @@ from shardwright.hardware.device_list import DeviceList
 from shardwright.program.orders.action_rows import ActionRows, action_rows
 from shardwright.program.orders.deadlocks import action_violations
 from shardwright.program.orders.device_sets import participation
-from shardwright.program.orders.order_tables import table_of
+from shardwright.program.orders.order_tables import order_table_of_rows
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
 from shardwright.strategy.plan.plan import Plan
@@ -93,7 +93,7 @@ def test_every_schedule_is_laid(name: str) -> None:
     size, and peaks are the papers'."""
     rule = schedule(name)
     each = {"interleaved-1f1b": 2, "breadth-first": 2, "looped-bfs": 2}.get(
-        name, 2 if rule.placement is Placement.WAVE else 1
+        name, 2 if rule.placement is ChunkPlacement.WAVE else 1
     )
     owner = chunk_ranks(rule.placement, num_ranks=4, chunks_per_rank=each).tolist()
     lanes = [[stage(rank) for rank in row] for row in owner]
@@ -197,7 +197,7 @@ def spread(*, order: NamedOrder | Table = SPREAD) -> Plan:
 def test_devices_that_take_part_in_the_same_stages_are_one_row() -> None:
     rows = action_rows(spread())
     assert tuple(map(tuple, rows.devices)) == ((0,), (1, 2, 3))
-    assert table_of(rows, plan=spread()) == SPREAD
+    assert order_table_of_rows(rows, plan=spread()) == SPREAD
     assert action_violations(spread(), rows) == ()
 
 
@@ -298,7 +298,10 @@ def test_rows_that_meet_in_different_orders_deadlock() -> None:
     table = Table(lanes=("main",), rows=((0, one), (1, row("0F1", "0F0", "0B0", "0B1"))))
     plan = plan_of([[stage(0, devices=2), stage(0)]], table, microbatches=2)
     (broken,) = action_violations(plan, action_rows(plan))
-    assert broken.message == "device 0 waits for ever at 0F0 for device 1, which never comes to it"
+    assert (
+        broken.message
+        == "device 0 waits for ever at 0F0 for device 1, which never reaches this action"
+    )
 
 
 def test_a_pair_that_needs_itself_deadlocks() -> None:

@@ -12,7 +12,7 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.job_from_flags import job_from_flags
 from shardwright.model.catalog.models_by_name import load_model
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.block.block_program import BlockProgram, Kernel, Phase
+from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.symbolic_sizes import evaluate
@@ -52,7 +52,7 @@ def traffic(made: BlockProgram, operator: str, phase: Phase) -> list[tuple[int, 
             1 if w.groups is None else int(evaluate(w.groups, ONES)[0]),
         )
         for w in made.works
-        if w.operator == operator and w.phase is phase and w.kernel is Kernel.ELEMENT
+        if w.operator == operator and w.phase is phase and w.kernel is KernelKind.ELEMENT
     ]
 
 
@@ -80,13 +80,13 @@ def test_clamps_and_biases_are_counted() -> None:
 )
 def test_none_where_they_are_taken_in_or_all_is_eager(runtime: str) -> None:
     made = program(runtime)
-    assert all(w.groups is None for w in made.works if w.kernel is Kernel.ELEMENT)
+    assert all(w.groups is None for w in made.works if w.kernel is KernelKind.ELEMENT)
     assert not any(s.tensor.endswith(".clamped") for s in made.saved)
 
 
 def test_experts_without_clamp_and_bias_have_none() -> None:
     made = program("megatron-bridge", "mixtral-8x7b")
-    assert all(w.groups is None for w in made.works if w.kernel is Kernel.ELEMENT)
+    assert all(w.groups is None for w in made.works if w.kernel is KernelKind.ELEMENT)
 
 
 @pytest.mark.parametrize(

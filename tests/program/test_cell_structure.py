@@ -18,7 +18,7 @@ from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.block.block_program import Kernel, Phase
+from shardwright.program.block.block_program import KernelKind, Phase
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, wanted_layout
 from shardwright.program.layout.tensor_layout import Holding
@@ -214,7 +214,7 @@ def flops(model: Model, *lines: str, devices: int, block: str = "layer") -> dict
             layer.block, on_device(layer, device), block_context(problem, layer.block)
         )
         for work in program.works:
-            if work.phase is Phase.F and work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM):
+            if work.phase is Phase.F and work.kernel in (KernelKind.GEMM, KernelKind.GROUPED_GEMM):
                 total[work.operator] = total.get(work.operator, 0) + gemm_flops(work, ONE)
     return total
 

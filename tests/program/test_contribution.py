@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_topology import equal_units
 from shardwright.program.layout.tensor_layout import Box, Indices, joined_intervals
-from shardwright.program.stages.gradient_sum_groups import Share, SumGroup, Work, sum_groups
+from shardwright.program.stages.gradient_sum_groups import GradientShare, SumGroup, Work, sum_groups
 from tests.tiers import examples
 
 ROWS, SAMPLES, POSITIONS = 64, 96, 16
@@ -31,8 +31,8 @@ def work(b: tuple[int, int] = (1, 0), s: tuple[int, int] = (1, 0), *, use: str =
     return ((use, (part(SAMPLES, *b), part(POSITIONS, *s))),)
 
 
-def share(device: int, t: tuple[int, int], *works: Work) -> Share:
-    return Share(
+def share(device: int, t: tuple[int, int], *works: Work) -> GradientShare:
+    return GradientShare(
         device=device, need=(part(ROWS, *t),), work=tuple(entry for one in works for entry in one)
     )
 
@@ -168,7 +168,7 @@ def test_key_heads_under_query_heads() -> None:
     """32 query heads, 4 key heads on t8 (zoo 18): pairs {2i, 2i + 1} hold one key head and sum what
     their query heads give."""
     shares = [
-        Share(
+        GradientShare(
             device=d, need=(part(ROWS, 4, d // 2),), work=(("main", (*TOKENS, part(8, 2, d % 2))),)
         )  # of the head's 8 queries
         for d in range(8)
@@ -271,7 +271,7 @@ def elements_of(box: Box) -> set[tuple[int, ...]]:
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> tuple[tuple[Share, ...], Work, int]:
+def plans(draw: st.DrawFn) -> tuple[tuple[GradientShare, ...], Work, int]:
     """Lanes of their own samples on overlapping devices, each with a tree and one or two uses."""
     random = Random(draw(st.integers(0, 2**32)))
     sequence, parameter = ((0, SIDE),), (((0, SIDE),), ((0, SIDE),))
@@ -282,7 +282,7 @@ def plans(draw: st.DrawFn) -> tuple[tuple[Share, ...], Work, int]:
             devices = random.sample(range(8), random.randint(1, 6))
             total.append(((lane, use), cells))
             shares += [
-                Share(device=d, need=n, work=(((lane, use), own),))
+                GradientShare(device=d, need=n, work=(((lane, use), own),))
                 for d, n, own in tree(random, devices, parameter, cells)
             ]
     return tuple(shares), tuple(total), random.choice((0, 2, 4))
@@ -291,7 +291,7 @@ def plans(draw: st.DrawFn) -> tuple[tuple[Share, ...], Work, int]:
 @examples(50, 2000)
 @given(plans())
 def test_every_holder_ends_with_every_cell_counted_once(
-    case: tuple[tuple[Share, ...], Work, int],
+    case: tuple[tuple[GradientShare, ...], Work, int],
 ) -> None:
     """Integers stand for terms: each device counts its cells, groups add, copies are told; or two
     contributions truly overlap."""

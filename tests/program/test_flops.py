@@ -13,7 +13,7 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.model.ir.model_graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from shardwright.program.block.block_program import Kernel, Phase
+from shardwright.program.block.block_program import KernelKind, Phase
 from shardwright.program.stages.chunk_contents import chunk_contents
 from shardwright.strategy.grid.grid import Grid, Recompute
 from tests.cost.prices import price_grid, rows_of
@@ -73,7 +73,7 @@ def cluster_flops(model: Model, grid: Grid, phase: Phase) -> int:
         sum(
             gemm_flops(w, degrees)
             for w in p.works
-            if w.phase is phase and w.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM)
+            if w.phase is phase and w.kernel in (KernelKind.GEMM, KernelKind.GROUPED_GEMM)
         )
         for p in programs
     ]

@@ -11,7 +11,7 @@ import pytest
 from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import UsageError
 from shardwright.job.job_from_flags import job_from_flags
-from shardwright.program.block.block_program import BlockProgram, Kernel, Phase
+from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_placement import is_routed
@@ -38,7 +38,7 @@ def test_what_grows_with_it_by_hand() -> None:
     even, uneven = lowered(1.0), lowered(1.25)
     routed = {o.name for o in even.operators if is_routed(o)}
     for one, other in zip(even.works, uneven.works, strict=True):
-        if one.kernel is Kernel.GROUPED_GEMM:
+        if one.kernel is KernelKind.GROUPED_GEMM:
             assert one.m is not None
             assert other.m is not None
             assert (int(evaluate(one.m, DEGREES)[0]), int(evaluate(other.m, DEGREES)[0])) == (

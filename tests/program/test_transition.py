@@ -35,8 +35,8 @@ from shardwright.program.transition.find_transition import (
 from shardwright.program.transition.layout_pieces import PlacedPiece, components
 from shardwright.program.transition.transition_steps import (
     Act,
-    Step,
     StepKind,
+    TransitionStep,
     delivers_wanted_values,
 )
 from tests.program.flows import flows
@@ -301,7 +301,7 @@ def test_nearest_senders_then_balance() -> None:
 
 def test_wanted_by_nobody_and_held_by_nobody() -> None:
     assert transition(whole([0]), ()).steps == ()
-    with pytest.raises(StrategyError, match="nobody holds") as caught:
+    with pytest.raises(StrategyError, match="no device holds") as caught:
         transition(by_rows(range(4))[:3], whole([0]))
     assert caught.value.rule == "layout.coverage"
     halves = (
@@ -540,13 +540,13 @@ ADJOINT = {
 }
 
 
-def transposed(steps: Sequence[Step]) -> tuple[Step, ...]:
+def transposed(steps: Sequence[TransitionStep]) -> tuple[TransitionStep, ...]:
     """The adjoint of a list of steps: each one's adjoint, in reverse order.
 
     Source: zoo section 5, rule 8.
     """
     return tuple(
-        Step(
+        TransitionStep(
             kind=ADJOINT[step.kind],
             groups=step.groups,
             elements=step.elements,
@@ -586,8 +586,10 @@ def test_transposed_steps_are_the_transition_of_the_cotangents(name: str) -> Non
 
 
 def test_a_send_is_transposed_by_swapping_its_ends() -> None:
-    step = Step(kind=StepKind.SEND, sends=((0, 4, 5), (1, 4, 3)))
-    assert transposed((step,)) == (Step(kind=StepKind.SEND, sends=((4, 0, 5), (4, 1, 3))),)
+    step = TransitionStep(kind=StepKind.SEND, sends=((0, 4, 5), (1, 4, 3)))
+    assert transposed((step,)) == (
+        TransitionStep(kind=StepKind.SEND, sends=((4, 0, 5), (4, 1, 3))),
+    )
 
 
 @examples(25, 500)

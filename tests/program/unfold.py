@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.lowered_blocks import programs_of
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
 from shardwright.program.problem import Problem
 from shardwright.program.stages.chunk_contents import Content, chunk_contents
@@ -41,7 +41,7 @@ class OperatorTask:
     layer: int
     operator: str
     phase: Phase
-    kernel: Kernel | None = None
+    kernel: KernelKind | None = None
     flops: int = 0
     collective: Collective | None = None
     axes: tuple[str, ...] = ()

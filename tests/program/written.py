@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.program.orders.action_rows import action_rows
-from shardwright.program.orders.order_tables import table_of
+from shardwright.program.orders.order_tables import order_table_of_rows
 from shardwright.strategy.plan.plan import Plan
 
 
@@ -13,5 +13,8 @@ def written_out(plan: Plan) -> Plan:
     """`plan` with a table for each of its orders."""
     rows = action_rows(plan)
     return replace(
-        plan, orders=tuple(table_of(rows, plan=plan, order=i) for i in range(len(plan.orders)))
+        plan,
+        orders=tuple(
+            order_table_of_rows(rows, plan=plan, order=i) for i in range(len(plan.orders))
+        ),
     )

@@ -11,7 +11,7 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.schedules.action_letters import PAIR, format_action
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.plan_actions import slots, table_of
+from shardwright.schedules.plan_actions import slots, table_of_entries
 from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
 
 _ACTION: Final = re.compile(
@@ -83,7 +83,7 @@ def parse_csv(text: str, *, lanes: tuple[str, ...] = ()) -> ActionTable:
     if not rows:
         raise DataError("the table is empty", hint="one row a rank, cells such as 2F0")
     _check_complete(rows)
-    table = table_of(rows)
+    table = table_of_entries(rows)
     try:
         slots(table)
     except StrategyError as error:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from shardwright.errors import StrategyError
 from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import KINDS, ActionTable
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.csv_tables import format_csv
-from shardwright.schedules.plan_actions import row_entries, slots, table_of
+from shardwright.schedules.plan_actions import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule
 from shardwright.schedules.table_picture import draw
 from shardwright.simulator.kernel.event_kernel import simulate
@@ -96,7 +96,9 @@ def test_many_sizes_run_and_are_complete(name: str) -> None:
             assert peak.tolist() == result.held, (ranks, chunks, microbatches)
 
 
-def check_complete(found: ActionTable, *, placement: Placement, chunks: int, slices: int) -> None:
+def check_complete(
+    found: ActionTable, *, placement: ChunkPlacement, chunks: int, slices: int
+) -> None:
     """Rows hold F and either B or I and W of every place of their rank, and nothing else."""
     owner = chunk_ranks(placement, num_ranks=found.num_ranks, chunks_per_rank=chunks)
     rank = np.repeat(np.arange(found.num_ranks), np.diff(found.row_start))
@@ -153,7 +155,7 @@ def test_text_round_trip(name: str) -> None:
         text = format_csv(found, lanes=lanes)
         back = parse_csv(text, lanes=lanes)
         assert [row_entries(back, rank=rank) for rank in range(back.num_ranks)] == rows
-        assert format_csv(table_of(rows), lanes=lanes) == text
+        assert format_csv(table_of_entries(rows), lanes=lanes) == text
         picture = draw(found, width=10**6, lanes=lanes).splitlines()
         assert len(picture) == found.num_ranks
         for line, row in zip(picture, rows, strict=True):
@@ -221,23 +223,23 @@ def test_the_event_kernel_runs_every_table(name: str) -> None:
 
 
 def test_placements_by_hand() -> None:
-    assert chunk_ranks(Placement.LOOPED, num_ranks=3, chunks_per_rank=2).tolist() == [
+    assert chunk_ranks(ChunkPlacement.LOOPED, num_ranks=3, chunks_per_rank=2).tolist() == [
         [0, 1, 2, 0, 1, 2]
     ]
-    assert chunk_ranks(Placement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [
+    assert chunk_ranks(ChunkPlacement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [
         [0, 1, 2, 2, 1, 0]
     ]
-    assert chunk_ranks(Placement.WAVE, num_ranks=2, chunks_per_rank=4).tolist() == [
+    assert chunk_ranks(ChunkPlacement.WAVE, num_ranks=2, chunks_per_rank=4).tolist() == [
         [0, 1, 1, 0, 0, 1, 1, 0]
     ]
-    assert chunk_ranks(Placement.OPPOSITE, num_ranks=3, chunks_per_rank=1).tolist() == [
+    assert chunk_ranks(ChunkPlacement.OPPOSITE, num_ranks=3, chunks_per_rank=1).tolist() == [
         [0, 1, 2],
         [2, 1, 0],
     ]
-    assert rank_chunks(Placement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [
+    assert rank_chunks(ChunkPlacement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [
         [[0, 5], [1, 4], [2, 3]]
     ]
-    assert rank_chunks(Placement.OPPOSITE, num_ranks=2, chunks_per_rank=1).tolist() == [
+    assert rank_chunks(ChunkPlacement.OPPOSITE, num_ranks=2, chunks_per_rank=1).tolist() == [
         [[0], [1]],
         [[1], [0]],
     ]

@@ -11,7 +11,7 @@ from shardwright.errors import DataError, StrategyError
 from shardwright.schedules.action_letters import format_action
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.csv_tables import format_csv
-from shardwright.schedules.plan_actions import row_entries, slots, table_of
+from shardwright.schedules.plan_actions import row_entries, slots, table_of_entries
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.order import Action, Entry, Kind, actions_of
@@ -208,9 +208,11 @@ def test_any_text_is_a_table_or_a_data_error(text: str) -> None:
 def test_what_a_csv_cannot_say() -> None:
     forward = Action(chunk=0, kind=Kind.F, microbatch=0)
     with pytest.raises(StrategyError, match="2 lanes needs their names"):
-        format_csv(table_of([[forward, Action(chunk=0, kind=Kind.F, microbatch=0, lane=1)]]))
+        format_csv(
+            table_of_entries([[forward, Action(chunk=0, kind=Kind.F, microbatch=0, lane=1)]])
+        )
     with pytest.raises(StrategyError, match="no recompute"):
-        format_csv(table_of([[forward, Action(chunk=0, kind=Kind.R, microbatch=0)]]))
+        format_csv(table_of_entries([[forward, Action(chunk=0, kind=Kind.R, microbatch=0)]]))
 
 
 def test_picture() -> None:

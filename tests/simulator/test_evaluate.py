@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.bounds.longest_path import jitter, microbatches_of
+from shardwright.cost.bounds.longest_path import jitter_factor, microbatches_of
 from shardwright.cost.kernels.machine_rates import OPERATOR_S
 from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.cost.tables.mesh_table import mesh_table
@@ -224,7 +224,7 @@ def test_breakdown_adds_up() -> None:
                 )
         assert parts["optimizer"] >= max(float(step.update_s[0]) for step in chunks) - 1e-9
         assert parts.get("jitter", 0.0) == pytest.approx(
-            done.step_time_s * (1 - 1 / jitter(problem, grid.devices)), abs=1e-8
+            done.step_time_s * (1 - 1 / jitter_factor(problem, grid.devices)), abs=1e-8
         )
         assert set(parts) <= {
             *PARTS,

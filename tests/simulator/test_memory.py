@@ -12,7 +12,7 @@ from shardwright.cost.bounds.longest_path import microbatches_of, order_table
 from shardwright.cost.bounds.rank_memory_bound import (
     activation_bytes,
     allocated_bytes,
-    in_flight,
+    in_flight_microbatches,
     reserved_bytes,
 )
 from shardwright.cost.step.grid_seconds import step_costs
@@ -47,7 +47,7 @@ def peaks(schedule: str, *, ranks: int, chunks: int, microbatches: int) -> list[
     table = schedule_table(
         schedule, num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches
     )
-    return [int(in_flight(table, rank).sum(axis=1).max()) for rank in range(ranks)]
+    return [int(in_flight_microbatches(table, rank).sum(axis=1).max()) for rank in range(ranks)]
 
 
 def test_microbatches_in_flight() -> None:
@@ -57,7 +57,7 @@ def test_microbatches_in_flight() -> None:
     assert peaks("1f1b", ranks=4, chunks=1, microbatches=8) == [4, 3, 2, 1]
     assert peaks("1f1b", ranks=4, chunks=1, microbatches=2) == [2, 2, 2, 1]
     table = schedule_table("1f1b", num_ranks=4, chunks_per_rank=1, num_microbatches=8)
-    assert in_flight(table, 1)[:, 0].tolist() == [1, 2, 3]
+    assert in_flight_microbatches(table, 1)[:, 0].tolist() == [1, 2, 3]
     # Narayanan et al. 2021, section 2.2: 2 (p - r - 1) + (v - 1) p + 1 chunks.
     assert peaks("interleaved-1f1b", ranks=4, chunks=3, microbatches=8) == [15, 13, 11, 9]
 

@@ -16,7 +16,7 @@ from shardwright.cost.lowered_blocks import programs_of
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
-from shardwright.program.block.block_program import BlockProgram, Kernel, Phase, Recomputable
+from shardwright.program.block.block_program import BlockProgram, KernelKind, Phase, Recomputable
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Runtime
@@ -160,7 +160,7 @@ def matmul_flops(program: BlockProgram, degrees: Degrees, phase: Phase) -> dict[
     for work in program.works:
         count = 0
         if work.phase is phase:
-            if work.kernel is Kernel.ATTENTION:
+            if work.kernel is KernelKind.ATTENTION:
                 assert work.tokens is not None
                 assert work.heads is not None
                 assert work.attention is not None
@@ -174,7 +174,7 @@ def matmul_flops(program: BlockProgram, degrees: Degrees, phase: Phase) -> dict[
                         causal=False,
                     )[0]
                 )
-            elif work.kernel is Kernel.SCAN:
+            elif work.kernel is KernelKind.SCAN:
                 assert work.tokens is not None
                 assert work.heads is not None
                 assert work.scan is not None
@@ -182,7 +182,7 @@ def matmul_flops(program: BlockProgram, degrees: Degrees, phase: Phase) -> dict[
                 count = int(scan_flops(work.scan, tokens=tokens, heads=heads, causal=False)[0])
             else:
                 count = gemm_flops(work, degrees)
-            if phase is not Phase.F and work.kernel in (Kernel.ATTENTION, Kernel.SCAN):
+            if phase is not Phase.F and work.kernel in (KernelKind.ATTENTION, KernelKind.SCAN):
                 count *= 2
         if count:
             result[work.operator] = result.get(work.operator, 0) + count

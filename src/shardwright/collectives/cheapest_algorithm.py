@@ -1,5 +1,6 @@
-"""Seconds of the cheapest legal algorithm for each group: the entry point for all callers outside
-this layer.
+"""Seconds of the cheapest legal algorithm for each group of devices.
+
+The entry point for all callers outside this layer.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, CollectiveAlgorithm
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import Extent, extent_of
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, span_quantities
 from shardwright.collectives.registry import algorithms_for
 from shardwright.errors import RuntimeModelError
 from shardwright.lazy_dataclass import dataclass
@@ -20,18 +21,18 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceList:
-    """All legal algorithms of one kind on one span, ready to price any number of volumes.
+    """All legal algorithms of one collective on one span, ready to price any volume.
 
     Args:
         kind: the collective.
-        extent: the groups.
+        quantities: the groups, prepared for pricing.
         algorithms: the algorithms that the indices of `seconds` refer to.
-        lines: alpha and beta of each over the extent's different groups; None where the time is not
+        lines: alpha and beta of each over the different groups; None where the time is not
             linear in the volume.
     """
 
     kind: Collective
-    extent: Extent
+    quantities: SpanQuantities
     algorithms: tuple[CollectiveAlgorithm, ...]
     lines: tuple[Line | None, ...]
 
@@ -52,22 +53,25 @@ class PriceList:
         return best, chosen
 
     def _priced(self, index: int, volume: FloatArray) -> FloatArray:
+        """Seconds of one of the algorithms for each group."""
         line = self.lines[index]
         if line is None:
-            return self.algorithms[index].seconds(self.kind, volume=volume, span=self.extent.span)
-        return line.at(volume, rows=self.extent.rows)
+            return self.algorithms[index].seconds(
+                self.kind, volume=volume, span=self.quantities.span
+            )
+        return line.at(volume, rows=self.quantities.rows)
 
 
 def price_list(
     kind: Collective,
     *,
-    span: Span | Extent,
+    span: Span | SpanQuantities,
     algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> PriceList:
-    """Alpha and beta of every algorithm that can run `kind` over the groups of `span`.
+    """List alpha and beta of every algorithm that can run `kind` over the groups of `span`.
 
     Args:
-        span: the groups; an `extent_of` a span that is priced for several kinds.
+        span: the groups; prepared by `span_quantities` where a span is priced for several kinds.
         algorithms: algorithms that may be used; None = all registered ones. Those that cannot run
             `kind` are left out.
     """
@@ -81,24 +85,27 @@ def price_list(
             f"none of the algorithms given can run {kind.value}",
             hint="registered for it: " + ", ".join(a.name for a in algorithms_for(kind)),
         )
-    extent = extent_of(span) if isinstance(span, Span) else span
+    quantities = span_quantities(span) if isinstance(span, Span) else span
     return PriceList(
         kind=kind,
-        extent=extent,
+        quantities=quantities,
         algorithms=usable,
-        lines=tuple(_line(a, kind, extent) for a in usable),
+        lines=tuple(_line(a, kind, quantities) for a in usable),
     )
 
 
-def _line(algorithm: CollectiveAlgorithm, kind: Collective, extent: Extent) -> Line | None:
-    return algorithm.line(kind, extent) if isinstance(algorithm, LinearAlgorithm) else None
+def _line(
+    algorithm: CollectiveAlgorithm, kind: Collective, quantities: SpanQuantities
+) -> Line | None:
+    """Alpha and beta of an algorithm; None where its time is not linear in the volume."""
+    return algorithm.line(kind, quantities) if isinstance(algorithm, LinearAlgorithm) else None
 
 
 def collective_seconds(
     kind: Collective,
     *,
     volume: FloatArray,
-    span: Span | Extent,
+    span: Span | SpanQuantities,
     algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> tuple[FloatArray, IntArray]:
     """Uncontended seconds of the cheapest legal algorithm for each group, and its index.
@@ -108,7 +115,7 @@ def collective_seconds(
 
     Args:
         volume: bytes of the full buffer on the wire (see `Collective`), shape (n,).
-        span: the groups; an `extent_of` a span that is priced several times.
+        span: the groups; prepared by `span_quantities` where a span is priced several times.
         algorithms: algorithms that may be used, such as `algorithms_for(kind, library="nccl")`;
             None = all registered ones.
 

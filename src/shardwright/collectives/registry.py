@@ -1,5 +1,6 @@
-"""Names of the collective algorithms and of the libraries that provide them. A new algorithm is one
-file and one line here.
+"""Registry of the collective algorithms and of the libraries that provide them.
+
+A new algorithm is one file and one line here.
 """
 
 from __future__ import annotations
@@ -54,12 +55,13 @@ ENGINES: Final = ("vllm", "sglang", "trtllm")
 # What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS)
 # and src/enqueue.cc, where rooted collectives other than broadcast and all_to_all are grouped
 # sends; its PAT (one device a node) and CollNet are not here. Messages:
-# `execute.transport.messages` cuts a sum in even shares that go straight to their owners and back,
-# which is the ring's bytes (and in place of its n - 1 hops one round, which the ring's latency is
-# never below). Synthesised: MSCCL runs schedules that are written for a group on NCCL's transports,
-# and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl). Engines sum
-# by one and two shots where that is faster than NCCL; with their option of multimem (symmetric
-# memory) by the switch too. DeepEP and one-sided exchanges are libraries of their own, beside NCCL.
+# `execute.transport.group_messages` cuts a sum in even shares that go straight to their owners and
+# back, which is the ring's bytes (and in place of its n - 1 hops one round, which the ring's
+# latency is never below). Synthesised: MSCCL runs schedules that are written for a group on NCCL's
+# transports, and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl).
+# Engines sum by one and two shots where that is faster than NCCL; with their option of multimem
+# (symmetric memory) by the switch too. DeepEP and one-sided exchanges are libraries of their own,
+# beside NCCL.
 LIBRARIES: Final = MappingProxyType(
     {
         "any": tuple(name for name in ALGORITHMS if name not in (*SCHEDULED, *ENGINE_ALGORITHMS)),
@@ -94,14 +96,15 @@ CALL_NCCL: Final = ("nccl", "synthesised", *OWN_KERNELS)
 
 @cache
 def algorithm_named(name: str) -> CollectiveAlgorithm:
-    """The registered algorithm with this name."""
+    """The registered collective algorithm with this name."""
     return ALGORITHMS.load(name)
 
 
 @cache
 def algorithms_for(kind: Collective, *, library: str = "any") -> tuple[CollectiveAlgorithm, ...]:
-    """The algorithms of a library that can run `kind`, in the registry's order (ties go to the
-    first).
+    """Algorithms of a library that can run `kind`, in the registry's order.
+
+    Ties go to the first.
     """
     if library not in LIBRARIES:
         raise RuntimeModelError(

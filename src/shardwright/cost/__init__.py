@@ -1,3 +1,4 @@
-"""Seconds and bytes of kernels, collectives, blocks and steps. Tasks are in program, simulation is
-in simulator.
+"""Seconds and bytes of kernels, collectives, blocks and training steps.
+
+Tasks are in program, simulation is in simulator.
 """

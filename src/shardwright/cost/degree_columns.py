@@ -10,8 +10,10 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Columns of equal length, one row a strategy: degrees and switches (tp, sp, cp, ulysses,
-    gather, ep, etp, dp, pp, mbs), then the device stride of each axis (s_tp, s_cp, s_dp, s_pp).
+    """Columns of equal length, one row a strategy: parallel degrees, switches and device strides.
+
+    Degrees and switches are tp, sp, cp, ulysses, gather, ep, etp, dp, pp, mbs; then the device
+    stride of each axis (s_tp, s_cp, s_dp, s_pp).
 
     Rows of devices whose groups lie in a known way have columns for it too (`lying`, `where`) and
     no strides. `within`, if present, says that all tensor-parallel groups of the row's mesh lie in
@@ -27,8 +29,9 @@ class Rows:
         return self.columns[name]
 
     def lying(self, axis: str) -> tuple[IntArray, ...]:
-        """For the groups along an axis, the most members in a unit of each tier but the last; empty
-        where strides say it.
+        """Most members of a group along an axis in a unit of each tier but the last.
+
+        Empty where strides say how the groups lie.
         """
         most_members: list[IntArray] = []
         while (name := f"{axis} below {len(most_members)}") in self.columns:
@@ -36,8 +39,9 @@ class Rows:
         return tuple(most_members)
 
     def where(self, axis: str, below: Iterable[IntArray]) -> Rows:
-        """The rows with columns that say how their groups along an axis lie: (n,) for each tier but
-        the last.
+        """The rows with columns for how their groups along an axis lie in the network.
+
+        `below`: (n,) for each tier but the last.
         """
         return Rows(
             columns=self.columns
@@ -45,11 +49,11 @@ class Rows:
         )
 
     def take(self, index: IntArray | BoolArray) -> Rows:
-        """The rows at `index`."""
+        """The rows at `index`, as new columns."""
         return Rows(columns={k: v[index] for k, v in self.columns.items()})
 
     def degrees(self) -> dict[str, IntArray]:
-        """Degrees of the axes that structures cut by, and ``mbs``."""
+        """Degrees of the axes that block structures are cut by, and the microbatch size ``mbs``."""
         c = self.columns
         return {
             "mbs": c["mbs"],

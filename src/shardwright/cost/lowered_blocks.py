@@ -1,4 +1,4 @@
-"""A problem's blocks lowered under one structure, with the context that lowering reads."""
+"""The blocks of a problem lowered under one structure, with the context that lowering reads."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from shardwright.cost.reduced_problem import block_problem
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block_program import BlockProgram
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_sizes import Context, is_hybrid
+from shardwright.program.block.local_sizes import LoweringContext, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.problem import Problem
 
 
-def block_context(problem: Problem, block: Block) -> Context:
+def block_context(problem: Problem, block: Block) -> LoweringContext:
     """Lengths, number formats and runtime choices with which `block` is lowered."""
     job = problem.job
-    return Context(
+    return LoweringContext(
         tokens=job.tokens(block.sequence) or job.sequence_length,
         memory_tokens=job.tokens(block.memory) if block.memory else 0,
         element=job.activation.bits // 8,
@@ -29,7 +29,7 @@ def block_context(problem: Problem, block: Block) -> Context:
 
 
 def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
-    """Every block of the model, lowered under `structure`."""
+    """Lower every block of the model under `structure`."""
     return tuple(
         lower_block(b, structure, block_context(block_problem(problem, b), b))
         for b in problem.model.blocks

@@ -118,18 +118,20 @@ _OF_NARROW: Final[Fields] = MappingProxyType({"saves_quantized": False})
 
 
 def block_problem(problem: Problem, block: Block) -> Problem:
-    """The problem reduced to the runtime fields that the cost of this block depends on."""
+    """The problem reduced to the runtime fields that the cost of `block` depends on."""
     return _block_problem(Same(problem), Same(block))
 
 
 @lru_cache(maxsize=4096)
 def _block_problem(problem: Same[Problem], block: Same[Block]) -> Problem:
+    """The problem reduced to the runtime fields that a block's cost depends on (cached)."""
     return _ignoring(problem, _of_block(block), narrow=_is_narrow(problem.value))
 
 
 def sums_problem(problem: Problem) -> Problem:
-    """The problem reduced to the runtime fields that the cost of gradient reduction and parameter
-    all-gather depends on.
+    """The problem reduced to the runtime fields that gradient reduction costs depend on.
+
+    Parameter all-gather too.
     """
     return _ignoring(Same(problem), tuple(BESIDE_SUMS.items()), narrow=_is_narrow(problem))
 
@@ -165,6 +167,10 @@ def _of_block(block: Same[Block]) -> tuple[tuple[str, object], ...]:
 def _ignoring(
     problem: Same[Problem], fields: tuple[tuple[str, object], ...], *, narrow: bool
 ) -> Problem:
+    """The problem with the given runtime fields set to fixed values (cached).
+
+    Equal results are one object.
+    """
     values: dict[str, Any] = {name: getattr(problem.value.runtime, name) for name in _FIELDS}
     values |= dict(fields) if narrow else {**dict(fields), **_OF_NARROW}
     # A runtime is hashed by its name alone, so the name here is a hash of all values.
@@ -174,14 +180,16 @@ def _ignoring(
 
 @lru_cache(maxsize=256)
 def _on_one_node(problem: Same[Problem]) -> Problem:
+    """The problem of one sample on the first node (cached)."""
     cluster, job = problem.value.cluster, problem.value.job
     one_node = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
     return one_of_equals(replace(problem.value, cluster=one_node, job=replace(job, global_batch=1)))
 
 
 def on_one_node(problem: Problem) -> Problem:
-    """The problem of one sample on the first node of its cluster: blocks cost the same there but
-    for communication.
+    """The problem of one sample on the first node, where blocks cost the same.
+
+    But for communication.
 
     The same object for problems that differ in nothing else, as values cached for problems are
     cached by identity.

@@ -1,3 +1,4 @@
-"""Plans lowered to tasks: stages, orders, layouts and blocks on devices. Seconds and bytes of tasks
-are in cost.
+"""Plans lowered to tasks: stages, orders, layouts and blocks on devices.
+
+Seconds and bytes of tasks are in cost.
 """

@@ -11,8 +11,9 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Same(Generic[T]):
-    """A cache key that equals only keys of the same object: comparing the contents would take
-    longer than the cache saves.
+    """A cache key that equals only keys of the same object.
+
+    Comparing the contents would take longer than the cache saves.
     """
 
     __slots__ = ("value",)
@@ -28,8 +29,9 @@ class Same(Generic[T]):
 
 
 def one_of_equals(value: H) -> H:
-    """The first object that was passed lately among equal ones: caches by identity then serve all
-    equals.
+    """The first object among equal ones that were passed lately.
+
+    Caches by identity then serve all equals.
     """
     first_object: H = _first_of_equals(value)  # type: ignore[assignment]
     return first_object
@@ -37,4 +39,5 @@ def one_of_equals(value: H) -> H:
 
 @lru_cache(maxsize=256)
 def _first_of_equals(value: Hashable) -> Hashable:
+    """The first of equal values that was passed lately (an LRU cache of values)."""
     return value

@@ -1,12 +1,13 @@
-"""Lower a plan to tasks: actions of every device class on its streams, sends along stage edges,
-gathers, reductions.
+"""Lower a plan to tasks on streams: actions, sends, gathers, reductions and updates.
+
+Actions of every device class on its streams, sends along stage edges.
 
 All tasks are arrays over *posts*: a post is a class of devices in one of its stages, and (post,
 microbatch, slice) names an action of a kind. One pass lays the rows of all classes, and one each
 links chunks, slices, sends and gradients; no loop runs over tasks.
 
 Two actions of a pair that run overlapped are laid one after the other, start when both can, and
-name each other: `simulator.tasks` prices the communication that one hides behind the other.
+name each other: `simulator.kernel_tasks` prices the communication that one hides behind the other.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from shardwright.program.reduction_buckets import pieces_before
 from shardwright.program.stages.stage_messages import LaneEdge
 from shardwright.program.stages.stage_segments import StageParts
 from shardwright.program.task_arrays import Stream, TaskKind
-from shardwright.program.task_graph import Links, templates_and_instances
+from shardwright.program.task_graph import TaskGraphBuilder, templates_and_instances
 from shardwright.strategy.plan.plan import Plan
 
 Pairs = list[tuple[int, int]]
@@ -47,7 +48,7 @@ def lower_plan(
     edges: tuple[LaneEdge, ...],
     shape: TaskShape,
 ) -> Program:
-    """The Program of `plan`: templates and instances of all its tasks.
+    """Lower `plan` to a Program: templates and instances of all its tasks.
 
     Args:
         stages, rows, classes, edges: see PlanProgram.
@@ -55,7 +56,7 @@ def lower_plan(
     """
     posts = posts_of(stages, classes)
     laid = _actions_as_tasks(rows, classes, posts, shape)
-    links = Links(laid.columns)
+    links = TaskGraphBuilder(laid.columns)
     laid.link_row(links)
     _link_chunks(laid, links)
     _link_slices(laid, links)
@@ -77,7 +78,7 @@ def lower_plan(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Laid:
-    """The actions of all classes as tasks on their compute streams.
+    """The actions of all device classes as tasks on their compute streams.
 
     Args:
         columns: columns of the tasks, as `Templates` has them, and their streams and microbatches.
@@ -102,15 +103,16 @@ class _Laid:
     meets: BoolArray
     pairs: IntArray
 
-    def link_row(self, links: Links) -> None:
-        """Add an edge from each task of a row to the next one."""
+    def link_row(self, links: TaskGraphBuilder) -> None:
+        """Add an edge from each task of a row to the next task."""
         klass = self.columns["klass"]
         rows_continue = np.flatnonzero(klass[1:] == klass[:-1])
         links.add(rows_continue, rows_continue + 1)
 
     def backward(self, which: IntArray) -> IntArray:
-        """Of `first` or `last`, the task of the full backward, or of the input gradient where it is
-        a separate action.
+        """The tasks of `first` or `last` for the full backward, or for the input gradient.
+
+        Of the input gradient where it is a separate action.
         """
         return np.asarray(np.where(which[_B] >= 0, which[_B], which[_I]), dtype=np.int64)
 
@@ -118,8 +120,9 @@ class _Laid:
 def _actions_as_tasks(
     rows: ActionRows, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape
 ) -> _Laid:
-    """The row of each class as tasks on its compute stream, with the last backward of a chunk in
-    pieces.
+    """The row of each device class as tasks on its compute stream.
+
+    With the last backward of a chunk in pieces.
     """
     row = np.array([c.row for c in classes], dtype=np.int64)
     start, size = (
@@ -205,7 +208,7 @@ def _may_overlap_sync(
     posts: Posts,
     shape: TaskShape,
 ) -> BoolArray:
-    """(actions,) True where an action may run beside a gather or a reduction.
+    """(actions,) True where an action may run beside a parameter gather or a gradient reduction.
 
     No reduction runs before a class's first chunk closes, and all parameters are gathered when the
     last first forward begins.
@@ -224,7 +227,7 @@ def _may_overlap_sync(
 
 
 def _overlaps_next(rows: ActionRows, action: IntArray) -> BoolArray:
-    """(actions,) True where an action runs overlapped with the next one of its row."""
+    """(actions,) True where an action runs overlapped with the next action of its row."""
     if rows.overlapped is None:
         return np.zeros(len(action), dtype=np.bool_)
     return np.asarray(rows.overlapped[action] != 0)
@@ -233,8 +236,9 @@ def _overlaps_next(rows: ActionRows, action: IntArray) -> BoolArray:
 def _partners(
     rows: ActionRows, action: IntArray, fields: tuple[IntArray, ...]
 ) -> tuple[IntArray, ...]:
-    """(lane, chunk, kind, slice) of the other action of an overlapped pair; -1 where an action runs
-    alone.
+    """(lane, chunk, kind, slice) of the other action of an overlapped pair.
+
+    -1 where an action runs alone.
     """
     overlaps = _overlaps_next(rows, action)
     first = np.flatnonzero(overlaps)
@@ -244,9 +248,10 @@ def _partners(
     return columns
 
 
-def _link_chunks(laid: _Laid, links: Links) -> None:
-    """Add edges from a chunk's forward and recompute to its input gradient, and from there to its
-    weight gradient.
+def _link_chunks(laid: _Laid, links: TaskGraphBuilder) -> None:
+    """Add edges from forward and recompute to the input gradient, and on to the weight gradient.
+
+    Of each chunk.
     """
     first, last = laid.first, laid.last
     links.add(last[_I], first[_W])
@@ -256,9 +261,10 @@ def _link_chunks(laid: _Laid, links: Links) -> None:
         links.add(last[_R], first[kind])
 
 
-def _link_slices(laid: _Laid, links: Links) -> None:
-    """Add edges between slices: forward follows the slice before; backward follows the next slice,
-    whose queries attend to its keys.
+def _link_slices(laid: _Laid, links: TaskGraphBuilder) -> None:
+    """Add edges between a microbatch's slices: forward in order, backward in reverse.
+
+    A backward follows the next slice, whose queries attend to its keys.
     """
     first, last = laid.first, laid.last
     links.add(last[_F][:, :, :-1], first[_F][:, :, 1:])
@@ -267,10 +273,15 @@ def _link_slices(laid: _Laid, links: Links) -> None:
 
 
 def _start_together(
-    laid: _Laid, classes: tuple[DeviceClass, ...], posts: Posts, shape: TaskShape, links: Links
+    laid: _Laid,
+    classes: tuple[DeviceClass, ...],
+    posts: Posts,
+    shape: TaskShape,
+    links: TaskGraphBuilder,
 ) -> None:
-    """Make actions start together: those of classes that meet in blocking collectives of a stage,
-    and those of an overlapped pair.
+    """Make coupled classes' actions start together, and the actions of overlapped pairs.
+
+    Classes that meet in blocking collectives of a stage.
     """
     family_posts: dict[tuple[int, int, int], list[int]] = {}
     for post, key in enumerate(
@@ -299,10 +310,12 @@ def _add_sends(
     edges: tuple[LaneEdge, ...],
     class_of: Int32Array,
     shape: TaskShape,
-    links: Links,
+    links: TaskGraphBuilder,
 ) -> None:
-    """Add one send for each action and edge on the sender's stream; a receiver and its coupled
-    classes wait for every tensor that they receive.
+    """Add one send for each action and stage edge, with its dependencies.
+
+    On the sender's stream; a receiver and its coupled classes wait for every tensor that they
+    receive.
     """
     back_first, back_last = laid.backward(laid.first), laid.backward(laid.last)
     for kind, stream, forward in (
@@ -354,7 +367,7 @@ def _add_sends(
 def _sender_columns(
     posts: Posts, edges: tuple[LaneEdge, ...], class_of: Int32Array, *, forward: bool
 ) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-    """Senders and receivers along each edge in one direction.
+    """Sending posts, receiving posts and local pairs along each stage edge in one direction.
 
     Returns: (senders,) post and edge of each sender; (deliveries,) index of the sender and post of
     the receiver; (n, 2) posts of the two stages of an edge of one class, which needs no send.
@@ -403,10 +416,12 @@ def _add_gathers_and_reductions(
     posts: Posts,
     stages: Stages,
     shape: TaskShape,
-    links: Links,
+    links: TaskGraphBuilder,
 ) -> None:
-    """Add gathers before first forwards, reductions after the last backwards of all holders (tied
-    weights last), then the update everywhere.
+    """Add gathers before first forwards, reductions after last backwards, then the update.
+
+    Reductions follow the last backwards of all holders (tied weights last); the update runs
+    everywhere.
     """
     ends = laid.ends.tolist()
     closing = list(zip(laid.closing_last.tolist(), laid.closing.tolist(), strict=True))
@@ -472,7 +487,7 @@ def _add_gathers_and_reductions(
 
 
 def _sync_tasks(
-    links: Links,
+    links: TaskGraphBuilder,
     posts: Posts,
     which: IntArray,
     *,
@@ -504,8 +519,9 @@ def _tasks_before_reduction(
     *,
     tied: bool,
 ) -> list[list[int]]:
-    """For each piece of a reduction, the tasks that it follows: last backwards of all holders, of
-    each the piece that ends the same blocks.
+    """For each piece of a reduction, the tasks that it follows.
+
+    Last backwards of all holders, of each the piece that ends the same blocks.
 
     Tied weights have one piece, which follows all.
 

@@ -1,5 +1,6 @@
-"""The Program of a general plan: its tasks on streams, with templates named by lane, chunk and
-slice.
+"""The Program of a general plan: its tasks on streams, and their templates.
+
+Templates are named by lane, chunk and slice.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from shardwright.strategy.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:
-    """Devices that run the same tasks: devices of one row of the order, and of one family in each
-    of their stages.
+    """Devices that run the same tasks.
+
+    Devices of one row of the order, and of one family in each of their stages.
 
     Args:
         devices: sorted; the first one stands for all.
@@ -37,7 +39,7 @@ class DeviceClass:
 
 
 def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
-    """Largest number of chunks that a device has, over all lanes."""
+    """Largest number of pipeline chunks that a device runs, over all lanes."""
     return max(
         len({(lane, chunk) for lane, chunk, _ in device_class.families}) for device_class in classes
     )
@@ -45,7 +47,7 @@ def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """The fields that equal tasks share.
+    """The fields that all equal tasks share: kind, device class, lane, chunk, slice.
 
     Args:
         kind: see `TaskKind`.
@@ -72,8 +74,9 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Templates:
-    """Templates as read-only arrays, one entry a template; fields as in `Template`, the partner's
-    -1 where a task runs alone.
+    """Task templates as read-only arrays, one entry a template.
+
+    Fields as in `Template`, the partner's -1 where a task runs alone.
     """
 
     kind: IntArray
@@ -115,8 +118,9 @@ class Templates:
 
 
 def templates_of(columns: dict[str, IntArray]) -> tuple[Templates, IntArray]:
-    """The distinct templates among `columns` (one entry a task), and the index of each task's
-    template.
+    """The distinct templates among the tasks' `columns`, and each task's template index.
+
+    `columns` have one entry a task.
     """
     code = np.zeros(len(columns["kind"]), dtype=np.int64)
     code_limit = 2**62
@@ -140,7 +144,7 @@ Holders = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posts:
-    """Every class of devices in every one of its stages, numbered class by class.
+    """Posts: every class of devices in every one of its stages, numbered class by class.
 
     Args:
         klass, lane, chunk, family: (posts,).
@@ -159,7 +163,7 @@ class Posts:
 
 
 def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceClass, ...]) -> Posts:
-    """The posts of `classes`: each class in each of its stages."""
+    """Number the posts of `classes`: each class in each of its stages."""
     first_stage = np.cumsum([0, *(len(lane) for lane in stages)]).astype(np.int64)
     table = np.array(
         [(k, *place) for k, device_class in enumerate(classes) for place in device_class.families],
@@ -186,7 +190,7 @@ def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceCl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskShape:
-    """Inputs of the task graph beside the plan.
+    """Inputs of the task graph besides the plan: pieces, coupling, holders and switches.
 
     Args:
         pieces: number of pieces of each (lane, chunk)'s last backward.
@@ -213,7 +217,7 @@ class TaskShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A lowered general plan."""
+    """A lowered general plan: its stages, rows, device classes and tasks."""
 
     plan: Plan
     stages: tuple[tuple[StageParts, ...], ...]
@@ -228,9 +232,7 @@ class Program:
 def device_classes(
     stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows
 ) -> tuple[DeviceClass, ...]:
-    """Device classes of a plan: the devices of every row, divided by the families that they belong
-    to.
-    """
+    """Device classes of a plan: the devices of every row, divided by their families."""
     all_stages = [stage for lane in stages for stage in lane]
     families_by_id = {id(stage.families): stage.families for stage in all_stages}
     row_of = {row: number for number, row in enumerate(rows.devices)}
@@ -274,8 +276,9 @@ def device_classes(
 def _parts_of_rows(
     rows: ActionRows, members: dict[int, tuple[DeviceList, ...]]
 ) -> tuple[list[tuple[DeviceList, ...]], dict[int, Int32Array]]:
-    """Devices of each row divided by their families; and, for each stage's families, the family
-    index of each device, -1 = none.
+    """Devices of each row divided by their families, and each device's family index.
+
+    For each stage's families; -1 = none.
     """
     if not members and are_disjoint(rows.devices):
         return [(row,) for row in rows.devices], {}
@@ -313,12 +316,13 @@ def _parts_of_rows(
 
 
 def class_numbers(classes: tuple[DeviceClass, ...]) -> Int32Array:
-    """(devices,) class of each device, -1 for devices of no stage."""
+    """(devices,) number of each device's class, -1 for devices of no stage."""
     return _class_numbers(Same(classes))
 
 
 @lru_cache(maxsize=8)
 def _class_numbers(all_classes: Same[tuple[DeviceClass, ...]]) -> Int32Array:
+    """(devices,) number of each device's class, -1 for devices of no stage (cached, read-only)."""
     classes = all_classes.value
     class_of_device = np.full(max(c.devices.last for c in classes) + 1, -1, dtype=np.int32)
     for number, device_class in enumerate(classes):
@@ -328,7 +332,7 @@ def _class_numbers(all_classes: Same[tuple[DeviceClass, ...]]) -> Int32Array:
 
 
 def receiving_classes(messages: Messages, class_of: Int32Array) -> dict[int, tuple[int, ...]]:
-    """Class -> the classes that its devices send to."""
+    """For each sending class, the classes that its devices send messages to."""
     ends = class_of[messages.sends[:, :2] + messages.base].astype(np.int64)
     count = int(class_of.max(initial=0)) + 1
     classes_reached: dict[int, tuple[int, ...]] = {}

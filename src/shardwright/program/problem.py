@@ -17,7 +17,7 @@ from shardwright.runtime.runtime_options import runtime_with_options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model to train on a cluster, as a job, by a runtime.
+    """A training problem: a model to train on a cluster, as a job, by a runtime.
 
     Args:
         constants: fitted constants of the predictions; the shipped ones except in fits.
@@ -41,8 +41,9 @@ class Problem:
 
 
 def under(problem: Problem, options: Options) -> Problem:
-    """`problem` with the options of a strategy set: the same object for the same options, as values
-    cached for problems are cached by identity.
+    """`problem` with the runtime options that a strategy set (cached).
+
+    The same object for the same options, as values cached for problems are cached by identity.
 
     Raises:
         RuntimeModelError: the runtime has no such option, or not at that value.
@@ -52,6 +53,7 @@ def under(problem: Problem, options: Options) -> Problem:
 
 @lru_cache(maxsize=64)
 def _under(problem: Same[Problem], options: Options) -> Problem:
+    """`problem` with the runtime options that a strategy set, one object for equal arguments."""
     runtime = runtime_with_options(problem.value.runtime, options)
     return (
         problem.value

@@ -1,5 +1,6 @@
-"""Buckets of a gradient reduction: the pieces of the last backward that each bucket waits for, on
-every device that holds the same layers.
+"""Buckets of a gradient reduction, and the pieces of last backwards that each waits for.
+
+On every device that holds the same layers.
 
 A last backward runs from a stage's last block to its first one, in equal pieces; the pieces of the
 reduction follow them. Another lane may cut the layers elsewhere: its piece is the one that ends
@@ -20,9 +21,7 @@ does not wait for the next one."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRange:
-    """Blocks `first` to `first + count` of a run of the model, which stand from position `at` on in
-    a stage.
-    """
+    """Blocks `first` to `first + count` of a run of the model, at position `at` of a stage."""
 
     run: int
     first: int
@@ -57,8 +56,9 @@ def last_piece(
     pieces: int,
     of: int,
 ) -> int | None:
-    """Index of the latest piece of another stage's last backward that runs blocks of this stage's
-    piece `piece`; None if the two share none of these blocks.
+    """Index of another stage's latest backward piece that shares blocks with a given piece.
+
+    The piece `piece` of this stage; None if the two share none of these blocks.
 
     A stage of blocks 0 to 3 in two pieces beside one of blocks 0 to 7 in four: its piece 0 (blocks
     2 and 3) waits for piece 2 (blocks 2 and 3), its piece 1 for piece 3.
@@ -91,8 +91,9 @@ def last_piece(
 def pieces_before(
     mine: StageParts, theirs: StageParts, *, pieces: int, of: int
 ) -> tuple[int | None, ...]:
-    """For each piece of a stage's reduction, the last piece of another stage's last backward that
-    it waits for; None: it waits for none.
+    """For each reduction piece of a stage, the backward piece of another stage to wait for.
+
+    The last piece of the other stage's last backward; None: it waits for none.
 
     Every piece waits for the other stage's last piece where both stages are in the same lane, or
     share no layer: then both hold weights that several layers use, whose gradient is complete once

@@ -1,6 +1,4 @@
-"""Rules that a strategy breaks for a problem: those of its grid or plan, of its schedule, and of
-its runtime.
-"""
+"""Rules that a strategy breaks for a problem: of its grid or plan, schedule and runtime."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def facts_of(problem: Problem) -> GridFacts:
 
 
 def grid_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
-    """Every rule that `grid` breaks for `problem`, including those of its schedule and runtime."""
+    """Every rule that `grid` breaks for `problem`, with those of its schedule and runtime."""
     broken_rules = violations(grid, facts=facts_of(problem), general=True)
     yield from broken_rules
     if not broken_rules and grid.schedule not in SCHEDULES:
@@ -51,16 +49,17 @@ def runtime_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
         yield Violation(
             rule="runtime.host",
             message=(
-                f"{problem.runtime.name} keeps no layers' activations in host"
+                f"{problem.runtime.name} cannot keep layers' activations in host"
                 f" memory{' with pp above 1' if grid.pp > 1 else ''}"
             ),
-            hint="without host=; or Megatron-Core, pp 1",
+            hint="remove host=, or use Megatron-Core with pp 1",
         )
 
 
 def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Every rule that `plan` breaks for `problem`, including those of the runtime; not yet whether
-    its orders can run.
+    """Every rule that `plan` breaks for `problem`, with those of the runtime.
+
+    Not yet whether its orders can run.
     """
     if plan.devices > problem.cluster.num_devices:
         yield Violation(
@@ -69,7 +68,7 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
                 f"the plan is for {plan.devices} devices, the cluster has"
                 f" {problem.cluster.num_devices}"
             ),
-            hint="a cluster of as many devices or more",
+            hint="use a cluster of at least that many devices",
         )
     yield from verify(
         plan,
@@ -85,15 +84,16 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
     ):
         yield Violation(
             rule="runtime.offload",
-            message=f"{problem.runtime.name} has no states on the host",
-            hint="without host= in the plan's shards, or under another runtime",
+            message=f"{problem.runtime.name} cannot keep optimizer states in host memory",
+            hint="remove host= from the plan's shards, or use another runtime",
         )
     yield from _host_share_violations(under(problem, plan.options), plan)
 
 
 def _host_share_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Shares of gradients and parameters in host memory that differ from those that the runtime
-    keeps there.
+    """Violations where a plan's host shares differ from the shares that the runtime keeps.
+
+    Shares of gradients and parameters in host memory.
 
     The runtime's shares follow from its options and from the share of the optimizer's states: a
     plan may state them, and change nothing.
@@ -130,7 +130,7 @@ _STATE_WORDS: Final = {State.GRADIENT: "gradients", State.PARAMETER: "parameters
 
 
 def _unfilled_pipelines(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """1F1B by name with fewer microbatches than stages, where the runtime refuses it."""
+    """Violations where 1F1B has fewer microbatches than stages and the runtime refuses it."""
     lanes = {lane.name: lane for lane in plan.lanes}
     for order in plan.orders if problem.runtime.fills_pipeline else ():
         for lane in (
@@ -151,7 +151,7 @@ def _unfilled_pipelines(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 
 def _unequal_stages(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Stages with unequal numbers of layers, where the runtime has no argument for them."""
+    """Violations where stages have unequal layer counts that the runtime has no argument for."""
     runtime = problem.runtime
     for lane in plan.lanes if runtime.equal_stages or runtime.equal_between else ():
         pieces, violations_of_lane = stage_pieces(lane, model=problem.model)
@@ -186,8 +186,9 @@ def _unequal_stages(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 
 def _shard_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """ZeRO stages of the plan's shards that the runtime cannot run: lanes that shard for themselves
-    are checked one by one, all others as one.
+    """Violations where the runtime cannot run the ZeRO stages of the plan's shards.
+
+    Lanes that shard for themselves are checked one by one, all others as one.
     """
     zero_and_bases: dict[int, tuple[int, set[object]]] = {}
     rules = shard_rules(plan)
@@ -207,6 +208,7 @@ def _shard_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 
 def _zero_violations(problem: Problem, *, zero: int, pipeline: bool) -> Iterator[Violation]:
+    """The violation where the runtime cannot run a ZeRO stage, with or without a pipeline."""
     runtime = problem.runtime
     if zero not in runtime.zero_stages or (pipeline and zero > runtime.zero_with_pipeline):
         yield Violation(

@@ -1,6 +1,4 @@
-"""The spans of work of each device in a step, with their times: one form for a simulated step and
-for a measured one.
-"""
+"""Trace of a step: spans of work and memory of each device, simulated or measured."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ ACTIONS: Final = ("F", "I", "W", "B", "R")
 
 
 class Origin(StrEnum):
-    """Source of the times of a trace."""
+    """Source of a trace's times: simulated or measured."""
 
     SIMULATED = "simulated"
     MEASURED = "measured"
 
 
 class Track(StrEnum):
-    """Activities that a device runs side by side. Spans of one track of a device do not overlap.
+    """Activities that a device runs side by side; spans of one track do not overlap.
 
     COMPUTE: actions and the update. SEND_F, SEND_B: messages of a simulated pipeline. SYNC: gathers
     of parameters and sums of gradients. COLLECTIVES, MESSAGES: requests of a measured device to
@@ -80,7 +78,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Bytes that a device holds from `time_s` on."""
+    """Bytes of memory that a device holds from `time_s` on."""
 
     device: int
     time_s: float
@@ -89,7 +87,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedDevice:
-    """A device of a trace.
+    """A device of a trace, the number of devices that it stands for, and its layers.
 
     Args:
         alike: devices that it stands for, itself included.
@@ -124,7 +122,7 @@ class StepTrace:
 
     @property
     def end_s(self) -> float:
-        """End of the last span, in seconds."""
+        """End of the last span of the trace, in seconds."""
         return max((span.end_s for span in self.spans), default=0.0)
 
     @property
@@ -144,14 +142,15 @@ class StepTrace:
 
 
 def sorted_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in the order of a trace: by device, track and start."""
+    """Sort spans in the order of a trace: by device, track and start."""
     tracks = {track: number for number, track in enumerate(Track)}
     return tuple(sorted(spans, key=lambda s: (s.device, tracks[s.track], s.start_s, s.end_s)))
 
 
 def merged_trace(parts: Sequence[StepTrace]) -> StepTrace:
-    """The traces of several ranks, measured in the same step, as one trace whose zero is the
-    earliest of theirs.
+    """Merge the traces of several ranks of one measured step into one trace.
+
+    The zero is the earliest of theirs.
 
     Clocks of the ranks are taken as they are unless they contradict each other: no device leaves
     the step's last reduction, which all devices run, before the last one enters it. Then each part
@@ -195,7 +194,7 @@ def merged_trace(parts: Sequence[StepTrace]) -> StepTrace:
 
 
 def _zeros_on_one_clock(parts: Sequence[StepTrace]) -> list[float]:
-    """Each part's zero on one clock, in seconds."""
+    """The zero of each rank's trace on one clock, in seconds."""
     last_reductions = [
         [s for s in part.spans if s.kind == "all_reduce" and s.within == "STEP"] for part in parts
     ]

@@ -9,8 +9,10 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class TaskKind(IntEnum):
-    """Kinds of task: the first five are actions of the order; the others cross stage borders and
-    run on streams of their own.
+    """Kinds of task: actions of the order, sends, gathers, reductions and the update.
+
+    The first five are actions of the order; the others cross stage borders and run on streams of
+    their own.
     """
 
     F = 0
@@ -27,7 +29,7 @@ class TaskKind(IntEnum):
 
 
 class Stream(IntEnum):
-    """Streams of a device."""
+    """Streams of a device: compute, sends forward and backward, and gradient synchronisation."""
 
     COMPUTE = 0
     SEND_F = 1
@@ -37,8 +39,9 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """All tasks of a step as read-only arrays, one entry a task; tasks of a device class stand in
-    the order of its streams.
+    """All tasks of a step as read-only arrays, one entry a task.
+
+    Tasks of a device class stand in the order of its streams.
 
     Args:
         template: index into the Program's templates.

@@ -1,5 +1,6 @@
-"""Tasks and their dependencies while a Program is built: columns that grow by whole arrays, and
-edges between them.
+"""Tasks and their dependencies while a Program is built.
+
+Columns that grow by whole arrays, and edges between tasks.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _NONE = dict.fromkeys(
 """Neutral value of each column where it is not 0."""
 
 
-class Links:
-    """Tasks as columns, edges from one task to another, and tasks that start together."""
+class TaskGraphBuilder:
+    """Builder of a task graph: tasks as columns, edges, and tasks that start together."""
 
     def __init__(self, columns: dict[str, IntArray]) -> None:
         self._parts: list[tuple[int, Mapping[str, IntArray | int]]] = [
@@ -40,8 +41,9 @@ class Links:
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
     def add(self, before: IntArray, after: IntArray) -> None:
-        """Add edges from each task of `before` to the one at its place in `after`, arrays of one
-        shape; -1 on either side is no task.
+        """Add an edge from each task of `before` to the task at its place in `after`.
+
+        Arrays of one shape; -1 on either side is no task.
         """
         exist = (before >= 0) & (after >= 0)
         self._source.append(before[exist])
@@ -52,7 +54,7 @@ class Links:
         self._together.append(pairs)
 
     def columns(self) -> dict[str, IntArray]:
-        """All tasks as full columns."""
+        """All tasks as full columns, one entry a task."""
         table = {
             name: np.full(self._count, _NONE.get(name, 0), dtype=np.int64)
             for name in self._parts[0][1]
@@ -65,8 +67,9 @@ class Links:
         return table
 
     def edges(self) -> tuple[IntArray, IntArray]:
-        """All edges; a task that starts together with another also waits for the tasks that the
-        other waits for.
+        """All edges (source, target), with those of tasks that start together.
+
+        A task that starts together with another also waits for the tasks that the other waits for.
 
         Tasks of the other action itself, which may be in pieces, are left out: they only lay the
         two one after the other.
@@ -95,7 +98,9 @@ class Links:
         return np.divmod(distinct(codes), self._count)
 
 
-def templates_and_instances(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:
+def templates_and_instances(
+    links: TaskGraphBuilder, *, meets: BoolArray
+) -> tuple[Templates, Instances]:
     """The templates and instances of all tasks, with successors in CSR form.
 
     Args:

@@ -1,4 +1,4 @@
-"""The two ends of each message of a trace, as pairs of spans."""
+"""Messages of a trace: pairs of the sending and the receiving span."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSUMERS: Final = {"SEND_F": ("F",), "SEND_B": ("I", "B")}
 
 
 def messages(trace: StepTrace) -> Iterator[Ends]:
-    """The messages of a trace whose two ends are both in it.
+    """Pairs of spans (sender, receiver) of the messages whose two ends are both in the trace.
 
     Measured: a request to send and the one to receive; devices at both ends are known. Simulated: a
     message and the action that it is for; of the devices of two stages those at the same place
@@ -51,8 +51,9 @@ def messages(trace: StepTrace) -> Iterator[Ends]:
 
 
 def _first_pieces(spans: Sequence[Span]) -> dict[tuple[str, int, int, int, int], list[Span]]:
-    """The first span of every action, by (kind, lane, chunk, microbatch, slice), each list in the
-    order of devices.
+    """The first span of every action, by (kind, lane, chunk, microbatch, slice).
+
+    Each list in the order of devices.
     """
     first_span: dict[tuple[int, str, int, int, int, int], Span] = {}
     for span in spans:
@@ -65,8 +66,9 @@ def _first_pieces(spans: Sequence[Span]) -> dict[tuple[str, int, int, int, int],
 
 
 def _measured_ends(spans: Sequence[Span]) -> Iterator[Ends]:
-    """Pairs of requests of two devices about the same microbatch in the same direction, in their
-    order; none where some are lacking.
+    """Pairs of matching send and receive requests of two devices, in their order.
+
+    About the same microbatch in the same direction; none where some are lacking.
     """
     sent, received = defaultdict(list), defaultdict(list)
     for span in spans:

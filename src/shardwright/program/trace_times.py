@@ -1,5 +1,6 @@
-"""Seconds of compute, communication and waiting of each device of a trace; and two traces of one
-plan side by side.
+"""Seconds of compute, communication and waiting of each device of a trace.
+
+And two traces of one plan side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from shardwright.program.step_trace import Span, StepTrace, TracedDevice, Track
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimes:
-    """Seconds of a device by activity; they add up to the trace's end.
+    """Seconds of a device by activity; the three add up to the trace's end.
 
     Args:
         compute_s: its compute stream runs kernels.
@@ -71,6 +72,7 @@ def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
 def _times(
     device: TracedDevice, spans: Sequence[Span], *, end_s: float, peak_bytes: int
 ) -> DeviceTimes:
+    """Seconds of compute, communication and waiting of one device, from its spans."""
     times = np.unique([0.0, end_s, *(t for span in spans for t in (span.start_s, span.end_s))])
     lengths = np.diff(times)
     acting, asking, moving, syncing = (
@@ -130,5 +132,6 @@ def compared_traces(simulated: StepTrace, measured: StepTrace) -> ComparedTraces
 
 
 def _action_words(action: tuple[int, str, int, int, int, int]) -> str:
+    """An action as words for an error message."""
     _, kind, lane, chunk, microbatch, part = action
     return f"{kind} of lane {lane} chunk {chunk} microbatch {microbatch} slice {part}"

@@ -1,5 +1,7 @@
-"""ZeRO of a plan: how many holders of a parameter share each of its states, and with which devices
-a device gathers and reduces.
+"""ZeRO of a plan: sharding degree of each state, and the reduction groups of devices.
+
+How many holders of a parameter share each of its states, and with which devices a device gathers
+and reduces.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ Degrees = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule:
-    """ZeRO of a lane: the stage (0 to 3) that says when collectives run, and the number of members
-    that share each state.
+    """ZeRO of a lane: the stage (0 to 3), and the sharding degree of each state.
+
+    The stage says when collectives run; a degree is the number of members that share a state.
 
     Args:
         degrees: by class.
@@ -41,8 +44,9 @@ class ShardRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Party:
-    """A reduction group: holders of a parameter, sorted, that sum its gradient among themselves and
-    gather it from each other.
+    """A reduction group: holders of a parameter that sum its gradient among themselves.
+
+    Sorted; they gather the parameter from each other.
 
     Args:
         reduced: members that share one sum of the group's gradients at the step's end.
@@ -60,7 +64,7 @@ class Party:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Devices that share the states of some elements.
+    """Devices that share the optimizer states of some elements, and their reduction groups.
 
     Args:
         devices: devices that share optimizer states, sorted.
@@ -78,8 +82,11 @@ class Sharing:
     meets: int = 1
 
     def party(self, device: int) -> Party:
-        """The reduction group of a device; of a duplicate that sums nothing, the group of its
-        lane.
+        """The reduction group that a device belongs to.
+
+        Of a duplicate that sums nothing, the group of its lane.
+
+        Of a duplicate that sums nothing, the group of its lane.
         """
         return (
             self.parties[0]
@@ -88,8 +95,9 @@ class Sharing:
         )
 
     def among(self, device: int, group: DeviceList) -> tuple[DeviceList, DeviceList]:
-        """Devices that move the elements together with a device, and those of them that share
-        states: of several reduction groups only its own.
+        """Devices that move the elements together with a device, and sharers of states among them.
+
+        Of several reduction groups only its own.
 
         Args:
             group: all devices that sum the elements.
@@ -100,8 +108,10 @@ class Sharing:
         return own_devices, own_devices
 
     def stage(self, device: int, zero: int) -> int:
-        """The ZeRO stage as which a device moves these elements: of several reduction groups, which
-        meet once a step, the highest state counts that its own shares.
+        """Effective ZeRO stage at which a device moves these elements.
+
+        Of several reduction groups, which meet once a step, the highest state counts that its own
+        shares.
 
         Args:
             zero: ZeRO stage of the device's lane.
@@ -116,15 +126,14 @@ class Sharing:
         )
 
     def is_apart(self, device: int) -> bool:
-        """True if a device's optimizer states are of elements outside its shard of the
-        parameters.
-        """
+        """True if a device owns optimizer states of elements outside its parameter shard."""
         return len(self.parties) > 1 and self.party(device).parameter > 1
 
     @property
     def to_owners(self) -> float:
-        """Part of the elements that the busiest device sends in pieces of gradients to the owners
-        of optimizer states; 0 with one reduction group.
+        """Share of the elements that the busiest device sends to owners of optimizer states.
+
+        In pieces of gradients; 0 with one reduction group.
 
             devices / (optimizer x members of the smallest group)
 
@@ -137,15 +146,18 @@ class Sharing:
 
     @property
     def from_owners(self) -> float:
-        """Part of the elements that the busiest device receives from the owners of optimizer states
-        after the update; 0 with one reduction group.
+        """Share of the elements that the busiest device receives from owners of optimizer states.
+
+        After the update; 0 with one reduction group.
         """
         return 0.0 if len(self.parties) == 1 else 1.0 / min(p.reduced for p in self.parties)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardRules:
-    """ZeRO of all lanes of a plan. Equal only to itself.
+    """ZeRO rules and reduction groups of all lanes of a plan; equal only to itself.
+
+    Equal only to itself.
 
     Args:
         lanes: rule of each lane.
@@ -158,14 +170,17 @@ class ShardRules:
     devices: tuple[DeviceList, ...] = ()
 
     def of(self, device: int) -> ShardRule:
-        """The rule of the lanes of a device: lanes of one reduction group have one rule."""
+        """The ZeRO rule of a device's lanes.
+
+        Lanes of one reduction group have one rule.
+        """
         party = next(
             (number for number, devices in enumerate(self.devices) if device in devices), None
         )
         return self.lanes[0 if party is None else self.parties.index(party)]
 
     def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
-        """Devices that share the states of a parameter of a class.
+        """Devices that share the optimizer states of a parameter of a class.
 
         Args:
             near: devices that sum its gradient and use it in one operator.
@@ -173,13 +188,14 @@ class ShardRules:
         return _sharing(self, klass, near)
 
     def party(self, klass: ParameterClass, near: DeviceList, device: int) -> Party:
-        """The reduction group of a device in `sharing` of the same class and devices."""
+        """The reduction group that a device belongs to, for a parameter's class and holders."""
         return self.sharing(klass, near).party(device)
 
 
 def shard_rules(plan: Plan) -> ShardRules:
-    """The ZeRO rules of a plan's lanes: among the plan's shards that name the class and the lane
-    (or all), the last one holds.
+    """The ZeRO rules of a plan's lanes, and the reduction groups of the lanes.
+
+    Among the plan's shards that name the class and the lane (or all), the last one holds.
 
     A lane that some rule names is a reduction group of its own, and all others are one together.
 
@@ -191,6 +207,7 @@ def shard_rules(plan: Plan) -> ShardRules:
 
 @lru_cache(maxsize=64)
 def _shard_rules(keyed_plan: Same[Plan]) -> ShardRules:
+    """The ZeRO rules and reduction groups of a plan's lanes (cached by the plan's identity)."""
     plan = keyed_plan.value
     named = [
         lane.name for lane in plan.lanes if any(lane.name in rule.lanes for rule in plan.shards)
@@ -215,6 +232,8 @@ def _shard_rules(keyed_plan: Same[Plan]) -> ShardRules:
 
 
 def _rule(plan: Plan, lane: str) -> ShardRule:
+    """The ZeRO rule of one lane, from the last of the plan's shards that names its classes."""
+
     def last(*classes: ParameterClass) -> Shards | None:
         return last_rule(plan.shards, *(klass.value for klass in classes), lane=lane)
 
@@ -245,6 +264,7 @@ def _rule(plan: Plan, lane: str) -> ShardRule:
 
 
 def _devices(lane: Lane) -> Iterator[DeviceList]:
+    """Devices of each placement of a lane's stages."""
     return (
         DeviceList.of(devices_of(p.split, stage.base + p.offset))
         for stage in lane.stages
@@ -253,8 +273,9 @@ def _devices(lane: Lane) -> Iterator[DeviceList]:
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
-    """Number of members, of a group of `members`, that share one copy of the state which ZeRO stage
-    `level` begins to shard.
+    """Sharding degree of the state that ZeRO stage `level` begins to shard, in a group.
+
+    Number of members, of a group of `members`, that share one copy of the state.
     """
     wanted = rule.degrees.get(klass, (1, 1, 1))[level - 1]
     if wanted == ALL or wanted >= members:
@@ -264,6 +285,7 @@ def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int =
 
 @lru_cache(maxsize=65536)
 def _sharing(rules: ShardRules, klass: ParameterClass, near: DeviceList) -> Sharing:
+    """Devices that share the states of a parameter, by reduction group (cached)."""
     lanes = rules.devices or (near,)
     rule = (
         dict(zip(rules.parties, rules.lanes, strict=True)) if rules.devices else {0: rules.lanes[0]}

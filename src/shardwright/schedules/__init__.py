@@ -1,1 +1,1 @@
-"""Pipeline schedules, one file for each: the order in which every rank runs its actions."""
+"""Pipeline schedules, one file for each: the order in which ranks run their actions."""

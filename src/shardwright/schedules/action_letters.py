@@ -1,5 +1,6 @@
-"""Action text in PyTorch's letters: ``2F0`` is the forward of chunk 2 on microbatch 0,
-``(0F1;1B0)OVERLAP_F_B`` a pair.
+"""Text of pipeline actions in PyTorch's letters, such as ``2F0``.
+
+``2F0`` is the forward of chunk 2 on microbatch 0, ``(0F1;1B0)OVERLAP_F_B`` a pair.
 
 Ours beyond PyTorch's: any two kinds may be a pair, ``R`` is recompute, ``up/2F0`` names a lane and
 ``2F0.1`` a slice.
@@ -15,8 +16,9 @@ PAIR: Final = "OVERLAP_F_B"
 
 
 def format_action(entry: Entry, *, lanes: tuple[str, ...] = ()) -> str:
-    """Text of an entry in PyTorch's letters; with several lanes, the lane's name stands before each
-    action.
+    """Text of an action or an overlapped pair in PyTorch's letters.
+
+    With several lanes, the lane's name stands before each action.
     """
     texts = []
     for action in actions_of(entry):

@@ -1,5 +1,6 @@
-"""Builders of action tables: rows written action by action (schedules described as phases), and
-rows sorted by time slot.
+"""Builders of action tables: rows written action by action, or sorted by time slot.
+
+Rows written action by action are schedules described as phases.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ Place = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class RowWriter:
-    """One rank's row under construction: each added action takes the next microbatch of its
-    chunk.
+    """One rank's row of actions under construction.
+
+    Each added action takes the next microbatch of its chunk.
 
     Actions beyond the last microbatch are left out, so a rule for many microbatches can be cut to
     few. B, and I, count as one.
@@ -37,8 +39,11 @@ class RowWriter:
         return self._next_microbatch.get((I if kind == B else kind, place), 0)
 
     def add(self, kind: int, place: Place, *, paired: bool = False) -> None:
-        """Append a chunk's next action of `kind`; B gives the input and the weight gradient of one
-        microbatch.
+        """Append a chunk's next action of `kind`, on the next microbatch.
+
+        B gives the input and the weight gradient of one microbatch.
+
+        B gives the input and the weight gradient of one microbatch.
         """
         microbatch = self._next_microbatch.get((I if kind == B else kind, place), 0)
         for counted in (I, W) if kind == B else (kind,):
@@ -73,7 +78,12 @@ class RowWriter:
 
 
 def written_table(rows: Sequence[RowWriter], *, num_chunks: int) -> ActionTable:
-    """The action table of finished rows; all rows have the same microbatches."""
+    """Build the action table of finished rows, one row for each rank.
+
+    All rows have the same microbatches.
+
+    All rows have the same microbatches.
+    """
     columns = np.array([action for row in rows for action in row.actions], np.int32).reshape(-1, 5)
     sizes = [len(row.actions) for row in rows]
     return ActionTable(

@@ -1,4 +1,4 @@
-"""Action tables: a schedule as arrays, one row a device of the pipeline."""
+"""Action tables: a pipeline schedule as arrays, one row for each rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ActionTable:
     Args:
         num_ranks: rows.
         num_chunks: chunks of each lane; the row that names a chunk is the rank that runs it
-            (`placement.chunk_ranks`).
+            (`chunk_ranks`).
         num_microbatches: of each lane.
         row_start: shape (num_ranks + 1,): rank r's actions are [row_start[r], row_start[r + 1]).
         kind: index into KINDS.

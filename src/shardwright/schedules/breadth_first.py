@@ -1,5 +1,6 @@
-"""Breadth-first: all microbatches through a rank's first chunk, then all through its second;
-backwards likewise from the last chunk.
+"""Breadth-first schedule: all microbatches through a rank's first chunk, then the next chunk.
+
+Backwards likewise from the last chunk.
 
 Lamy-Poirier 2022, arXiv:2211.05953, section 3: looped GPipe, made so that a chunk's parameters are
 gathered once a step. Bubble (p - 1)/v (F + B) with F and B the times of a rank's whole share and m
@@ -9,13 +10,13 @@ rank keeps all m v chunks.
 
 from __future__ import annotations
 
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
-from shardwright.schedules.schedule_protocol import Rule
+from shardwright.schedules.schedule_protocol import ScheduleRule
 
-BREADTH_FIRST = Rule(
+BREADTH_FIRST = ScheduleRule(
     name="breadth-first",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=forwards_first_table,
     peak=all_forwards,

@@ -1,4 +1,4 @@
-"""V-shaped schedules made by repeating one microbatch's block of actions every six slots.
+"""V-shaped schedules that repeat one microbatch's block of actions every six slots.
 
 Qi et al. 2024, arXiv:2405.15362, sections 2 and 3: a block says in which slot each forward and
 input gradient of one microbatch falls; microbatch i is the same block 6 i slots later, where 6 is a
@@ -23,8 +23,10 @@ PERIOD = 6
 def block_slots(
     ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]
 ) -> IntArray:
-    """(6, ranks) time slots of one microbatch's actions: F of the chunk going down, F going up, I
-    going down, I going up, W of the upper chunk, W of the lower chunk.
+    """(6, ranks) time slots of one microbatch's actions in a V-shaped schedule.
+
+    F of the chunk going down, F going up, I going down, I going up, W of the upper chunk, W of the
+    lower chunk.
 
     Args:
         steps: slots from one rank to the next of the four legs F down, F up, I down, I up.
@@ -50,8 +52,9 @@ def block_slots(
 
 
 def repeated_table(sizes: Sizes, slots: IntArray) -> ActionTable:
-    """The action table of one block repeated for every microbatch, each rank's actions ordered by
-    slot.
+    """The action table of one block of slots repeated for every microbatch.
+
+    Each rank's actions are ordered by slot.
     """
     down, up = sizes.rank, 2 * sizes.ranks - 1 - sizes.rank
     shape = (6, sizes.ranks, sizes.microbatches)

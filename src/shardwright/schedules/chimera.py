@@ -15,11 +15,12 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import slotted_table
 from shardwright.schedules.action_table import ActionTable, B, F
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
+    """Raise StrategyError for an odd number of ranks or an incomplete unit of microbatches."""
     if sizes.ranks % 2:
         raise sizes.refuse(f"needs an even number of ranks, not {sizes.ranks}", rule="ranks")
     unit = sizes.ranks // 2
@@ -36,8 +37,9 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak microbatches in flight by rank, both lanes together: p/2 + 1 + min(r, p - 1 - r); None
-    for less than a unit.
+    """Peak microbatches in flight by rank, both lanes together.
+
+    p/2 + 1 + min(r, p - 1 - r); None for less than a unit.
     """
     if sizes.microbatches < sizes.ranks // 2:
         return None
@@ -45,8 +47,10 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """Microbatch i of a unit: forward of chunk c at slot c + 2 i, backward at 2 p - 1 - c + 2 i;
-    units are 2 p slots apart.
+    """The action table of Chimera, by time slots.
+
+    Microbatch i of a unit: forward of chunk c at slot c + 2 i, backward at 2 p - 1 - c + 2 i; units
+    are 2 p slots apart.
     """
     unit = max(sizes.ranks // 2, 1)
     shape = (2, 2, sizes.ranks, sizes.microbatches)
@@ -63,6 +67,11 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-CHIMERA = Rule(
-    name="chimera", placement=Placement.OPPOSITE, kinds="FB", make=_table, peak=_peak, legal=_legal
+CHIMERA = ScheduleRule(
+    name="chimera",
+    placement=ChunkPlacement.OPPOSITE,
+    kinds="FB",
+    make=_table,
+    peak=_peak,
+    legal=_legal,
 )

@@ -9,8 +9,8 @@ import numpy as np
 from shardwright.arrays import Int32Array
 
 
-class Placement(StrEnum):
-    """Map of chunks to ranks.
+class ChunkPlacement(StrEnum):
+    """Map of pipeline chunks to ranks: looped, in waves, or two opposite lanes.
 
     LOOPED: chunk c on rank c mod p. WAVE: down the ranks, up again, and so on; with two chunks a
     rank it is a V. OPPOSITE: two lanes, the first down the ranks, the second up.
@@ -22,20 +22,20 @@ class Placement(StrEnum):
 
     @property
     def lanes(self) -> int:
-        """Number of lanes that share the ranks."""
-        return 2 if self is Placement.OPPOSITE else 1
+        """Number of lanes (model copies' chains of chunks) that share the ranks."""
+        return 2 if self is ChunkPlacement.OPPOSITE else 1
 
 
-def chunk_ranks(placement: Placement, *, num_ranks: int, chunks_per_rank: int) -> Int32Array:
+def chunk_ranks(placement: ChunkPlacement, *, num_ranks: int, chunks_per_rank: int) -> Int32Array:
     """(lanes, num_ranks * chunks_per_rank) rank of each chunk of each lane."""
     chunk = np.arange(num_ranks * chunks_per_rank)
     down = chunk % num_ranks
     up = num_ranks - 1 - down
     match placement:
-        case Placement.LOOPED:
+        case ChunkPlacement.LOOPED:
             rows = [down]
-        case Placement.WAVE:
+        case ChunkPlacement.WAVE:
             rows = [np.where(chunk // num_ranks % 2 == 0, down, up)]
-        case Placement.OPPOSITE:
+        case ChunkPlacement.OPPOSITE:
             rows = [down, up]
     return np.array(rows, np.int32)

@@ -1,4 +1,4 @@
-"""Action tables as CSV: one row a rank, one column a slot, an empty cell where the rank is idle.
+"""Action tables as CSV: one row for each rank, one column for each slot.
 
 It is the compute-only format of PyTorch (``_PipelineScheduleRuntime._load_csv(path,
 format="compute_only")``), with our letters for lanes and slices where a table has them. Idle cells

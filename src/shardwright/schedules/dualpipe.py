@@ -1,5 +1,6 @@
-"""DualPipe: two lanes in opposite directions, each forward overlapped with a backward of the other
-lane.
+"""DualPipe: two lanes in opposite directions whose forwards and backwards overlap.
+
+Each forward is overlapped with a backward of the other lane.
 
 DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 and table 2: bubble (p/2 - 1)(F&B + B - 3 W) with
 F&B the time of an overlapped pair and B = I + W, parameters twice, activations p + 1. Ranks are
@@ -14,12 +15,13 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import written_table
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.dualpipe_phases import overlapped_row
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
+    """Raise StrategyError for an odd number of ranks or fewer microbatches than ranks in a lane."""
     if sizes.ranks % 2:
         raise sizes.refuse(
             f"needs an even number of ranks, not {sizes.ranks}",
@@ -40,6 +42,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of DualPipe: every rank's row in eight phases."""
     rows = []
     for rank in range(sizes.ranks):
         down, up = (0, rank), (1, sizes.ranks - 1 - rank)
@@ -56,9 +59,9 @@ def _table(sizes: Sizes) -> ActionTable:
     return written_table(rows, num_chunks=sizes.ranks)
 
 
-DUALPIPE = Rule(
+DUALPIPE = ScheduleRule(
     name="dualpipe",
-    placement=Placement.OPPOSITE,
+    placement=ChunkPlacement.OPPOSITE,
     kinds="FBIW",
     make=_table,
     peak=_peak,

@@ -1,4 +1,4 @@
-"""The row of one rank in DualPipe and DualPipe-V: eight phases over a near and a far chunk.
+"""One rank's row in DualPipe and DualPipe-V: eight phases over a near and a far chunk.
 
 The near chunk is the one whose forwards reach the rank first. In the main phase a forward of one
 chunk runs overlapped with a backward of the other, so that each hides the other's communication. A
@@ -14,7 +14,7 @@ from shardwright.schedules.action_table import B, F, I, W
 def overlapped_row(
     *, microbatches: int, ranks: int, depth: int, near_chunk: Place, far_chunk: Place
 ) -> RowWriter:
-    """The row of actions of the rank at `depth` of `ranks` on a path down and up again.
+    """The actions of the rank at `depth` of `ranks` in DualPipe, on a path down and up again.
 
     Phases: near forwards; near and far forwards in turn; far input and weight gradient and far
     forward; pairs of a near forward with a far backward, then of a far forward with a near

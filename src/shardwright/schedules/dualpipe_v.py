@@ -12,12 +12,13 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import written_table
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.dualpipe_phases import overlapped_row
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
+    """Raise StrategyError for fewer than 2 p microbatches."""
     if sizes.microbatches < 2 * sizes.ranks:
         raise sizes.refuse(
             f"on {sizes.ranks} ranks needs at least {2 * sizes.ranks} microbatches, not"
@@ -32,6 +33,7 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of DualPipe-V: every rank's row in eight phases."""
     rows = [
         overlapped_row(
             microbatches=sizes.microbatches,
@@ -45,9 +47,9 @@ def _table(sizes: Sizes) -> ActionTable:
     return written_table(rows, num_chunks=2 * sizes.ranks)
 
 
-DUALPIPE_V = Rule(
+DUALPIPE_V = ScheduleRule(
     name="dualpipe-v",
-    placement=Placement.WAVE,
+    placement=ChunkPlacement.WAVE,
     kinds="FBIW",
     make=_table,
     peak=_peak,

@@ -12,9 +12,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import looped_table
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
@@ -23,9 +23,12 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The looped table in which rank r warms up with min(2 (p - r - 1), m) forwards."""
     return looped_table(
         sizes, warm_up=np.minimum(2 * (sizes.ranks - 1 - sizes.rank), sizes.microbatches)
     )
 
 
-EAGER = Rule(name="eager-1f1b", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak)
+EAGER = ScheduleRule(
+    name="eager-1f1b", placement=ChunkPlacement.LOOPED, kinds="FB", make=_table, peak=_peak
+)

@@ -1,5 +1,6 @@
-"""The table builder of GPipe, 1F1B and other looped schedules: warm-up forwards, then one forward
-and one backward in turn, then backwards.
+"""Table builder of GPipe, 1F1B and other looped schedules, given the warm-up forwards.
+
+Warm-up forwards, then one forward and one backward in turn, then backwards.
 
 The schedules differ in the number of warm-up forwards and in nothing else. Chunk c of a looped
 placement runs on rank c % num_ranks. A rank takes its chunks round by round: in each round a group
@@ -19,7 +20,9 @@ from shardwright.schedules.schedule_protocol import Sizes
 
 
 def all_forwards(sizes: Sizes) -> IntArray:
-    """(num_ranks,) forwards of each rank in a step: m microbatches of v chunks of s slices each.
+    """(num_ranks,) number of forwards of each rank in a step.
+
+    m microbatches of v chunks of s slices each.
 
     It is also the peak of chunks (slices of chunks) in flight of a schedule that does all forwards
     before its first backward.
@@ -29,14 +32,14 @@ def all_forwards(sizes: Sizes) -> IntArray:
 
 
 def forwards_first_table(sizes: Sizes) -> ActionTable:
-    """The action table with all forwards of a rank before its first backward."""
+    """The action table with all forwards of a rank before the rank's first backward."""
     return looped_table(sizes, warm_up=all_forwards(sizes), slices=sizes.option("slices", 1))
 
 
 def looped_table(
     sizes: Sizes, *, warm_up: IntArray, group: int = 0, slices: int = 1
 ) -> ActionTable:
-    """The action table with `warm_up` forwards before each rank's first backward.
+    """The action table of looped chunks with `warm_up` forwards before each first backward.
 
     The k-th forward of a rank is, with g microbatches a group, v chunks and j = k mod (g v): local
     chunk j // g, microbatch (k // (g v)) g + j mod g; the k-th backward the same with local chunk v

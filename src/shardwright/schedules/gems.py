@@ -1,5 +1,4 @@
-"""GEMS-like bidirectional: two lanes in opposite directions take turns, one microbatch alive at a
-time.
+"""GEMS-like schedule: two opposite lanes take turns, with one microbatch alive at a time.
 
 Jain et al. 2020 (GEMS, SC20), section IV: the forward of one lane's microbatch follows the backward
 of the other's from rank to rank. Every rank keeps one microbatch; parameters twice. With B >= F and
@@ -14,8 +13,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import slotted_table
 from shardwright.schedules.action_table import ActionTable, B, F
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
@@ -24,8 +23,9 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """The table in which every rank does forward and backward of one microbatch after the other,
-    lanes in turn.
+    """The action table of GEMS: forward and backward of one microbatch after the other.
+
+    Lanes in turn.
     """
     shape = (2, 2, sizes.ranks, sizes.microbatches)
     lane, backward, chunk, microbatch = np.indices(shape)
@@ -40,4 +40,6 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-GEMS = Rule(name="gems", placement=Placement.OPPOSITE, kinds="FB", make=_table, peak=_peak)
+GEMS = ScheduleRule(
+    name="gems", placement=ChunkPlacement.OPPOSITE, kinds="FB", make=_table, peak=_peak
+)

@@ -7,13 +7,13 @@ keeps all m microbatches. Backwards run in the order of microbatches, as in PyTo
 
 from __future__ import annotations
 
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
-from shardwright.schedules.schedule_protocol import Rule
+from shardwright.schedules.schedule_protocol import ScheduleRule
 
-GPIPE = Rule(
+GPIPE = ScheduleRule(
     name="gpipe",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=forwards_first_table,
     peak=all_forwards,

@@ -1,4 +1,4 @@
-"""Check that the schedule a grid names exists for the grid's numbers."""
+"""Check that the schedule that a grid names exists for the grid's sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwright.strategy.rule_violations import Violation
 
 
 def order_violations(grid: Grid, *, microbatches: int) -> tuple[Violation, ...]:
-    """Rules that the grid breaks because its schedule has no table for its sizes.
+    """Rules that a grid breaks because its schedule has no table for its sizes.
 
     The rules are the schedule's: ``order.ranks``, ``order.microbatches``, ``order.chunks`` and
     others.

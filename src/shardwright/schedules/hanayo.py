@@ -1,5 +1,6 @@
-"""Hanayo: chunks laid in waves over the ranks, so that one model copy fills the gaps as Chimera's
-two do.
+"""Hanayo: chunks in waves over the ranks, one model copy that fills the gaps.
+
+As Chimera's two copies do.
 
 Liu et al. 2023, arXiv:2308.15762, sections 3 and 4. With w waves a rank has 2 w chunks,
 `chunks_per_rank`. The order is the one that ranks find when a forward of a chunk takes one slot and
@@ -17,11 +18,12 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import slotted_table
 from shardwright.schedules.action_table import ActionTable, B, F
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _legal(sizes: Sizes) -> None:
+    """Raise StrategyError for an odd number of chunks a rank."""
     if sizes.chunks % 2:
         raise sizes.refuse(
             f"needs an even number of chunks a rank (two a wave), not {sizes.chunks}", rule="chunks"
@@ -29,8 +31,9 @@ def _legal(sizes: Sizes) -> None:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of Hanayo, by a greedy simulation: backwards and deep chunks first."""
     chunks = sizes.ranks * sizes.chunks
-    owner = chunk_ranks(Placement.WAVE, num_ranks=sizes.ranks, chunks_per_rank=sizes.chunks)[
+    owner = chunk_ranks(ChunkPlacement.WAVE, num_ranks=sizes.ranks, chunks_per_rank=sizes.chunks)[
         0
     ].tolist()
     # A microbatch walks steps 0 .. 2 chunks - 1: forwards of all chunks, then backwards of all.
@@ -67,13 +70,16 @@ def _table(sizes: Sizes) -> ActionTable:
 
 
 def _no_form(sizes: Sizes) -> IntArray | None:
-    """None: the paper draws the peak of activations and gives no formula."""
+    """None, as the paper gives no formula for the peak of activations in flight.
+
+    The paper draws the peak.
+    """
     return None
 
 
-HANAYO = Rule(
+HANAYO = ScheduleRule(
     name="hanayo",
-    placement=Placement.WAVE,
+    placement=ChunkPlacement.WAVE,
     kinds="FB",
     make=_table,
     peak=_no_form,

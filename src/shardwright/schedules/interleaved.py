@@ -16,16 +16,18 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import looped_table
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _group(sizes: Sizes) -> int:
+    """Microbatches that go through a chunk before the next chunk has its turn; default p."""
     return sizes.option("group", sizes.ranks)
 
 
 def _legal(sizes: Sizes) -> None:
+    """Raise StrategyError for a group below p or microbatches that are no multiple of the group."""
     group, microbatches = _group(sizes), sizes.microbatches
     if group < sizes.ranks:
         raise sizes.refuse(
@@ -52,14 +54,15 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The looped table of interleaved 1F1B, in groups of microbatches."""
     return looped_table(
         sizes, warm_up=np.minimum(_warm_up(sizes), _peak(sizes)), group=_group(sizes)
     )
 
 
-INTERLEAVED = Rule(
+INTERLEAVED = ScheduleRule(
     name="interleaved-1f1b",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=_table,
     peak=_peak,

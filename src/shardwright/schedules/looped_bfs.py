@@ -1,4 +1,4 @@
-"""Looped BFS: breadth-first whose backwards take the microbatches from the last to the first.
+"""Looped BFS: breadth-first with backwards from the last microbatch to the first.
 
 The order of PyTorch's ScheduleLoopedBFS, which cites Lamy-Poirier 2022, arXiv:2211.05953. Time and
 peak are those of `breadth-first`; what differs is which activations live longest: the first
@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.schedules.action_table import ActionTable, B
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The breadth-first action table with the microbatches of backwards reversed."""
     table = forwards_first_table(sizes)
     return replace(
         table,
@@ -27,9 +28,9 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-LOOPED_BFS = Rule(
+LOOPED_BFS = ScheduleRule(
     name="looped-bfs",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=_table,
     peak=all_forwards,

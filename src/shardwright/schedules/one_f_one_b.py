@@ -11,9 +11,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import looped_table
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
@@ -26,4 +26,6 @@ def _table(sizes: Sizes) -> ActionTable:
     return looped_table(sizes, warm_up=np.minimum(sizes.ranks - 1 - sizes.rank, sizes.microbatches))
 
 
-ONE_F_ONE_B = Rule(name="1f1b", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak)
+ONE_F_ONE_B = ScheduleRule(
+    name="1f1b", placement=ChunkPlacement.LOOPED, kinds="FB", make=_table, peak=_peak
+)

@@ -1,5 +1,6 @@
-"""Conversion between action tables and the actions of a plan's order, and the earliest unit time
-slot of each action.
+"""Conversion between action tables and a plan's actions, and the time slot of each action.
+
+The earliest unit time slot.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _CODES = {Kind(letter): code for code, letter in enumerate(KINDS)}
 
 
 def row_entries(table: ActionTable, *, rank: int) -> tuple[Entry, ...]:
-    """Rank `rank`'s row of a table as single actions and overlapped pairs."""
+    """One rank's row of a table as a plan's entries: single actions and overlapped pairs."""
     start, end = int(table.row_start[rank]), int(table.row_start[rank + 1])
     entries: list[Entry] = []
     pending: Action | None = None
@@ -39,8 +40,8 @@ def row_entries(table: ActionTable, *, rank: int) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def table_of(rows: Sequence[Sequence[Entry]]) -> ActionTable:
-    """The action table with these rows, one a rank.
+def table_of_entries(rows: Sequence[Sequence[Entry]]) -> ActionTable:
+    """Build an action table from rows of entries, one row for each rank.
 
     Chunks and microbatches are counted from 0 to the highest that occurs.
     """
@@ -71,7 +72,7 @@ _Need = tuple[Kind, int, int, int, int]
 
 
 def entries_by_slot(table: ActionTable) -> list[list[Entry | None]]:
-    """Each rank's entries, each at the list index of its earliest slot; None where a rank is idle.
+    """Each rank's entries at the list index of their earliest slot; None where a rank is idle.
 
     Raises:
         StrategyError: the table deadlocks.
@@ -163,7 +164,7 @@ def slots(table: ActionTable) -> Int32Array:
             raise StrategyError(
                 f"deadlock: rank {rank} waits for ever at"
                 f" {stuck.chunk}{stuck.kind}{stuck.microbatch}",
-                hint="an action must come after everything it needs, on its own rank too",
+                hint="place an action behind every action that it needs, on its own rank too",
                 rule="order.deadlock",
             )
     return slot_of_action

@@ -11,14 +11,14 @@ from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 
 MAX_ACTIONS = 2**24
 """Most actions of a table: beyond that a wrong number is likelier than a pipeline."""
 
 
 class Schedule(Protocol):
-    """The order of the actions of a pipeline, as a rule over its sizes.
+    """A pipeline schedule: the order of every rank's actions, as a function of its sizes.
 
     An order does not depend on the sizes of its chunks: uneven first or last stages change the cost
     of an action, which is the lowering's matter, never the table.
@@ -26,12 +26,15 @@ class Schedule(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in the registry."""
+        """Name of the schedule in the registry."""
         ...
 
     @property
-    def placement(self) -> Placement:
-        """The map of chunks to ranks; also gives the number of lanes."""
+    def placement(self) -> ChunkPlacement:
+        """The map of chunks to ranks.
+
+        It also gives the number of lanes.
+        """
         ...
 
     @property
@@ -42,7 +45,7 @@ class Schedule(Protocol):
     def table(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> ActionTable:
-        """The action table: every rank's actions in order.
+        """Build the action table: every rank's actions in order.
 
         Args:
             num_ranks: pipeline devices.
@@ -58,8 +61,9 @@ class Schedule(Protocol):
     def peak_in_flight(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> IntArray | None:
-        """(num_ranks,) most (chunk, microbatch, slice) triples in flight on a rank at a time; None
-        where no formula is published.
+        """(num_ranks,) peak number of chunks' activations in flight on each rank.
+
+        (chunk, microbatch, slice) triples in flight at a time; None where no formula is published.
 
         A triple is in flight once its forward is done and until its B or W is done.
         """
@@ -68,8 +72,9 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The numbers of one table: ranks p, chunks v of each lane on each rank, microbatches m of each
-    lane, and the schedule's parameters.
+    """Sizes of one action table: ranks, chunks, microbatches and schedule parameters.
+
+    Ranks p, chunks v of each lane on each rank, microbatches m of each lane.
     """
 
     schedule: str
@@ -88,13 +93,13 @@ class Sizes:
         return np.arange(self.ranks)
 
     def refuse(self, message: str, *, rule: str, hint: str = "") -> StrategyError:
-        """A StrategyError saying why the schedule has no table of these sizes."""
+        """A StrategyError that states why the schedule has no table of these sizes."""
         return StrategyError(f"{self.schedule} {message}", hint=hint, rule=f"order.{rule}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """A schedule made of functions of its sizes.
+class ScheduleRule:
+    """A pipeline schedule made of functions of its sizes (a `Schedule`).
 
     Args:
         name: registry name.
@@ -108,7 +113,7 @@ class Rule:
     """
 
     name: str
-    placement: Placement
+    placement: ChunkPlacement
     kinds: str
     make: Callable[[Sizes], ActionTable]
     peak: Callable[[Sizes], IntArray | None]
@@ -119,13 +124,16 @@ class Rule:
     def table(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> ActionTable:
-        """The action table, after the sizes are checked; see `Schedule.table`."""
+        """Build the action table after the sizes are checked; see `Schedule.table`."""
         return self.make(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
 
     def peak_in_flight(
         self, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
     ) -> IntArray | None:
-        """(num_ranks,) most chunks in flight; see `Schedule.peak_in_flight`."""
+        """(num_ranks,) peak number of chunks in flight on each rank.
+
+        See `Schedule.peak_in_flight`.
+        """
         return self.peak(self._sizes(num_ranks, chunks_per_rank, num_microbatches, parameters))
 
     def _sizes(
@@ -135,7 +143,7 @@ class Rule:
         num_microbatches: int,
         parameters: dict[str, int],
     ) -> Sizes:
-        """The sizes as one object; StrategyError where the schedule has no table for them."""
+        """Check the sizes and return them as one object; StrategyError where no table exists."""
         unknown = sorted(set(parameters) - set(self.options))
         if unknown:
             raise StrategyError(

@@ -1,4 +1,4 @@
-"""Schedules by name: the only place that turns a name into a table."""
+"""Registry of the pipeline schedules by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ SCHEDULES: Final = Registry[Schedule](
 
 
 def schedule(name: str) -> Schedule:
-    """The pipeline schedule called `name`. Raises StrategyError if there is none."""
+    """The pipeline schedule with the name `name`.
+
+    Raises StrategyError if there is none.
+    """
     return SCHEDULES.load(name)
 
 
@@ -45,7 +48,9 @@ def schedule(name: str) -> Schedule:
 def schedule_table(
     name: str, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
 ) -> ActionTable:
-    """The action table of the schedule called `name`; the same object for the same arguments.
+    """The action table of the schedule with the name `name` (cached).
+
+    The same object for the same arguments.
 
     See `Schedule.table` for the arguments.
     """

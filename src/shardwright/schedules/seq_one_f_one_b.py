@@ -1,5 +1,6 @@
-"""1F1B with sequence slices: token slices of causal models, one slice forward and one backward in
-turn.
+"""Seq1F1B: 1F1B over token slices of causal models.
+
+One slice forward and one backward in turn.
 
 Seq1F1B, Sun et al. 2024, arXiv:2406.03488, section 3. Parameter `slices` (s): parts of every
 sequence, of equal time. The first backward is that of a microbatch's last slice, so every rank
@@ -13,9 +14,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import looped_table
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray:
@@ -25,14 +26,15 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The looped table with slices, in which rank r warms up with p - r + s - 2 slices."""
     slices = sizes.option("slices", 1)
     warm_up = np.minimum(sizes.ranks - sizes.rank + slices - 2, sizes.microbatches * slices)
     return looped_table(sizes, warm_up=warm_up, slices=slices)
 
 
-SEQ_ONE_F_ONE_B = Rule(
+SEQ_ONE_F_ONE_B = ScheduleRule(
     name="seq-1f1b",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=_table,
     peak=_peak,

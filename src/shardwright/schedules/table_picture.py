@@ -1,4 +1,4 @@
-"""An action table as a plain-text picture: one line a rank, one column a slot."""
+"""Plain-text picture of an action table: one line for each rank, one column for each slot."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from shardwright.strategy.plan.order import actions_of
 
 
 def draw(table: ActionTable, *, width: int = 140, lanes: tuple[str, ...] = ()) -> str:
-    """Plain-text picture of an action table, every action at its earliest slot, cut at `width`
-    characters.
+    """Plain-text picture of an action table, with every action at its earliest slot.
+
+    Cut at `width` characters.
 
     A dot is an idle slot, ``|`` joins an overlapped pair, ``>`` ends a line that goes on. All kinds
     take one slot: it shows the order, not the time.

@@ -8,13 +8,13 @@ slice, 1/s of GPipe's; every rank keeps all m s slices.
 
 from __future__ import annotations
 
-from shardwright.schedules.chunk_placement import Placement
+from shardwright.schedules.chunk_placement import ChunkPlacement
 from shardwright.schedules.forward_backward_tables import all_forwards, forwards_first_table
-from shardwright.schedules.schedule_protocol import Rule
+from shardwright.schedules.schedule_protocol import ScheduleRule
 
-TERAPIPE = Rule(
+TERAPIPE = ScheduleRule(
     name="terapipe",
-    placement=Placement.LOOPED,
+    placement=ChunkPlacement.LOOPED,
     kinds="FB",
     make=forwards_first_table,
     peak=all_forwards,

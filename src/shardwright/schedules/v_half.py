@@ -1,4 +1,4 @@
-"""V-Half: a V-shaped pipeline in half of 1F1B's activation memory, with half its bubble.
+"""V-Half: a V-shaped pipeline in half of 1F1B's activation memory and half its bubble.
 
 Qi et al. 2024, arXiv:2405.15362, section 3.2 (table 1: memory (p + 2) // 2 microbatches of two
 chunks, bubble about half of 1F1B's). Going down takes one slot a rank, coming up two; the waits at
@@ -14,13 +14,14 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.building_block import block_slots, repeated_table
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank: 2 ((p + 2) // 2), 2 on a single rank; None for p microbatches
-    or less.
+    """Peak chunks in flight by rank: 2 ((p + 2) // 2).
+
+    2 on a single rank; None for p microbatches or less.
     """
     if sizes.ranks > 1 and sizes.microbatches <= sizes.ranks:
         return None
@@ -28,10 +29,16 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of V-Half, from its repeated block of slots."""
     turns = (2, 1, 1) if sizes.ranks % 2 else (2, 4, 1)
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 2, 1, 2), turns=turns))
 
 
-V_HALF = Rule(
-    name="v-half", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+V_HALF = ScheduleRule(
+    name="v-half",
+    placement=ChunkPlacement.WAVE,
+    kinds="FIW",
+    make=_table,
+    peak=_peak,
+    chunks_per_rank=2,
 )

@@ -13,13 +13,14 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
 from shardwright.schedules.building_block import block_slots, repeated_table
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """Peak chunks in flight by rank: 2 ((p + 4) // 3), two less on every third rank where p mod 3
-    is 2; None for less than p microbatches.
+    """Peak chunks in flight by rank: 2 ((p + 4) // 3), or two less on every third rank.
+
+    Two less on every third rank where p mod 3 is 2; None for less than p microbatches.
     """
     if sizes.microbatches < sizes.ranks:
         return None
@@ -29,10 +30,16 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of V-Min, from its repeated block of slots."""
     turns = (1, 1, 1) if sizes.ranks % 3 else (3, 1, 3)
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 1, 1, 1), turns=turns))
 
 
-V_MIN = Rule(
-    name="v-min", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+V_MIN = ScheduleRule(
+    name="v-min",
+    placement=ChunkPlacement.WAVE,
+    kinds="FIW",
+    make=_table,
+    peak=_peak,
+    chunks_per_rank=2,
 )

@@ -1,4 +1,4 @@
-"""ZB-H1: 1F1B with weight gradients put off until the tail, in 1F1B's memory.
+"""ZB-H1: 1F1B with weight gradients postponed to the tail, in 1F1B's memory.
 
 Qi et al. 2023, arXiv:2401.10241, section 2.1. Rank r warms up with p - r - 1 forwards and puts off
 r weight gradients, so all ranks keep p microbatches (the paper's memory: p M_B). Bubble (p - 1)(F +
@@ -11,8 +11,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 from shardwright.schedules.zero_bubble_tables import put_off_table
 
 
@@ -22,7 +22,10 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The table in which rank r postpones r weight gradients."""
     return put_off_table(sizes, warm_up=sizes.ranks - 1 - sizes.rank, lag=sizes.rank)
 
 
-ZB_H1 = Rule(name="zb-h1", placement=Placement.LOOPED, kinds="FIW", make=_table, peak=_peak)
+ZB_H1 = ScheduleRule(
+    name="zb-h1", placement=ChunkPlacement.LOOPED, kinds="FIW", make=_table, peak=_peak
+)

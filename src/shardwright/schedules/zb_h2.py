@@ -1,4 +1,4 @@
-"""ZB-H2: forwards enough to fill the warm-up, weight gradients enough to fill the tail.
+"""ZB-H2: warm-up forwards and postponed weight gradients that fill all bubbles.
 
 Qi et al. 2023, arXiv:2401.10241, section 2.2. Rank r warms up with 2 (p - r - 1) forwards and puts
 off 2 r weight gradients, so all ranks keep 2 p - 1 microbatches (the paper's memory: (2 p - 1)
@@ -13,8 +13,8 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 from shardwright.schedules.zero_bubble_tables import put_off_table
 
 
@@ -24,7 +24,13 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The table in which rank r warms up with 2 (p - r - 1) and postpones 2 r weight gradients.
+
+    The warm-up is in forwards; see `put_off_table`.
+    """
     return put_off_table(sizes, warm_up=2 * (sizes.ranks - 1 - sizes.rank), lag=2 * sizes.rank)
 
 
-ZB_H2 = Rule(name="zb-h2", placement=Placement.LOOPED, kinds="FIW", make=_table, peak=_peak)
+ZB_H2 = ScheduleRule(
+    name="zb-h2", placement=ChunkPlacement.LOOPED, kinds="FIW", make=_table, peak=_peak
+)

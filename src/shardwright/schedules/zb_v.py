@@ -13,8 +13,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_rows import RowWriter, written_table
 from shardwright.schedules.action_table import ActionTable, F, I, W
-from shardwright.schedules.chunk_placement import Placement
-from shardwright.schedules.schedule_protocol import Rule, Sizes
+from shardwright.schedules.chunk_placement import ChunkPlacement
+from shardwright.schedules.schedule_protocol import ScheduleRule, Sizes
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
@@ -27,7 +27,10 @@ def _peak(sizes: Sizes) -> IntArray | None:
 
 
 def _row(sizes: Sizes, rank: int) -> RowWriter:
-    """Rank `rank`'s row: the rule for at least 2 p - 1 microbatches, cut to those there are."""
+    """Rank `rank`'s row of actions in ZB-V.
+
+    The rule for at least 2 p - 1 microbatches, cut to those there are.
+    """
     down, up = (0, rank), (0, 2 * sizes.ranks - 1 - rank)
     ranks_from_here = sizes.ranks - rank
     row, rule_microbatches = (
@@ -57,11 +60,17 @@ def _row(sizes: Sizes, rank: int) -> RowWriter:
 
 
 def _table(sizes: Sizes) -> ActionTable:
+    """The action table of ZB-V, with the row of every rank."""
     return written_table(
         [_row(sizes, rank) for rank in range(sizes.ranks)], num_chunks=2 * sizes.ranks
     )
 
 
-ZB_V = Rule(
-    name="zb-v", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+ZB_V = ScheduleRule(
+    name="zb-v",
+    placement=ChunkPlacement.WAVE,
+    kinds="FIW",
+    make=_table,
+    peak=_peak,
+    chunks_per_rank=2,
 )

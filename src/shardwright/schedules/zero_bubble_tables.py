@@ -1,4 +1,4 @@
-"""The table builder of ZB-H1 and ZB-H2: 1F1B's order with the weight gradients put off.
+"""Table builder of ZB-H1 and ZB-H2: 1F1B's order with postponed weight gradients.
 
 Qi et al. 2023, arXiv:2401.10241, section 2. Rank r warms up with w forwards, then takes a forward
 and an input gradient in turn and, from its (l + 1)-th input gradient on, a weight gradient after
@@ -14,8 +14,9 @@ from shardwright.schedules.schedule_protocol import Sizes
 
 
 def put_off_table(sizes: Sizes, *, warm_up: IntArray, lag: IntArray) -> ActionTable:
-    """The action table with `warm_up` forwards before each rank's first input gradient and `lag`
-    weight gradients put off, both (ranks,).
+    """The action table of 1F1B with `lag` weight gradients of each rank postponed to its tail.
+
+    `warm_up` forwards come before each rank's first input gradient; both (ranks,).
     """
     rows = []
     for rank in range(sizes.ranks):

@@ -15,7 +15,7 @@ from shardwright.cost.bounds.longest_path import picoseconds
 from shardwright.cost.network.plan_groups import plan_units, working_problem
 from shardwright.cost.network.stage_transfers import Crossing, around_seconds, crossing_of
 from shardwright.cost.step.overlapped_pairs import pair_share
-from shardwright.cost.step.stage_costs import StageCosts, action_table, update_seconds
+from shardwright.cost.step.stage_costs import StageCosts, action_seconds_table, update_seconds
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.device_topology import Units, repetition_devices
 from shardwright.lazy_dataclass import dataclass
@@ -274,7 +274,7 @@ def template_seconds(
         )
 
     family_of_template = family(np.maximum(templates.lane, 0), np.maximum(templates.chunk, 0))
-    table = action_table(costs)
+    table = action_seconds_table(costs)
     action = kind <= TaskKind.R
     seconds = np.zeros(len(kind))
     seconds[action] = table.seconds[

@@ -17,11 +17,11 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.compiled import python_form
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
 from shardwright.cost.gradients.plan_synchronisation import (
-    in_buckets,
+    effective_zero_stage,
     is_gathered,
     is_summed_last,
+    placed_in_buckets,
     sharing_groups,
-    stage_of,
 )
 from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
 from shardwright.cost.lowered_blocks import block_context
@@ -277,14 +277,14 @@ def _add_gradients_and_gathers(
         for (lane, chunk, _, kind), n in runs.items()
         if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS
     )
-    zero = stage_of(
+    zero = effective_zero_stage(
         chain.from_iterable(holdings),
         device=sums.device,
         rules=rules,
         zero=rules.lanes[stage.lane].zero,
     )
     reduced = backward if zero >= 2 and runtime.reduce_every_microbatch else 1
-    bucketed, beyond = in_buckets(holdings, layers=layers)
+    bucketed, beyond = placed_in_buckets(holdings, layers=layers)
 
     def is_cut(h: HeldParameters) -> bool:
         """True if the parameter is sharded and must be gathered for use."""

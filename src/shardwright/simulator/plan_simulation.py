@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from functools import lru_cache
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
 from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.network.gemm_overlap import with_overlap_of
 from shardwright.cost.network.lane_edges import lane_edges
@@ -486,7 +486,9 @@ def simulate_plan(
             rule="order.deadlock",
         )
     devices = working_devices(Same(program.stages))
-    seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * jitter_among(problem, devices)
+    seconds = (
+        int(finish.max()) / PICOSECONDS_PER_SECOND * jitter_factor_of_devices(problem, devices)
+    )
     causal, _ = model_flops(problem)
     mfu = causal / seconds / peak_flops(problem, devices)
     assert 0 < mfu <= 1, f"a step at {mfu:.3g} of the devices' peak"

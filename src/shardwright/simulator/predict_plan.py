@@ -8,10 +8,10 @@ from typing import Final
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import attention_is_tabled
 from shardwright.cost.kernels.problem_machine import problem_machine
-from shardwright.cost.network.plan_groups import group_problem, kind_of
+from shardwright.cost.network.plan_groups import group_problem, node_group_of
 from shardwright.cost.step.dollars_and_joules import Spending, spending_of
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.step.price_sources import priced_seconds, shares
+from shardwright.cost.step.price_sources import priced_seconds, shares_by_origin
 from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.device_topology import counts_by_group
 from shardwright.model.ir.model_graph import Model
@@ -147,7 +147,7 @@ def kind_memory(problem: Problem, kind: int) -> int:
 
 def _node_group_of(problem: Problem, device: int) -> int:
     """Number of the node group of a device."""
-    return 0 if problem.cluster.is_uniform else kind_of(problem.cluster, device)
+    return 0 if problem.cluster.is_uniform else node_group_of(problem.cluster, device)
 
 
 def predict(
@@ -247,7 +247,7 @@ def _kernel_sources(problem: Problem, simulated: SimulatedPlan) -> tuple[Source,
             ),
             origin=share.parts[0][1],
         )
-        for share in shares(priced_seconds(problem, simulated.program.stages))
+        for share in shares_by_origin(priced_seconds(problem, simulated.program.stages))
     )
 
 

@@ -23,7 +23,7 @@ from shardwright.collectives.messages.pairwise_trees import (
     trees_over,
 )
 from shardwright.collectives.messages.tree_schedule import PARTS, tree_all_reduce, tree_lines
-from shardwright.collectives.messages.unit_tree import tree_of
+from shardwright.collectives.messages.unit_tree import binomial_unit_tree
 from shardwright.collectives.registry import SCHEDULED, algorithm_named, algorithms_for
 from shardwright.cost.network.plan_groups import group_span, network_among
 from shardwright.hardware.cluster_expression import parse_cluster
@@ -59,7 +59,7 @@ def group(ab: int, *, library: str = "synthesised") -> Span:
 def test_sums_over_pairs_are_sums_and_take_what_their_rounds_take(
     layout: Layout, parts: int, volume: float
 ) -> None:
-    for trees in (paired_trees(layout), tree_of(layout)):
+    for trees in (paired_trees(layout), binomial_unit_tree(layout)):
         assert sum(tree.share for tree in trees) == pytest.approx(1.0, rel=1e-12)
         schedule = proven_sum(tree_all_reduce(trees, parts=parts))
         alpha, beta = tree_lines(layout, trees)

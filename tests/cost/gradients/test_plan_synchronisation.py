@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from shardwright.cost.gradients.plan_synchronisation import corresponding_members, in_buckets
+from shardwright.cost.gradients.plan_synchronisation import corresponding_members, placed_in_buckets
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.device_topology import equal_units
 from shardwright.model.ir.tensor_dims import ParameterClass
@@ -95,7 +95,7 @@ def test_gains_are_in_the_matrices_bucket_and_summed_over_tp_once(dp: int) -> No
     gains = [h for h in held[1] if len(h.group) == 2 * dp]
     assert gains
     assert all(h.group == matrices for h in held[1] if h not in gains)
-    placed, beyond = in_buckets(held, layers=(1, layers, 1))
+    placed, beyond = placed_in_buckets(held, layers=(1, layers, 1))
     assert (
         {h.group for items in placed for h in items}
         == {h.near for items in placed for h in items}
@@ -115,7 +115,7 @@ def test_gains_are_in_the_matrices_bucket_and_summed_over_tp_once(dp: int) -> No
 def test_without_copies_all_stays() -> None:
     holdings, layers = holdings_of(Grid(dp=4))
     held = [holdings[0, 0, segment, 0] for segment in range(3)]
-    assert in_buckets(held, layers=(1, layers, 1)) == (held, [])
+    assert placed_in_buckets(held, layers=(1, layers, 1)) == (held, [])
 
 
 def test_a_cut_base_says_the_stage_and_its_adapters_where_states_are() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
-from shardwright.cost.inference.monotone_prices import KNOTS, rising
+from shardwright.cost.inference.monotone_prices import KNOTS, non_decreasing_price
 from shardwright.cost.inference.routed_experts import active_experts, routed_experts_seconds
 from shardwright.dtype import Dtype
 from shardwright.job.serving_job import NumberFormat
@@ -183,7 +183,7 @@ class TestExperts:
 def test_rising_keeps_what_rises_and_lifts_what_falls() -> None:
     sizes = np.array([1.0, 5.0, 100.0, 1e7])
     np.testing.assert_allclose(
-        rising(lambda size: 3.0 + 2.0 * size, sizes), 3.0 + 2.0 * sizes, rtol=1e-12
+        non_decreasing_price(lambda size: 3.0 + 2.0 * size, sizes), 3.0 + 2.0 * sizes, rtol=1e-12
     )
-    dipped = rising(lambda size: np.where(size > 64, 1.0, 2.0), KNOTS)
+    dipped = non_decreasing_price(lambda size: np.where(size > 64, 1.0, 2.0), KNOTS)
     np.testing.assert_array_equal(dipped, 2.0)

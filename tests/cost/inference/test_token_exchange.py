@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
+from shardwright.cost.inference.token_exchange import (
+    TokenExchange,
+    devices_reached,
+    dispatch_and_combine_seconds,
+)
 from shardwright.cost.network.grid_groups import Network, move_seconds, network_of
 from shardwright.hardware.catalog.accelerators_by_name import accelerator
 from shardwright.hardware.catalog.default_nodes import default_node
@@ -51,7 +55,7 @@ def ways(
     sent: float = 1.0,
 ) -> FloatArray:
     return np.concatenate(
-        exchange_ways(
+        dispatch_and_combine_seconds(
             exchange,
             tokens=np.array([tokens]),
             hidden=7168,

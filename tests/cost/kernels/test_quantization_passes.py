@@ -11,9 +11,9 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.kernels.quantization_passes import (
     COMPILED_REDUCTION,
-    narrow_forms,
-    passes_of,
-    with_casts,
+    quantised_copies,
+    recipe_passes,
+    seconds_with_casts,
 )
 from shardwright.cost.lowered_blocks import block_context, programs_of
 from shardwright.cost.step.grid_seconds import step_costs
@@ -81,7 +81,7 @@ def problem(
     ],
 )
 def test_bytes_of_an_operand(device: str, scaling: Scaling, compute: Dtype, traffic: float) -> None:
-    passes = passes_of(
+    passes = recipe_passes(
         problem_machine(problem(TE, scaling=scaling, compute=compute, device=device))
     )
     assert passes.cast + passes.copy == pytest.approx(traffic)
@@ -102,13 +102,15 @@ def test_a_recipe_takes_the_place_of_the_cast_in_the_rate() -> None:
     device, spent = machines[0].accelerator, np.array([1.0])
     bandwidth = device.element_efficiency * device.memory_bandwidth
     for phase, side in ((Phase.F, 2048), (Phase.I, 4096)):
-        delayed, current = (float(with_casts(m, spent, phase=phase, **sizes)[0]) for m in machines)  # type: ignore[arg-type]
+        delayed, current = (
+            float(seconds_with_casts(m, spent, phase=phase, **sizes)[0]) for m in machines
+        )  # type: ignore[arg-type]
         assert current - delayed == pytest.approx(2 * 8192 * side / bandwidth + 2 * device.launch_s)
         assert delayed - 1.0 == pytest.approx((2 + 1 + 1 - 3) * 8192 * side / bandwidth)
-    weight = [float(with_casts(m, spent, phase=Phase.W, **sizes)[0]) for m in machines]  # type: ignore[arg-type]
+    weight = [float(seconds_with_casts(m, spent, phase=Phase.W, **sizes)[0]) for m in machines]  # type: ignore[arg-type]
     assert weight[0] == weight[1] == pytest.approx(1.0 - 3 * 8192 * 4096 / bandwidth)
     # Never below what the multiplications take at peak, or one pass over what they read and write.
-    nothing = with_casts(machines[0], np.array([0.0]), phase=Phase.W, **sizes)  # type: ignore[arg-type]
+    nothing = seconds_with_casts(machines[0], np.array([0.0]), phase=Phase.W, **sizes)  # type: ignore[arg-type]
     assert float(nothing[0]) >= 2.0 * 8192 * 4096 * 2048 / machines[0].peak
 
 
@@ -138,7 +140,7 @@ def test_operands_of_experts_are_quantised_one_after_another(
     spent = np.array([1.0])
     for phase, again in ((Phase.F, kernels), (Phase.I, kernels), (Phase.W, 0)):
         one, eight = (
-            float(with_casts(machine, spent, phase=phase, casts=c, **sizes)[0])
+            float(seconds_with_casts(machine, spent, phase=phase, casts=c, **sizes)[0])
             for c in (1, np.array([8]))
         )  # type: ignore[arg-type]
         assert eight - one == pytest.approx(7 * again * machine.accelerator.launch_s)
@@ -149,14 +151,15 @@ def test_a_member_quantises_its_part_before_the_gather() -> None:
     machine, spent = problem_machine(problem(TE, scaling=Scaling.DELAYED)), np.array([1.0])
     bandwidth = machine.accelerator.element_efficiency * machine.accelerator.memory_bandwidth
     alone, parts = (
-        float(with_casts(machine, spent, phase=Phase.F, members=m, **sizes)[0]) for m in (1, 4)
+        float(seconds_with_casts(machine, spent, phase=Phase.F, members=m, **sizes)[0])
+        for m in (1, 4)
     )  # type: ignore[arg-type]
     # Three bytes an element of a quarter, then the whole is turned round: read and written.
     assert alone - parts == pytest.approx((4 - 3 / 4 - 2) * 8192 * 2048 / bandwidth)
 
 
 def test_a_scale_a_row_is_found_again_along_the_tokens() -> None:
-    passes = passes_of(problem_machine(problem(TORCHAO, scaling=Scaling.ROWWISE)))
+    passes = recipe_passes(problem_machine(problem(TORCHAO, scaling=Scaling.ROWWISE)))
     assert (passes.cast, passes.copy) == (3.0, 0.0)
     assert passes.again == passes.gradient_again == pytest.approx(3.0 * COMPILED_REDUCTION)
     assert passes.product == 4.0
@@ -258,7 +261,7 @@ def test_a_compiler_joins_no_gather_that_is_cast_behind() -> None:
 
 def test_forms_of_an_operand() -> None:
     made = {
-        (d, s): narrow_forms(problem_machine(problem(TE, scaling=s, device=d)))
+        (d, s): quantised_copies(problem_machine(problem(TE, scaling=s, device=d)))
         for d in ("h100-sxm", "b200-sxm")
         for s in Scaling
     }

@@ -5,7 +5,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cost.network.pipeline_lines import lines_of
+from shardwright.cost.network.pipeline_lines import distinct_lines
 from tests.tiers import examples
 
 SHARDS = (0, 2, 3)
@@ -46,7 +46,7 @@ def tier_between(one: int, other: int, units: tuple[int, ...]) -> int:
 def test_lines_are_those_of_devices(of: dict[str, int], inner: tuple[int, ...]) -> None:
     units = (*inner, 10**6)
     places = list(product(range(of["tp"]), range(of["cp"]), range(of["dp"])))
-    found = lines_of(tuple(of.items()), units, ulysses=(1, 2), shards=SHARDS)
+    found = distinct_lines(tuple(of.items()), units, ulysses=(1, 2), shards=SHARDS)
     names = sorted(found.below)
 
     def groups(rank: int, place: tuple[int, int, int]) -> dict[tuple[str, int], list[int]]:

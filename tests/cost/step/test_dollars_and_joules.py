@@ -7,8 +7,8 @@ import pytest
 
 import shardwright
 from shardwright.cost.step.dollars_and_joules import (
-    at_prices,
     paid_devices,
+    spending_at_prices,
     spending_of,
     usd_per_hour,
 )
@@ -39,7 +39,7 @@ def test_a_group_without_a_price_matters_only_where_it_is_used() -> None:
     assert spending_of(cluster, range(8), seconds=1.0, tokens=1.0).usd_per_hour == 16
     both = spending_of(cluster, range(9), seconds=1.0, tokens=1.0)
     assert (both.usd_per_hour, both.usd, both.usd_per_billion_tokens) == (None, None, None)
-    again = at_prices(both, (2.0, 0.0), seconds=3600.0, tokens=GIGA)
+    again = spending_at_prices(both, (2.0, 0.0), seconds=3600.0, tokens=GIGA)
     assert (again.usd, again.usd_per_billion_tokens) == (16.0, 16.0), (
         "a price of 0 that is given is one"
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import python_form
-from shardwright.cost.bounds.longest_path import walk
+from shardwright.cost.bounds.longest_path import rank_end_picoseconds
 from shardwright.cost.step.pipeline_round_trips import round_trips
 from shardwright.schedules.schedule_registry import schedule_table
 from tests.tiers import in_both, many, random_of
@@ -68,7 +68,7 @@ def path_of(pipeline: Pipeline) -> int:
     durations[0], durations[3] = pipeline.forward, pipeline.backward
     rows = table.row_start, table.kind, table.chunk, table.microbatch, m
     sends = np.append(pipeline.out, 0), np.append(0, pipeline.back)
-    ends = walk(
+    ends = rank_end_picoseconds(
         *rows,
         durations,
         *sends,

@@ -19,7 +19,7 @@ from random import Random
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.job.training_job import SequenceLength, TrainingJob
@@ -248,7 +248,7 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
     messages: Messages = {}
     for listed in stage_lists(instance.blocks, instance.labels, most=space.max_stages):
         working = tuple(sorted(device for _, _, devices in listed for device in devices))
-        factor = jitter_among(problem, working)
+        factor = jitter_factor_of_devices(problem, working)
         for microbatches in space.microbatches:
             if problem.job.global_batch % microbatches:
                 continue

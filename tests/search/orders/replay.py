@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from shardwright.arrays import IntArray
 from shardwright.schedules.action_table import KINDS, ActionTable
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.search.orders.order_problem import OrderProblem
 
 
@@ -111,9 +111,9 @@ def problems(
     draw: st.DrawFn, *, most_ranks: int = 4, most_microbatches: int = 6, single: bool = False
 ) -> OrderProblem:
     """Random problems of all placements, with room for at least one microbatch on every rank."""
-    placement = Placement.LOOPED if single else draw(st.sampled_from(Placement))
+    placement = ChunkPlacement.LOOPED if single else draw(st.sampled_from(ChunkPlacement))
     ranks = draw(st.integers(1, most_ranks))
-    each = 1 if single or placement is Placement.OPPOSITE else draw(st.integers(1, 2))
+    each = 1 if single or placement is ChunkPlacement.OPPOSITE else draw(st.integers(1, 2))
     owner = chunk_ranks(placement, num_ranks=ranks, chunks_per_rank=each).astype(np.int64)
     count = owner.size
 

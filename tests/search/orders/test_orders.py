@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.schedules.action_table import KINDS
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.csv_tables import format_csv
 from shardwright.schedules.schedule_registry import schedule_table
 from shardwright.search.orders.find_order import find_order
@@ -240,13 +240,13 @@ def test_full_backwards_where_weight_gradients_take_no_time() -> None:
 )
 def test_tables_are_codes_and_back(name: str) -> None:
     placement, each = {
-        "zb-v": (Placement.WAVE, 2),
-        "hanayo": (Placement.WAVE, 2),
-        "interleaved-1f1b": (Placement.LOOPED, 2),
-        "chimera": (Placement.OPPOSITE, 1),
-        "dualpipe": (Placement.OPPOSITE, 1),
-        "gems": (Placement.OPPOSITE, 1),
-    }.get(name, (Placement.LOOPED, 1))
+        "zb-v": (ChunkPlacement.WAVE, 2),
+        "hanayo": (ChunkPlacement.WAVE, 2),
+        "interleaved-1f1b": (ChunkPlacement.LOOPED, 2),
+        "chimera": (ChunkPlacement.OPPOSITE, 1),
+        "dualpipe": (ChunkPlacement.OPPOSITE, 1),
+        "gems": (ChunkPlacement.OPPOSITE, 1),
+    }.get(name, (ChunkPlacement.LOOPED, 1))
     problem = problem_of(
         chunk_ranks(placement, num_ranks=4, chunks_per_rank=each).astype(np.int64),
         8,

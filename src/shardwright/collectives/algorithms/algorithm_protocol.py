@@ -11,7 +11,7 @@ from shardwright.errors import UsageError
 
 
 class Collective(StrEnum):
-    """Kinds of collective.
+    """Kinds of collective communication; their volume is the full buffer.
 
     `volume` is always the full buffer in bytes: the output of an all_gather, the input of a
     reduce_scatter or all_reduce, and one member's whole buffer of an all_to_all, broadcast,
@@ -39,7 +39,7 @@ class CollectiveAlgorithm(Protocol):
     # Properties, so that frozen dataclasses are members of the protocol.
     @property
     def name(self) -> str:
-        """Registry name."""
+        """Name of the algorithm in the registry."""
         ...
 
     @property
@@ -48,8 +48,9 @@ class CollectiveAlgorithm(Protocol):
         ...
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0
-        for groups of one member.
+        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply.
+
+        0 for groups of one member.
 
         Args:
             volume: bytes of the full buffer on the wire, shape (n,).
@@ -59,7 +60,7 @@ class CollectiveAlgorithm(Protocol):
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links, innermost first.
+        """Bytes that the busiest member sends over each tier's links, innermost tier first.
 
         A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is
         counted there; the island's links (tier 0) carry only what stays in the island. Divided by a
@@ -69,7 +70,7 @@ class CollectiveAlgorithm(Protocol):
 
 
 def require(algorithm: CollectiveAlgorithm, kind: Collective) -> None:
-    """Raise UsageError if the algorithm cannot run `kind`."""
+    """Raise UsageError if the algorithm cannot run collectives of kind `kind`."""
     if kind not in algorithm.kinds:
         raise UsageError(
             f"algorithm {algorithm.name} cannot run {kind.value}",

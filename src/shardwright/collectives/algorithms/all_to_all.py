@@ -1,5 +1,6 @@
-"""all_to_all by pairwise exchange, flat and nested by tiers: each member holds V bytes, 1/n of them
-for every member.
+"""All-to-all by pairwise exchange, flat and nested by tiers.
+
+Each member holds V bytes, 1/n of them for every member.
 
 pairwise: every member sends straight to each of the n - 1 others. c_k - c_(k-1) of them are reached
 over tier k at most; island and network work at the same time, and a network card carries all that
@@ -29,15 +30,16 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
-from shardwright.collectives.groups.tier_quantities import Extent, per_tier
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, per_tier
 
 _KINDS = frozenset({Collective.ALL_TO_ALL})
 
 
-def _pairwise(kind: Collective, extent: Extent) -> Line:
-    latency_s = seconds_per_byte = extent.zero
-    size_inverse = extent.inverse[-1]
-    for level in extent.levels:
+def _pairwise(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a pairwise all-to-all (`PAIRWISE`)."""
+    latency_s = seconds_per_byte = quantities.zero
+    size_inverse = quantities.inverse[-1]
+    for level in quantities.levels:
         inside = 1.0 / level.inside_inverse
         peers = inside * (level.members - 1.0)
         latency_s = latency_s + peers * level.latency_s
@@ -50,27 +52,32 @@ def _pairwise(kind: Collective, extent: Extent) -> Line:
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _pairwise_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    size_inverse = extent.inverse[-1]
+def _pairwise_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a pairwise all-to-all, a byte of volume."""
+    size_inverse = quantities.inverse[-1]
     return per_tier(
-        extent,
+        quantities,
         {
             level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse
-            for level in extent.levels
+            for level in quantities.levels
         },
     )
 
 
-def _hierarchical(kind: Collective, extent: Extent) -> Line:
-    latency_s = seconds_per_byte = extent.zero
-    for level in extent.levels:
+def _hierarchical(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of an all-to-all nested by tiers (`HIERARCHICAL_ALL_TO_ALL`)."""
+    latency_s = seconds_per_byte = quantities.zero
+    for level in quantities.levels:
         latency_s = latency_s + (level.members - 1.0) * level.latency_s
         seconds_per_byte = seconds_per_byte + (1.0 - 1.0 / level.members) * level.seconds_per_byte
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _hierarchical_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return per_tier(extent, {level.tier: 1.0 - 1.0 / level.members for level in extent.levels})
+def _hierarchical_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a nested all-to-all, a byte of volume."""
+    return per_tier(
+        quantities, {level.tier: 1.0 - 1.0 / level.members for level in quantities.levels}
+    )
 
 
 PAIRWISE = LinearAlgorithm(name="pairwise", kinds=_KINDS, line=_pairwise, shares=_pairwise_shares)

@@ -1,5 +1,6 @@
-"""Double binary tree: two trees over the islands, each for half of the buffer, inner nodes of one
-being leaves of the other.
+"""Double binary tree all-reduce and broadcast: two trees over the islands, each for half of V.
+
+V is the buffer; inner nodes of one tree are leaves of the other.
 
 Inside an island the members form a chain, with as many chains as members (one a network card), as
 NCCL builds them. N islands:
@@ -27,43 +28,46 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
-from shardwright.collectives.groups.tier_quantities import Extent, crosses, tree_depth
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, crosses, tree_depth
 
 
-def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:
+def _sent_in_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
     """Bytes that the busiest member sends along the chains of its island, a byte of volume."""
     if kind is Collective.ALL_REDUCE:
-        return 2.0 * (1.0 - extent.inverse[1])
-    return (extent.inverse[1] < 1.0).astype(np.float64)
+        return 2.0 * (1.0 - quantities.inverse[1])
+    return (quantities.inverse[1] < 1.0).astype(np.float64)
 
 
-def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
-    """Bytes that the busiest island sends in both trees, a byte of volume; 0 for groups inside one
-    island.
+def sent_by_island(kind: Collective, quantities: SpanQuantities) -> FloatArray:
+    """Bytes that the busiest island sends in both trees, a byte of volume.
+
+    0 for groups inside one island.
     """
     if kind is Collective.ALL_REDUCE:
-        return extent.leaves_island * (1.0 + (extent.islands > 2.0))
-    return extent.leaves_island
+        return quantities.leaves_island * (1.0 + (quantities.islands > 2.0))
+    return quantities.leaves_island
 
 
-def shares_between_islands(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    """Bytes over the links of each network tier, a byte of volume, shared by the members of an
-    island.
+def shares_between_islands(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over the links of each network tier, a byte of volume.
+
+    The traffic between islands is shared by the members of an island.
     """
-    outside = sent_by_island(kind, extent)
+    outside = sent_by_island(kind, quantities)
     return tuple(
-        outside * extent.fewest_inverse[tier] * crosses(extent, tier)
-        for tier in range(1, len(extent.inverse) - 1)
+        outside * quantities.fewest_inverse[tier] * crosses(quantities, tier)
+        for tier in range(1, len(quantities.inverse) - 1)
     )
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
-    latency_s = seconds_per_byte = extent.zero
-    outside = sent_by_island(kind, extent)
-    for level in extent.levels:
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a double binary tree."""
+    latency_s = seconds_per_byte = quantities.zero
+    outside = sent_by_island(kind, quantities)
+    for level in quantities.levels:
         if level.tier == 0:
             latency_s = latency_s + (level.members - 1.0) * level.latency_s
-            seconds_per_byte = _sent_in_island(kind, extent) * level.seconds_per_byte
+            seconds_per_byte = _sent_in_island(kind, quantities) * level.seconds_per_byte
         else:
             latency_s = latency_s + tree_depth(level.members) * level.latency_s
             sent = outside * (level.members > 1.0) * level.fewest_inverse
@@ -73,8 +77,9 @@ def _line(kind: Collective, extent: Extent) -> Line:
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return (_sent_in_island(kind, extent), *shares_between_islands(kind, extent))
+def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a double binary tree, a byte of volume."""
+    return (_sent_in_island(kind, quantities), *shares_between_islands(kind, quantities))
 
 
 DOUBLE_BINARY_TREE = LinearAlgorithm(

@@ -1,5 +1,6 @@
-"""All-reduces that serving engines run inside an island with kernels of their own: one launch, no
-channels to start.
+"""All-reduces of serving engines' own kernels inside an island: one-shot, two-shot, multimem.
+
+One launch, no channels to start.
 
 one_shot: every member reads the whole buffers of all others and adds them up itself, between two
 barriers of flags:
@@ -37,31 +38,39 @@ from shardwright.arrays import BoolArray, FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
 from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE
-from shardwright.collectives.groups.tier_quantities import Extent, Level
+from shardwright.collectives.groups.tier_quantities import Level, SpanQuantities
 
 ONE_BARRIER: Final = 3.0
 TWO_BARRIERS: Final = 5.0
 _KINDS: Final = frozenset({Collective.ALL_REDUCE})
 
 
-def _in_one_island(extent: Extent) -> BoolArray:
+def _in_one_island(quantities: SpanQuantities) -> BoolArray:
     """(groups,) True for groups that have all members in one island."""
-    return np.asarray(extent.inverse[1] <= extent.inverse[-1], dtype=np.bool_)
+    return np.asarray(quantities.inverse[1] <= quantities.inverse[-1], dtype=np.bool_)
 
 
-def _island(extent: Extent) -> Level | None:
-    return next((level for level in extent.levels if level.tier == 0), None)
+def _island(quantities: SpanQuantities) -> Level | None:
+    """The level of the island (tier 0) among the levels; None if no group crosses it."""
+    return next((level for level in quantities.levels if level.tier == 0), None)
 
 
-def _shares(extent: Extent, share: FloatArray) -> tuple[FloatArray, ...]:
-    return (share * (extent.size > 1.0), *(extent.zero for _ in extent.inverse[2:]))
+def _shares(quantities: SpanQuantities, share: FloatArray) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier's links: `share` inside the island, else 0.
+
+    A byte of volume.
+    """
+    return (share * (quantities.size > 1.0), *(quantities.zero for _ in quantities.inverse[2:]))
 
 
-def _line(extent: Extent, *, hops: float, share: FloatArray, legal: BoolArray) -> Line:
-    level = _island(extent)
-    has_peers = extent.size > 1.0
+def _line(quantities: SpanQuantities, *, hops: float, share: FloatArray, legal: BoolArray) -> Line:
+    """Latency (`hops` island hops) and seconds a byte of an in-island kernel; inf where illegal."""
+    level = _island(quantities)
+    has_peers = quantities.size > 1.0
     if level is None:
-        return where_legal(Line(latency_s=extent.zero, seconds_per_byte=extent.zero), ~has_peers)
+        return where_legal(
+            Line(latency_s=quantities.zero, seconds_per_byte=quantities.zero), ~has_peers
+        )
     line = Line(
         latency_s=hops * level.latency_s * has_peers,
         seconds_per_byte=share * level.seconds_per_byte * has_peers,
@@ -69,45 +78,62 @@ def _line(extent: Extent, *, hops: float, share: FloatArray, legal: BoolArray) -
     return where_legal(line, legal | ~has_peers)
 
 
-def _one_shot_bytes(extent: Extent) -> FloatArray:
-    return extent.size - 1.0
+def _one_shot_bytes(quantities: SpanQuantities) -> FloatArray:
+    """Bytes that a member reads in a one-shot all-reduce, a byte of volume."""
+    return quantities.size - 1.0
 
 
-def _two_shot_bytes(extent: Extent) -> FloatArray:
-    return 2.0 * extent.others
+def _two_shot_bytes(quantities: SpanQuantities) -> FloatArray:
+    """Bytes that a member reads in a two-shot all-reduce, a byte of volume."""
+    return 2.0 * quantities.others
 
 
-def _multimem_bytes(extent: Extent) -> FloatArray:
-    return 1.0 + extent.inverse[-1]
+def _multimem_bytes(quantities: SpanQuantities) -> FloatArray:
+    """Bytes that a member moves in an all-reduce by the switch, a byte of volume."""
+    return 1.0 + quantities.inverse[-1]
 
 
-def _one_shot(kind: Collective, extent: Extent) -> Line:
+def _one_shot(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a one-shot all-reduce."""
     return _line(
-        extent, hops=ONE_BARRIER, share=_one_shot_bytes(extent), legal=_in_one_island(extent)
+        quantities,
+        hops=ONE_BARRIER,
+        share=_one_shot_bytes(quantities),
+        legal=_in_one_island(quantities),
     )
 
 
-def _two_shot(kind: Collective, extent: Extent) -> Line:
+def _two_shot(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a two-shot all-reduce."""
     return _line(
-        extent, hops=TWO_BARRIERS, share=_two_shot_bytes(extent), legal=_in_one_island(extent)
+        quantities,
+        hops=TWO_BARRIERS,
+        share=_two_shot_bytes(quantities),
+        legal=_in_one_island(quantities),
     )
 
 
-def _multimem(kind: Collective, extent: Extent) -> Line:
-    legal = _in_one_island(extent) & extent.span.in_network_reduction
-    return _line(extent, hops=TWO_BARRIERS, share=_multimem_bytes(extent) / LINK_SHARE, legal=legal)
+def _multimem(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of an all-reduce by the switch (multimem)."""
+    legal = _in_one_island(quantities) & quantities.span.in_network_reduction
+    return _line(
+        quantities, hops=TWO_BARRIERS, share=_multimem_bytes(quantities) / LINK_SHARE, legal=legal
+    )
 
 
-def _one_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return _shares(extent, _one_shot_bytes(extent))
+def _one_shot_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a one-shot all-reduce, a byte of volume."""
+    return _shares(quantities, _one_shot_bytes(quantities))
 
 
-def _two_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return _shares(extent, _two_shot_bytes(extent))
+def _two_shot_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a two-shot all-reduce, a byte of volume."""
+    return _shares(quantities, _two_shot_bytes(quantities))
 
 
-def _multimem_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return _shares(extent, _multimem_bytes(extent))
+def _multimem_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a multimem all-reduce, a byte of volume."""
+    return _shares(quantities, _multimem_bytes(quantities))
 
 
 ONE_SHOT = LinearAlgorithm(name="one_shot", kinds=_KINDS, line=_one_shot, shares=_one_shot_shares)

@@ -1,5 +1,6 @@
-"""all_to_all as serving engines send tokens to their experts: every member writes straight into the
-others' buffers, all at the same time.
+"""All-to-all of serving engines' token exchange, by direct writes to the experts' devices.
+
+Every member writes straight into the others' buffers, all at the same time.
 
 low_latency (DeepEP): a copy for each expert, over NVLink inside a node and over each member's own
 card between nodes; no copy is passed on.
@@ -31,7 +32,7 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.groups.tier_quantities import Extent, per_tier
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, per_tier
 
 ISLAND_HOPS: Final = 9.0
 NETWORK_HOPS: Final = 2.0
@@ -39,11 +40,12 @@ LINK_SHARE: Final = 0.75
 _KINDS: Final = frozenset({Collective.ALL_TO_ALL})
 
 
-def _low_latency(kind: Collective, extent: Extent) -> Line:
-    outermost = seconds_per_byte = extent.zero
-    start = ISLAND_HOPS * extent.prepared.latency_s[0] * (extent.size > 1.0)
-    size_inverse = extent.inverse[-1]
-    for level in extent.levels:
+def _low_latency(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of DeepEP's low-latency all-to-all."""
+    outermost = seconds_per_byte = quantities.zero
+    start = ISLAND_HOPS * quantities.prepared.latency_s[0] * (quantities.size > 1.0)
+    size_inverse = quantities.inverse[-1]
+    for level in quantities.levels:
         inside = 1.0 / level.inside_inverse
         crossed = level.members > 1.0
         if level.tier == 0:
@@ -55,17 +57,21 @@ def _low_latency(kind: Collective, extent: Extent) -> Line:
     return Line(latency_s=start + outermost, seconds_per_byte=seconds_per_byte)
 
 
-def _one_sided(kind: Collective, extent: Extent) -> Line:
-    return where_legal(_low_latency(kind, extent), extent.inverse[1] <= extent.inverse[-1])
+def _one_sided(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of TensorRT-LLM's one-sided all-to-all; inf outside an island."""
+    return where_legal(
+        _low_latency(kind, quantities), quantities.inverse[1] <= quantities.inverse[-1]
+    )
 
 
-def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    size_inverse = extent.inverse[-1]
+def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in a direct-write all-to-all, a byte of volume."""
+    size_inverse = quantities.inverse[-1]
     return per_tier(
-        extent,
+        quantities,
         {
             level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse
-            for level in extent.levels
+            for level in quantities.levels
         },
     )
 

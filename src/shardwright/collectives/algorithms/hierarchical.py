@@ -1,5 +1,6 @@
-"""Hierarchical all_reduce, all_gather and reduce_scatter: a ring on each tier, m_k - 1 steps; bytes
-as in `nested`.
+"""Hierarchical all-reduce, all-gather and reduce-scatter: a ring on each network tier.
+
+m_k - 1 steps; bytes as in `nested_tiers`.
 
 Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
 """
@@ -10,15 +11,17 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
 from shardwright.collectives.algorithms.nested_tiers import NESTED_KINDS, nested_line, nested_shares
-from shardwright.collectives.groups.tier_quantities import Extent
+from shardwright.collectives.groups.tier_quantities import SpanQuantities
 
 
 def _steps(members: FloatArray) -> FloatArray:
+    """Number of consecutive messages of a ring on one tier."""
     return members - 1.0
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
-    return nested_line(kind, extent, _steps)
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a hierarchy of rings."""
+    return nested_line(kind, quantities, _steps)
 
 
 HIERARCHICAL = LinearAlgorithm(

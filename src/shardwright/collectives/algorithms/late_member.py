@@ -1,5 +1,6 @@
-"""All-reduce with one late member: the others reduce-scatter while they wait, and it joins piece by
-piece.
+"""All-reduce with one late member: the others reduce-scatter while they wait for it.
+
+The late member joins piece by piece.
 
 Of n members n - 1 are on time; when the late one comes, each holds a piece of V/(n - 1), summed
 over them by a ring. In round r the late member gives its part of piece r to member r and takes that
@@ -33,8 +34,8 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import Extent, extent_of, per_tier
-from shardwright.collectives.messages.message_schedule import Schedule, proven_sum
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, per_tier, span_quantities
+from shardwright.collectives.messages.message_schedule import MessageSchedule, proven_sum
 from shardwright.lazy_dataclass import dataclass
 
 MOST_MEMBERS: Final = 64
@@ -44,9 +45,10 @@ each round."""
 
 
 @lru_cache(maxsize=64)
-def late_schedule(members: int) -> tuple[Schedule, int]:
-    """The messages of an all-reduce over `members` (3 or more) of which the last one is late, and
-    the number of rounds before it is needed.
+def late_schedule(members: int) -> tuple[MessageSchedule, int]:
+    """Messages of an all-reduce whose last member is late, and the rounds before its arrival.
+
+    Over `members` (3 or more); the second is the number of rounds before it is needed.
     """
     on_time = members - 1
     ring_messages = [
@@ -55,7 +57,7 @@ def late_schedule(members: int) -> tuple[Schedule, int]:
         for rank in range(on_time)
     ]
     messages = np.array(sorted(ring_messages + _rounds(on_time)), dtype=np.int64).T
-    schedule = Schedule(
+    schedule = MessageSchedule(
         size=members,
         shares=(1.0 / on_time,) * on_time,
         round=messages[0],
@@ -67,8 +69,10 @@ def late_schedule(members: int) -> tuple[Schedule, int]:
 
 
 def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
-    """Rounds with the late member, numbered behind those without: its exchanges, and the messages
-    that carry each piece to all other members.
+    """Messages (round, source, target, piece) of the rounds with the late member.
+
+    Numbered behind those without: its exchanges, and the messages that carry each piece to all
+    other members.
     """
     late_member, first_round = on_time, on_time - 1
     messages = [
@@ -104,8 +108,9 @@ def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
 
 
 def _route_of_piece(on_time: int, step: int, last: bool) -> list[list[tuple[int, int]]] | None:
-    """Messages that carry a piece to all members on time: for each round after its exchange
-    (source, target), counted from the member that had it.
+    """Messages of each round that carry a piece to all members on time.
+
+    For each round after its exchange (source, target), counted from the member that had it.
 
     All pieces go the same way, each a round later and a member farther. So a member that sends k
     rounds after the exchange does so for another piece at every k: places less k are used once, and
@@ -136,8 +141,12 @@ def _route_of_piece(on_time: int, step: int, last: bool) -> list[list[tuple[int,
 
 
 def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
-    """(round, (source, target, piece)) for few members: as many useful messages as fit beside each
+    """Greedy rounds of messages that spread all pieces of a straggler all-reduce.
+
+    (round, (source, target, piece)) for few members: as many useful messages as fit beside each
     exchange, rare pieces first.
+
+    As many useful messages as fit beside each exchange, rare pieces first.
     """
     has = np.zeros((on_time + 1, on_time), dtype=np.bool_)  # member x piece: the whole sum
     messages = []
@@ -157,8 +166,10 @@ def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
 
 
 def _matched(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
-    """(source, target, piece) messages of one round: each member but busy ones sends and gets at
-    most one piece; most messages first, then rare pieces.
+    """(source, target, piece) messages of one round, by maximum-weight matching.
+
+    Each member but busy ones sends and gets at most one piece; most messages first, then rare
+    pieces.
     """
     holders = has.sum(axis=0)
     value_of_piece = np.where(holders > 0, 1.0 + 1.0 / np.maximum(holders, 1), 0.0)
@@ -178,30 +189,32 @@ def _matched(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """The algorithm for `choose`: its time is not linear in the volume, because the late member's
-    delay hides some rounds.
+    """The all-reduce with one late member as an algorithm that `choose` can pick.
+
+    Its time is not linear in the volume, because the late member's delay hides some rounds.
     """
 
     name: str = "straggler"
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds after the last member has come, for each group of `span`; inf where the algorithm
-        does not apply; 0 for groups of one member.
+        """Seconds from the last member's arrival to the end, for each group of `span`.
+
+        inf where the algorithm does not apply; 0 for groups of one member.
         """
         require(self, kind)
         if span.late_s is None:
             return np.where(span.size == 1, 0.0, np.inf)
-        extent = extent_of(span)
-        ready, rounds, hop, seconds_per_byte = self._parts(extent)
+        quantities = span_quantities(span)
+        ready, rounds, hop, seconds_per_byte = self._parts(quantities)
         size = np.asarray(volume, dtype=np.float64) * seconds_per_byte
         seconds = np.maximum(ready * (hop + size) - span.late_s, 0.0) + rounds * (hop + size)
         legal = (
-            _one_tier(extent)
+            _one_tier(quantities)
             & (span.late_s > 0.0)
-            & (extent.size > 2.0)
-            & (extent.size <= MOST_MEMBERS)
-        ) | (extent.size == 1.0)
+            & (quantities.size > 2.0)
+            & (quantities.size <= MOST_MEMBERS)
+        ) | (quantities.size == 1.0)
         result: FloatArray = np.where(legal, seconds, np.inf)
         return result
 
@@ -210,24 +223,28 @@ class Straggler:
     ) -> tuple[FloatArray, ...]:
         """Bytes that the busiest member sends over each tier's links."""
         require(self, kind)
-        extent = extent_of(span)
-        sent = np.array([_most_sent(int(size)) for size in extent.size])
+        quantities = span_quantities(span)
+        sent = np.array([_most_sent(int(size)) for size in quantities.size])
         shares = per_tier(
-            extent, {level.tier: sent * (level.members > 1.0) for level in extent.levels}
+            quantities, {level.tier: sent * (level.members > 1.0) for level in quantities.levels}
         )
         return tuple(
-            (share if extent.rows is None else share[extent.rows]) * volume for share in shares
+            (share if quantities.rows is None else share[quantities.rows]) * volume
+            for share in shares
         )
 
-    def _parts(self, extent: Extent) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Rounds before the late member is needed, rounds from there on, latency of one in seconds,
-        and its seconds a byte of the buffer.
+    def _parts(
+        self, quantities: SpanQuantities
+    ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Rounds before and from the late member's part on, seconds of one hop, and seconds a byte.
+
+        Seconds a byte of the buffer.
         """
         counts = np.array(
-            [_round_counts(int(size)) for size in extent.size], dtype=np.float64
+            [_round_counts(int(size)) for size in quantities.size], dtype=np.float64
         ).reshape(-1, 2)
-        hop = seconds_per_byte = extent.zero
-        for level in extent.levels:
+        hop = seconds_per_byte = quantities.zero
+        for level in quantities.levels:
             crossed = level.members > 1.0
             hop = np.where(crossed, level.latency_s, hop)
             seconds_per_byte = np.where(crossed, level.seconds_per_byte, seconds_per_byte)
@@ -235,21 +252,25 @@ class Straggler:
             counts[:, 0],
             counts[:, 1],
             hop,
-            seconds_per_byte / np.maximum(extent.size - 1.0, 1.0),
+            seconds_per_byte / np.maximum(quantities.size - 1.0, 1.0),
         )
 
 
-def _one_tier(extent: Extent) -> BoolArray:
+def _one_tier(quantities: SpanQuantities) -> BoolArray:
     """(groups,) True for groups that cross exactly one tier."""
-    crossed = [level.members > 1.0 for level in extent.levels]
+    crossed = [level.members > 1.0 for level in quantities.levels]
     return (
         np.asarray(np.sum(crossed, axis=0) == 1)
         if crossed
-        else np.zeros(extent.size.shape, dtype=np.bool_)
+        else np.zeros(quantities.size.shape, dtype=np.bool_)
     )
 
 
 def _round_counts(members: int) -> tuple[int, int]:
+    """Rounds before the late member is needed, and rounds from there on.
+
+    0 for group sizes without a schedule.
+    """
     if not 3 <= members <= MOST_MEMBERS:
         return 0, 0
     schedule, waiting = late_schedule(members)
@@ -257,6 +278,7 @@ def _round_counts(members: int) -> tuple[int, int]:
 
 
 def _most_sent(members: int) -> float:
+    """Bytes that the busiest member sends in the straggler all-reduce, a byte of volume."""
     if not 3 <= members <= MOST_MEMBERS:
         return 0.0
     schedule, _ = late_schedule(members)

@@ -1,5 +1,6 @@
-"""Collective algorithms whose time is linear in the volume: seconds = latency + volume * seconds a
-byte.
+"""Collective algorithms whose time is linear in the volume.
+
+seconds = latency + volume * seconds a byte.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import Extent, extent_of
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, span_quantities
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Latency (alpha) and seconds a byte (beta) of each group; inf where the algorithm does not
-    apply.
+    """Latency (alpha) and seconds a byte (beta) of each group; inf where an algorithm is illegal.
+
+    The seconds of a collective are linear in its volume:
 
         seconds = latency_s + volume * seconds_per_byte
     """
@@ -27,7 +29,7 @@ class Line:
     seconds_per_byte: FloatArray
 
     def at(self, volume: FloatArray, *, rows: IntArray | None = None) -> FloatArray:
-        """Seconds for `volume` bytes (shape (n,) or (1,)).
+        """Seconds of a collective of `volume` bytes for each group.
 
         Args:
             rows: place of each group in this line's arrays; None = the same place.
@@ -51,39 +53,44 @@ class LinearAlgorithm:
     Args:
         name: registry name.
         kinds: the collectives that it can run.
-        line: (kind, extent) -> alpha and beta; zero for groups of one member.
-        shares: (kind, extent) -> bytes that the busiest member sends over each tier's links, a byte
-            of volume.
+        line: (kind, quantities) -> alpha and beta; zero for groups of one member.
+        shares: (kind, quantities) -> bytes that the busiest member sends over each tier's links,
+            a byte of volume.
     """
 
     name: str
     kinds: frozenset[Collective]
-    line: Callable[[Collective, Extent], Line]
-    shares: Callable[[Collective, Extent], tuple[FloatArray, ...]]
+    line: Callable[[Collective, SpanQuantities], Line]
+    shares: Callable[[Collective, SpanQuantities], tuple[FloatArray, ...]]
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0
-        for groups of one member.
+        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply.
+
+        0 for groups of one member.
         """
         require(self, kind)
-        extent = extent_of(span)
-        return self.line(kind, extent).at(np.asarray(volume, dtype=np.float64), rows=extent.rows)
+        quantities = span_quantities(span)
+        return self.line(kind, quantities).at(
+            np.asarray(volume, dtype=np.float64), rows=quantities.rows
+        )
 
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links (a gather's root: receives),
-        innermost first.
+        """Bytes that the busiest member sends over each tier's links, innermost tier first.
+
+        A gather's root: receives.
 
         A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is
         counted there; the island's links (tier 0) carry only what stays in the island. Divided by a
         tier's bandwidth it is that link's busy time.
         """
         require(self, kind)
-        extent = extent_of(span)
-        shares = self.shares(kind, extent)
+        quantities = span_quantities(span)
+        shares = self.shares(kind, quantities)
         return tuple(
-            (share if extent.rows is None else share.take(extent.rows)) * volume for share in shares
+            (share if quantities.rows is None else share.take(quantities.rows)) * volume
+            for share in shares
         )
 
 

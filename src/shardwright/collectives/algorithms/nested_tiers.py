@@ -1,5 +1,6 @@
-"""Time and bytes of algorithms nested by tiers: reduce_scatter inside, all_reduce across,
-all_gather inside, each member on its own network card.
+"""Time and bytes of algorithms nested by network tiers (reduce-scatter in, all-gather out).
+
+reduce_scatter inside, all_reduce across, all_gather inside, each member on its own network card.
 
 After the reduce_scatter below tier k a member holds V / c_(k-1); an exchange with its m_k peers on
 tier k moves (m_k - 1)/m_k of that:
@@ -26,7 +27,7 @@ from typing import Final
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line
-from shardwright.collectives.groups.tier_quantities import Extent, per_tier
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, per_tier
 
 NESTED_KINDS: Final = frozenset(
     {Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER}
@@ -34,24 +35,24 @@ NESTED_KINDS: Final = frozenset(
 
 
 def nested_line(
-    kind: Collective, extent: Extent, steps: Callable[[FloatArray], FloatArray]
+    kind: Collective, quantities: SpanQuantities, steps: Callable[[FloatArray], FloatArray]
 ) -> Line:
-    """alpha and beta of an algorithm nested by tiers.
+    """Latency and seconds a byte of an algorithm nested by tiers.
 
     Args:
         steps: maps m_k to the number of consecutive messages on tier k, 0 for one member.
     """
-    latency_s = extent.zero
-    for level in extent.levels:
+    latency_s = quantities.zero
+    for level in quantities.levels:
         latency_s = latency_s + steps(level.members) * level.latency_s
     if kind is Collective.ALL_REDUCE:
         return Line(
-            latency_s=latency_s * 2.0, seconds_per_byte=extent.nested_seconds_per_byte * 2.0
+            latency_s=latency_s * 2.0, seconds_per_byte=quantities.nested_seconds_per_byte * 2.0
         )
-    return Line(latency_s=latency_s, seconds_per_byte=extent.nested_seconds_per_byte)
+    return Line(latency_s=latency_s, seconds_per_byte=quantities.nested_seconds_per_byte)
 
 
-def nested_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+def nested_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
     """Bytes that one member sends over each tier's links, a byte of volume."""
     times = 2.0 if kind is Collective.ALL_REDUCE else 1.0
-    return per_tier(extent, {level.tier: level.moved * times for level in extent.levels})
+    return per_tier(quantities, {level.tier: level.moved * times for level in quantities.levels})

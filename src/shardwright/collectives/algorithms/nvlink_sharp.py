@@ -1,5 +1,6 @@
-"""NVLink SHARP: the island's switch reduces and multicasts; a double binary tree joins the islands,
-each member on its own network card.
+"""NVLink SHARP all-reduce: the switch reduces in the island, a double binary tree joins islands.
+
+The island's switch reduces and multicasts; each member is on its own network card.
 
 A member reads its 1/c_0 of the sum through the switch (every member sends V for that in all) and
 writes it back once as a multicast: it sends V + V/c_0 and receives as much, against 2 (c_0-1)/c_0 V
@@ -38,33 +39,38 @@ from shardwright.collectives.algorithms.double_binary_tree import (
     shares_between_islands,
 )
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.groups.tier_quantities import Extent, tree_depth
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, tree_depth
 
 LINK_SHARE: Final = 0.8
 START_HOPS: Final = 14.0
 
 
-def _sent_in_island(extent: Extent) -> FloatArray:
-    return (1.0 + extent.inverse[1]) * (extent.inverse[1] < 1.0)
+def _sent_in_island(quantities: SpanQuantities) -> FloatArray:
+    """Bytes that a member sends through its island's switch, a byte of volume."""
+    return (1.0 + quantities.inverse[1]) * (quantities.inverse[1] < 1.0)
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
-    latency_s = seconds_per_byte = extent.zero
-    outside = sent_by_island(kind, extent)
-    for level in extent.levels:
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of an NVLink SHARP all-reduce; inf where it is illegal."""
+    latency_s = seconds_per_byte = quantities.zero
+    outside = sent_by_island(kind, quantities)
+    for level in quantities.levels:
         if level.tier == 0:
             latency_s = latency_s + START_HOPS * level.latency_s * (level.members > 1.0)
-            seconds_per_byte = _sent_in_island(extent) * level.seconds_per_byte / LINK_SHARE
+            seconds_per_byte = _sent_in_island(quantities) * level.seconds_per_byte / LINK_SHARE
         else:
             latency_s = latency_s + 2.0 * tree_depth(level.members) * level.latency_s
             sent = outside * (level.members > 1.0) * level.fewest_inverse
             seconds_per_byte = np.maximum(seconds_per_byte, sent * level.seconds_per_byte)
-    legal = (extent.inverse[1] < 1.0) & extent.span.in_network_reduction | (extent.size == 1.0)
+    legal = (quantities.inverse[1] < 1.0) & quantities.span.in_network_reduction | (
+        quantities.size == 1.0
+    )
     return where_legal(Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte), legal)
 
 
-def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return (_sent_in_island(extent), *shares_between_islands(kind, extent))
+def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier in an NVLink SHARP all-reduce, a byte of volume."""
+    return (_sent_in_island(quantities), *shares_between_islands(kind, quantities))
 
 
 NVLINK_SHARP = LinearAlgorithm(

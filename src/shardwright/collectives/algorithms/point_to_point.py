@@ -1,5 +1,6 @@
-"""A message from one member to another: the first and the last of the group, so over the outermost
-tier that the group crosses.
+"""A message from the first member of a group to the last.
+
+So over the outermost tier that the group crosses.
 
     seconds = latency_k + V / bandwidth_k
 
@@ -16,22 +17,24 @@ import numpy as np
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
-from shardwright.collectives.groups.tier_quantities import Extent, crosses
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, crosses
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
-    latency_s = seconds_per_byte = extent.zero
-    for level in extent.levels:
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of one message over the outermost tier that the group crosses."""
+    latency_s = seconds_per_byte = quantities.zero
+    for level in quantities.levels:
         crossed = level.members > 1.0
         latency_s = np.where(crossed, level.latency_s, latency_s)
         seconds_per_byte = np.where(crossed, level.seconds_per_byte, seconds_per_byte)
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    tiers = len(extent.inverse) - 1
-    above = tuple(crosses(extent, tier).astype(np.float64) for tier in range(1, tiers))
-    inside = (extent.size > 1.0).astype(np.float64) - extent.leaves_island
+def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """1 for each tier whose links the message passes, else 0."""
+    tiers = len(quantities.inverse) - 1
+    above = tuple(crosses(quantities, tier).astype(np.float64) for tier in range(1, tiers))
+    inside = (quantities.size > 1.0).astype(np.float64) - quantities.leaves_island
     return (inside, *above)
 
 

@@ -1,4 +1,4 @@
-"""Ring algorithms: one flat ring through all tiers a network card.
+"""Ring algorithms: one flat ring through all network tiers, one for each network card.
 
 all_gather, reduce_scatter: (n-1) hops, (n-1)/n V bytes a member; all_reduce: twice that; broadcast:
 (n-1) hops, V bytes, in small pieces.
@@ -21,30 +21,34 @@ from __future__ import annotations
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
-from shardwright.collectives.groups.tier_quantities import Extent, along_ring
+from shardwright.collectives.groups.tier_quantities import SpanQuantities, along_ring
 
 
-def _sent(kind: Collective, extent: Extent) -> FloatArray:
+def _sent(kind: Collective, quantities: SpanQuantities) -> FloatArray:
+    """Bytes that a member sends along the ring, a byte of volume."""
     if kind is Collective.ALL_REDUCE:
-        return 2.0 * extent.others
+        return 2.0 * quantities.others
     if kind is Collective.BROADCAST:
-        return (extent.size > 1.0).astype(float)
-    return extent.others
+        return (quantities.size > 1.0).astype(float)
+    return quantities.others
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
-    latency_s = extent.line_latency_s
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a ring."""
+    latency_s = quantities.line_latency_s
     if kind is Collective.ALL_REDUCE:
         latency_s = latency_s * 2.0
     if kind is Collective.BROADCAST:
-        return Line(latency_s=latency_s, seconds_per_byte=extent.ring_seconds_per_byte)
+        return Line(latency_s=latency_s, seconds_per_byte=quantities.ring_seconds_per_byte)
     return Line(
-        latency_s=latency_s, seconds_per_byte=_sent(kind, extent) * extent.ring_seconds_per_byte
+        latency_s=latency_s,
+        seconds_per_byte=_sent(kind, quantities) * quantities.ring_seconds_per_byte,
     )
 
 
-def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return along_ring(extent, _sent(kind, extent))
+def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that the busiest member sends over each tier in a ring, a byte of volume."""
+    return along_ring(quantities, _sent(kind, quantities))
 
 
 RING = LinearAlgorithm(

@@ -1,5 +1,7 @@
-"""Collectives with a root, which sends (broadcast, scatter) or receives (gather) one message at a
-time. V is the root's whole buffer.
+"""Broadcast, scatter and gather with a root: flat and by a binomial tree.
+
+The root sends (broadcast, scatter) or receives (gather) one message at a time. V is the root's
+whole buffer.
 
 flat: the root exchanges with each of the c_k - c_(k-1) members that are reached over tier k at
 most:
@@ -25,58 +27,70 @@ from __future__ import annotations
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
-from shardwright.collectives.groups.tier_quantities import Extent, Level, per_tier, tree_depth
+from shardwright.collectives.groups.tier_quantities import (
+    Level,
+    SpanQuantities,
+    per_tier,
+    tree_depth,
+)
 
 _KINDS = frozenset({Collective.BROADCAST, Collective.SCATTER, Collective.GATHER})
 
 
 def _peers(level: Level) -> FloatArray:
-    """Members reached over this tier at most: c_k - c_(k-1)."""
+    """Most members that are reached over this tier: c_k - c_(k-1)."""
     peers: FloatArray = (level.members - 1.0) / level.inside_inverse
     return peers
 
 
-def _flat_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray:
-    return _peers(level) if kind is Collective.BROADCAST else _peers(level) * extent.inverse[-1]
+def _flat_sent(kind: Collective, quantities: SpanQuantities, level: Level) -> FloatArray:
+    """Bytes that the root sends over a tier in a flat collective, a byte of volume."""
+    return _peers(level) if kind is Collective.BROADCAST else _peers(level) * quantities.inverse[-1]
 
 
-def _flat(kind: Collective, extent: Extent) -> Line:
-    latency_s = seconds_per_byte = extent.zero
-    for level in extent.levels:
+def _flat(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a flat rooted collective."""
+    latency_s = seconds_per_byte = quantities.zero
+    for level in quantities.levels:
         latency_s = latency_s + _peers(level) * level.latency_s
         seconds_per_byte = (
-            seconds_per_byte + _flat_sent(kind, extent, level) * level.seconds_per_byte
+            seconds_per_byte + _flat_sent(kind, quantities, level) * level.seconds_per_byte
         )
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _flat_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+def _flat_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes that the root sends over each tier in a flat collective, a byte of volume."""
     return per_tier(
-        extent, {level.tier: _flat_sent(kind, extent, level) for level in extent.levels}
+        quantities, {level.tier: _flat_sent(kind, quantities, level) for level in quantities.levels}
     )
 
 
-def _binomial_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray:
+def _binomial_sent(kind: Collective, quantities: SpanQuantities, level: Level) -> FloatArray:
+    """Bytes sent one after another over a tier in a binomial tree, a byte of volume."""
     return (
         tree_depth(level.members)
         if kind is Collective.BROADCAST
-        else _peers(level) * extent.inverse[-1]
+        else _peers(level) * quantities.inverse[-1]
     )
 
 
-def _binomial(kind: Collective, extent: Extent) -> Line:
-    latency_s = seconds_per_byte = extent.zero
-    for level in extent.levels:
+def _binomial(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a rooted collective by a binomial tree."""
+    latency_s = seconds_per_byte = quantities.zero
+    for level in quantities.levels:
         latency_s = latency_s + tree_depth(level.members) * level.latency_s
         seconds_per_byte = (
-            seconds_per_byte + _binomial_sent(kind, extent, level) * level.seconds_per_byte
+            seconds_per_byte + _binomial_sent(kind, quantities, level) * level.seconds_per_byte
         )
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _binomial_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+def _binomial_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+    """Bytes sent over each tier's links in a binomial tree, a byte of volume."""
     return per_tier(
-        extent, {level.tier: _binomial_sent(kind, extent, level) for level in extent.levels}
+        quantities,
+        {level.tier: _binomial_sent(kind, quantities, level) for level in quantities.levels},
     )
 
 

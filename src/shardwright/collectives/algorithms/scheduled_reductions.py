@@ -1,6 +1,4 @@
-"""All-reduces along spanning trees that are made for one group, priced by the rounds of their
-messages.
-"""
+"""All-reduces along spanning trees made for one group, priced by rounds of messages."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
 from shardwright.collectives.groups.member_links import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import extent_of
+from shardwright.collectives.groups.tier_quantities import span_quantities
 from shardwright.collectives.messages import pairwise_trees, spanning_forest, unit_tree
 from shardwright.collectives.messages.tree_schedule import PARTS, Tree, tree_all_reduce, tree_lines
 from shardwright.lazy_dataclass import dataclass
@@ -21,7 +19,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeAlgorithm:
-    """A `CollectiveAlgorithm` for all-reduces along trees.
+    """A `CollectiveAlgorithm` for all-reduces along spanning trees of a group.
 
     Args:
         name: registry name.
@@ -37,8 +35,9 @@ class TreeAlgorithm:
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds for each group of `span`: the least over numbers of parts; inf where the
-        algorithm does not apply; 0 for one member.
+        """Seconds for each group of `span`: the least over numbers of pipelined parts.
+
+        inf where the algorithm does not apply; 0 for one member.
 
         min over P of (alpha_P + V beta_P), see `tree_schedule`.
 
@@ -57,22 +56,24 @@ class TreeAlgorithm:
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links; over a unit's uplink, its
-        part of them.
+        """Bytes that the busiest member sends over each tier's links.
+
+        Over a unit's uplink, its part of them.
         """
         require(self, kind)
-        extent = extent_of(span)
+        quantities = span_quantities(span)
         shares = (
-            np.array([self._sent(layout) for layout in layouts_of(extent.prepared)])
+            np.array([self._sent(layout) for layout in layouts_of(quantities.prepared)])
             .reshape(-1, len(span.below))
             .T
         )
         return tuple(
-            (share if extent.rows is None else share[extent.rows]) * volume for share in shares
+            (share if quantities.rows is None else share[quantities.rows]) * volume
+            for share in shares
         )
 
     def lines(self, layout: Layout) -> tuple[FloatArray, FloatArray]:
-        """alpha and beta of a group for each number of parts."""
+        """Latency and seconds a byte of a group for each number of parts; inf where illegal."""
         if not self._is_legal(layout):
             return np.full(len(PARTS), np.inf), np.zeros(len(PARTS))
         return (
@@ -82,9 +83,11 @@ class TreeAlgorithm:
         )
 
     def _is_legal(self, layout: Layout) -> bool:
+        """True if the group can run the algorithm: legal layout, and not too large."""
         return layout.size == 1 or (layout.size <= self.most and self.legal(layout))
 
     def _sent(self, layout: Layout) -> list[float]:
+        """Bytes that the busiest member sends over each tier's links, a byte of volume."""
         if layout.size == 1 or not self._is_legal(layout):
             return [0.0] * len(layout.share)
         schedule = tree_all_reduce(self.trees(layout))
@@ -108,18 +111,22 @@ class TreeAlgorithm:
 def _lines_over(
     algorithm: TreeAlgorithm, span: Span
 ) -> tuple[FloatArray, FloatArray, IntArray | None]:
-    """alpha and beta of a span's different groups, a row each, and the row of each group; cached,
-    as one span is priced many times.
+    """Latencies and seconds a byte of a span's distinct groups, and each group's row (cached).
+
+    As one span is priced many times.
     """
-    extent = extent_of(span)
+    quantities = span_quantities(span)
     lines_of_groups = np.array(
-        [algorithm.lines(layout) for layout in layouts_of(extent.prepared)]
+        [algorithm.lines(layout) for layout in layouts_of(quantities.prepared)]
     ).reshape(-1, 2, len(PARTS))
-    return lines_of_groups[:, 0], lines_of_groups[:, 1], extent.rows
+    return lines_of_groups[:, 0], lines_of_groups[:, 1], quantities.rows
 
 
 TREE = TreeAlgorithm(
-    name="tree", trees=unit_tree.tree_of, most=unit_tree.MOST_MEMBERS, legal=lambda _: True
+    name="tree",
+    trees=unit_tree.binomial_unit_tree,
+    most=unit_tree.MOST_MEMBERS,
+    legal=lambda _: True,
 )
 FOREST = TreeAlgorithm(
     name="forest",

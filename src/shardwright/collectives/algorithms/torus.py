@@ -1,10 +1,11 @@
-"""2D torus: the members of each tier in a near-square grid x * y = m_k, a ring along the rows and
-then one along the columns.
+"""2D torus: a ring along the rows and then along the columns of a near-square member grid.
+
+The members of each tier in a grid x * y = m_k.
 
 (x - 1) + (y - 1) steps on tier k, x the largest divisor of m_k up to its root; bytes as in
-`nested`. A prime m_k keeps its ring, and so do units that do not divide the group and tiers of a
-million members or more. For one tier this is the published algorithm; more tiers nest. Left out:
-both directions of the grid busy at the same time (true torus networks).
+`nested_tiers`. A prime m_k keeps its ring, and so do units that do not divide the group and tiers
+of a million members or more. For one tier this is the published algorithm; more tiers nest. Left
+out: both directions of the grid busy at the same time (true torus networks).
 
 Source: Mikami et al. 2018 (arXiv:1811.05233), section 2.2 (number from memory): reduce_scatter
 along rows, all_reduce along columns, all_gather along rows.
@@ -21,14 +22,14 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
 from shardwright.collectives.algorithms.nested_tiers import NESTED_KINDS, nested_line, nested_shares
-from shardwright.collectives.groups.tier_quantities import Extent
+from shardwright.collectives.groups.tier_quantities import SpanQuantities
 
 _LARGEST_GRID: Final = 2**20
 
 
 @lru_cache(maxsize=4)
 def _grid_sides(limit: int) -> IntArray:
-    """For 0 .. limit - 1 the largest divisor not above the square root (1 for 0 and 1)."""
+    """For each n below `limit`, the largest divisor of n that is at most sqrt(n)."""
     sides = np.ones(limit, dtype=np.int64)
     for divisor in range(2, int(limit**0.5) + 1):
         sides[divisor * divisor :: divisor] = divisor
@@ -37,6 +38,7 @@ def _grid_sides(limit: int) -> IntArray:
 
 
 def _steps(members: FloatArray) -> FloatArray:
+    """Number of consecutive messages on one tier: (x - 1) + (y - 1) of its grid x * y."""
     count = np.where(members == np.floor(members), members, 1.0).astype(np.int64)
     largest = int(count.max(initial=1))
     if largest >= _LARGEST_GRID:
@@ -47,8 +49,9 @@ def _steps(members: FloatArray) -> FloatArray:
     return steps
 
 
-def _line(kind: Collective, extent: Extent) -> Line:
-    return nested_line(kind, extent, _steps)
+def _line(kind: Collective, quantities: SpanQuantities) -> Line:
+    """Latency and seconds a byte of a 2D torus."""
+    return nested_line(kind, quantities, _steps)
 
 
 TORUS_2D = LinearAlgorithm(name="torus_2d", kinds=NESTED_KINDS, line=_line, shares=nested_shares)

@@ -29,7 +29,7 @@ def span_of_devices(
     in_network_reduction: bool = False,
     between: tuple[PairRates, PairRates] | None = None,
 ) -> Span:
-    """The span of one group of devices.
+    """The network span of one group, from its list of devices.
 
     Members below a unit of a tier are the most that any unit holds, as in `span_of`. Where the
     group lies in unlike units (islands of two kinds), each unit's members are kept too. Left out:
@@ -70,8 +70,9 @@ def span_of_devices(
 
 
 def _most_of_run(devices: DeviceList, level: Units) -> int:
-    """Most devices of a run of consecutive devices in one of a level's equal units: only the first
-    and the last unit are not full.
+    """Most devices of a run of consecutive devices in one of a level's equal units.
+
+    Only the first and the last unit are not full.
     """
     low, high = level.around(devices.first)
     return max(
@@ -81,7 +82,7 @@ def _most_of_run(devices: DeviceList, level: Units) -> int:
 
 
 def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
-    """Number of members in each unit that has some, in the order of the units."""
+    """Number of members in each unit that has members, in the order of the units."""
     first, last = int(unit.min()), int(unit.max())
     if last - first > len(unit) * _SPARSE:
         return tuple(np.unique(unit, return_counts=True)[1].tolist())
@@ -95,7 +96,7 @@ def _links_between_units(
     inside: tuple[tuple[int, ...], ...],
     rates: tuple[PairRates, PairRates] | None,
 ) -> Between | None:
-    """Links of each two units that the group lies in."""
+    """Links between each two units that the group lies in; None where all rates are equal."""
     if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
         return None
     units_there = distinct(units[-2].of(places)).tolist()
@@ -115,8 +116,9 @@ def side_of_span(
     units: tuple[Units, ...],
     in_network_reduction: bool = False,
 ) -> Span:
-    """The span of a group of equal size whose members in every unit are as many as in the units of
-    one device.
+    """The span of a group as one member sees it: every unit like that member's units.
+
+    A group of equal size whose members in every unit are as many as in the units of one device.
 
     Eight members in one node and two in another: of a device of the first as if all ten were by
     eights, of one of the other by twos.
@@ -128,7 +130,7 @@ def side_of_span(
 
 
 def _spans_unlike_islands(first: int, last: int, units: tuple[Units, ...]) -> bool:
-    """True if the islands from one device to another are of several runs."""
+    """True if the islands from one device to another are of different sizes or node kinds."""
     return bisect_right(units[0].first, first) != bisect_right(units[0].first, last)
 
 
@@ -140,7 +142,7 @@ def _span(
     reduces: bool,
     between: Between | None = None,
 ) -> Span:
-    """The span of these member counts: one object for groups that lie alike."""
+    """The span of these member counts: one object for equal arguments."""
     counts = tuple(np.array([count], dtype=np.int64) for count in below)
     return Span(
         below=counts,

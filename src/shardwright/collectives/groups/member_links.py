@@ -1,5 +1,6 @@
-"""Layout of one group over the network, member by member, and the links that its messages use: the
-input of schedules of single messages.
+"""Layout of one group over the network, member by member, and the links of its messages.
+
+The input of schedules of single messages.
 
 A member has a link into its island and, beside it, a card into the network; messages that leave a
 unit of a network tier share the unit's uplink:
@@ -31,7 +32,9 @@ from shardwright.collectives.groups.tier_counts import Between, Span
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Units, sizes and link rates of one group. No slots: cached properties live in the dict.
+    """Units, sizes and link rates of one group in the network.
+
+    No slots: cached properties live in the dict.
 
     Args:
         units: members of each unit of every tier but the last, in order; units of a tier are inside
@@ -60,22 +63,26 @@ class Layout:
 
     @cached_property
     def unit_of(self) -> tuple[IntArray, ...]:
-        """The unit that each member is in, a row a tier; in the last tier all members are in
-        one.
+        """For each tier, the unit that each member belongs to.
+
+        In the last tier all members belong to one.
         """
         return tuple(np.repeat(np.arange(len(counts)), counts) for counts in self.counts)
 
     @cached_property
     def share(self) -> tuple[float, ...]:
-        """For each tier, bytes/s of a member's message that crosses it: the slowest of the network
-        tiers on its way.
+        """For each tier, bytes/s of a member's message that crosses the tier.
+
+        The slowest of the network tiers on its way.
         """
         return (self.bandwidth[0], *accumulate(self.bandwidth[1:], min))
 
     @cached_property
     def capacity(self) -> FloatArray:
-        """Bytes/s of every link: the members' island links, their cards (of tier 1), then the
-        uplinks of the units of tiers 1, 2, ..
+        """Bytes/s of every link: island links, network cards, then uplinks of units.
+
+        The members' island links, their cards (of tier 1), then the uplinks of the units of tiers
+        1, 2, ..
 
         In place of the last uplinks stand the links from each outermost unit to each, where they
         are stated.
@@ -95,7 +102,7 @@ class Layout:
 
     @property
     def links(self) -> tuple[int, ...]:
-        """Number of links of each tier in `capacity`."""
+        """Number of links of each tier, in the order of `capacity`."""
         uplinks = [len(counts) for counts in self.units[1:]]
         if self.between is not None:
             uplinks[-1] **= 2
@@ -103,15 +110,16 @@ class Layout:
 
     @cached_property
     def children(self) -> tuple[tuple[range, ...], ...]:
-        """For each unit of tier k = 1, 2, .. the units of tier k - 1 in it."""
+        """For each unit of tier k = 1, 2, .., the units of tier k - 1 inside the unit."""
         ends = [np.cumsum((0, *counts)) for counts in self.counts]
         cut = [np.searchsorted(below, above) for below, above in pairwise(ends)]
         return tuple(tuple(range(int(low), int(high)) for low, high in pairwise(at)) for at in cut)
 
 
 def layouts_of(span: Span) -> tuple[Layout, ...]:
-    """Layout of each group of a span; where its units are not known, whole units are filled one
-    after the other.
+    """Layout of each group of a span.
+
+    Where its units are not known, whole units are filled one after the other.
     """
     shape = np.broadcast_shapes(
         *(np.shape(array) for array in (*span.below, *span.bandwidth, *span.latency_s))
@@ -134,6 +142,7 @@ def layouts_of(span: Span) -> tuple[Layout, ...]:
 
 
 def _units_of(span: Span, below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Members of each unit of every tier but the last."""
     if span.between is not None:
         return span.between.units
     return _units_filled_in_order(below) if span.units is None else span.units
@@ -141,6 +150,7 @@ def _units_of(span: Span, below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]
 
 @lru_cache(maxsize=64)
 def _units_filled_in_order(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Members of each unit of every tier, where whole units are filled one after the other."""
     tiers: list[tuple[int, ...]] = []
     sizes: tuple[int, ...] = (below[-1],)
     for count in reversed(below[:-1]):
@@ -153,7 +163,7 @@ def _units_filled_in_order(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...
 
 
 def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray:
-    """The innermost tier that has both ends of each message in one unit."""
+    """Index of the innermost tier that has both ends of each message in one unit."""
     tier = np.full(source.shape, len(layout.unit_of) - 1)
     for index in range(len(layout.unit_of) - 2, -1, -1):
         tier[layout.unit_of[index][source] == layout.unit_of[index][target]] = index
@@ -161,7 +171,7 @@ def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray
 
 
 def hop_seconds(layout: Layout, source: IntArray, target: IntArray) -> FloatArray:
-    """Latency of each message, in seconds."""
+    """Latency of each message between two members, in seconds."""
     tier = meeting_tier(layout, source, target)
     seconds = np.array(layout.latency_s)[tier]
     if layout.between is not None:
@@ -181,8 +191,9 @@ def link_seconds(
     group: IntArray,
     groups: int,
 ) -> FloatArray:
-    """Seconds that messages keep each link busy, one direction after the other: shape (groups, 2 x
-    links).
+    """(groups, 2 x links) seconds that messages keep each link busy.
+
+    One direction after the other.
 
     Args:
         size: bytes of each message.

@@ -1,5 +1,6 @@
-"""Spans: the number of members that a group has under each tier of the network, as arrays, so that
-one call prices thousands of groups.
+"""Spans: members of groups under each network tier, as arrays over many groups.
+
+One call prices thousands of groups.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ _BEYOND: Final = 2.0**50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """Links of each two units of a group, such as its zones, where they differ; only schedules that
-    are made for the group can use them.
+    """Links between each two units of a group, such as its zones, where they differ.
+
+    Only schedules that are made for the group can use them.
 
     Args:
         units: members of each unit of every tier but the last, in order; links are those of the
@@ -36,8 +38,9 @@ class Between:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Span:
-    """Groups of devices as seen by a collective; every field is an array over the groups priced
-    together, of shape (n,).
+    """Groups of devices as a collective sees them: members and rates of each network tier.
+
+    Every field is an array over the groups priced together, of shape (n,).
 
     Equal only to itself. No slots: cached properties live in the dict.
 
@@ -69,8 +72,9 @@ class Span:
 
     @cached_property
     def fewest(self) -> tuple[IntArray, ...]:
-        """For each tier the members of the unit that has the fewest, where `units` are known; else
-        `below`.
+        """For each tier, the members of the unit that has the fewest.
+
+        Where `units` are known; else `below`.
 
         Messages that enter or leave a unit have the links of its members alone: with 8 and 1
         members in two nodes all of a sum passes one card.
@@ -87,8 +91,9 @@ class Span:
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
-        """For each tier but the first, where `units` are known, the most units of the tier below
-        that lie in one unit.
+        """For each tier but the first, the most units of the tier below that lie in one unit.
+
+        Where `units` are known.
         """
         ends = [np.cumsum(counts) for counts in (*(self.units or ()), self.size.tolist())]
         largest = (
@@ -104,8 +109,11 @@ class Span:
 
     @cached_property
     def members(self) -> tuple[FloatArray, ...]:
-        """Members below a unit of each tier over those below one of the tier inside it: whole
-        numbers where units divide the group.
+        """For each tier, the ratio of members in a unit to members in a unit of the tier inside.
+
+        Whole numbers where units divide the group.
+
+        Whole numbers where units divide the group.
         """
         inside = (np.ones(1, dtype=np.int64), *self.below[:-1])
         return tuple(
@@ -120,7 +128,7 @@ def span_of(
     in_network_reduction: bool = False,
     fewer: tuple[IntArray, ...] = (),
 ) -> Span:
-    """The span of groups whose members are all sums of multiples of strides.
+    """The network span of groups along mesh axes, given the degree and device stride of each axis.
 
     Args:
         tiers: of a uniform cluster, innermost first.
@@ -139,7 +147,7 @@ def span_of(
 
     This is the group that begins with a unit, and no group has more in any unit. One has at least
     half as many in some unit: its members in a window of U devices lie in two of them (see
-    `communication.spans_along`).
+    `spans_along`).
     """
     shape = np.broadcast_shapes(*(np.shape(d) for d, _ in axes)) if axes else (1,)
     nested = _by_stride(axes, shape)
@@ -159,8 +167,9 @@ def span_of(
 def span_with(
     tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_network_reduction: bool = False
 ) -> Span:
-    """The span of groups of which units of each tier hold `below` members at most, (n,) each; the
-    last is their size.
+    """The span of groups with at most `below` members in a unit of each tier.
+
+    (n,) each; the last is their size.
     """
     return Span(
         below=below,
@@ -173,7 +182,7 @@ def span_with(
 
 
 def bandwidths(tiers: tuple[Tier, ...], below: tuple[IntArray, ...]) -> tuple[FloatArray, ...]:
-    """Bytes/s of a member's share of each tier, (n,) each.
+    """(n,) bytes/s of a member's share of each tier's links.
 
     A group that has one member in every unit of a tier above the islands only passes through that
     tier to the next. Where the tier is one inside a node and slower than the cards, the group's
@@ -191,8 +200,9 @@ def bandwidths(tiers: tuple[Tier, ...], below: tuple[IntArray, ...]) -> tuple[Fl
 
 
 def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...]) -> BoolArray:
-    """(n,) True where all groups along the axes of a mesh lie alike: in every unit of a tier each
-    has equally many members, or none.
+    """(n,) True where all groups along mesh axes are placed the same way on every tier.
+
+    In every unit of a tier each has equally many members, or none.
 
     An axis does so if its groups fit into units, fill them, or have no two members in one. A pair
     of stride 3 on nodes of 4 does not: {0, 3} lies in a node, {6, 9} in two.
@@ -213,8 +223,9 @@ def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ..
 def _by_stride(
     axes: tuple[tuple[IntArray, IntArray], ...], shape: tuple[int, ...]
 ) -> list[tuple[FloatArray, FloatArray]]:
-    """The axes of each group in rising order of stride. A degree of one has no stride: it gets one
-    that no unit reaches.
+    """Axes (degree, stride) of each group, sorted by rising stride.
+
+    A degree of one has no stride: it gets one that no unit reaches.
     """
     nested: list[tuple[FloatArray, FloatArray]] = []
     for degree, stride in axes:
@@ -233,7 +244,7 @@ def _by_stride(
 def _points_below(
     unit: int, axes: list[tuple[FloatArray, FloatArray]], points: list[FloatArray]
 ) -> FloatArray:
-    """Number of points of each group in [0, unit).
+    """Number of points (members) of each group with offset in [0, unit).
 
     Args:
         points: points[a] is the number of points of the axes before a.

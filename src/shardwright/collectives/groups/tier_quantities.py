@@ -1,5 +1,6 @@
-"""Quantities of a span that all algorithms share, computed once: counts inside each tier, seconds a
-byte, hops of a ring.
+"""Quantities of a span that all algorithms share: inverse counts, seconds a byte, ring hops.
+
+Computed once for each span.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One tier that some group crosses. Arrays over the groups; c_k is the number of members below
-    one unit of tier k.
+    """One tier that some group crosses, as arrays over the groups.
+
+    c_k is the number of members below one unit of tier k.
 
     Args:
         tier: index of the tier in the span.
@@ -45,9 +47,10 @@ class Level:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extent:
-    """`Span` prepared for pricing; made by `extent_of`. Its arrays are over the different groups of
-    the span.
+class SpanQuantities:
+    """A `Span` prepared for pricing by `span_quantities`.
+
+    Its arrays are over the different groups of the span.
 
     No slots: cached properties live in the instance's dict.
 
@@ -72,7 +75,7 @@ class Extent:
 
     @cached_property
     def zero(self) -> FloatArray:
-        """Zeros, one a group."""
+        """Zeros, one for each group."""
         return np.zeros_like(self.size)
 
     @cached_property
@@ -83,8 +86,9 @@ class Extent:
 
     @cached_property
     def line_latency_s(self) -> FloatArray:
-        """Seconds of the n - 1 hops from the first member to the last in rank order: n * sum of
-        drop_k * latency_k.
+        """Seconds of the n - 1 hops from the first member to the last in rank order.
+
+        n * sum of drop_k * latency_k.
         """
         total = self.zero
         for level in self.levels:
@@ -93,8 +97,9 @@ class Extent:
 
     @cached_property
     def ring_seconds_per_byte(self) -> FloatArray:
-        """1 / bandwidth of one ring a network card: the largest over tiers crossed of 1 / (c_(k-1)
-        * bandwidth_k), c_(k-1) of the emptiest unit.
+        """Seconds a byte of one ring for each network card: that of the slowest tier crossed.
+
+        The largest over tiers crossed of 1 / (c_(k-1) * bandwidth_k), c_(k-1) of the emptiest unit.
         """
         slowest = self.zero
         for level in self.levels:
@@ -105,7 +110,7 @@ class Extent:
 
     @cached_property
     def nested_seconds_per_byte(self) -> FloatArray:
-        """Seconds a byte of a reduce_scatter run tier after tier: sum of moved_k / bandwidth_k."""
+        """Seconds a byte of a reduce-scatter run tier after tier: sum of moved_k / bandwidth_k."""
         total = self.zero
         for level in self.levels:
             total = total + level.moved * level.seconds_per_byte
@@ -125,9 +130,10 @@ class Extent:
 
 
 @lru_cache(maxsize=64)
-def extent_of(span: Span) -> Extent:
-    """`span` prepared for pricing; cached, as callers ask for one span by kinds and by blocks in
-    turn.
+def span_quantities(span: Span) -> SpanQuantities:
+    """`span` prepared for pricing (cached).
+
+    Callers ask for one span by kinds and by blocks in turn.
 
     Bandwidths must be positive and members at least 1.
     """
@@ -170,7 +176,7 @@ def extent_of(span: Span) -> Extent:
     assert count is not None, "a span has at least one tier"
     inverse.append(1.0 / count)
     inverses = tuple(inverse)
-    return Extent(
+    return SpanQuantities(
         span=span,
         prepared=smaller,
         rows=rows,
@@ -181,24 +187,26 @@ def extent_of(span: Span) -> Extent:
     )
 
 
-def crosses(extent: Extent, tier: int) -> BoolArray:
-    """(groups,) True where some of the group's messages leave the units below `tier`: size >
-    c_(tier-1).
+def crosses(quantities: SpanQuantities, tier: int) -> BoolArray:
+    """(groups,) True where some of the group's messages leave the units below `tier`.
+
+    size > c_(tier-1).
     """
-    leaves: BoolArray = extent.inverse[tier] > extent.inverse[-1]
+    leaves: BoolArray = quantities.inverse[tier] > quantities.inverse[-1]
     return leaves
 
 
 def tree_depth(members: FloatArray) -> FloatArray:
-    """ceil(log2(members)), exact for powers of two: the levels of a balanced binary tree over that
-    many members; a fraction of a member counts as one.
+    """Depth of a balanced binary tree over `members`: ceil(log2(members)).
+
+    Exact for powers of two; a fraction of a member counts as one.
     """
     depth: FloatArray = np.frexp(np.ceil(members) - 1.0)[1].astype(np.float64)
     return depth
 
 
-def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's own links from bytes by the outermost tier that their message crosses.
+def per_tier(quantities: SpanQuantities, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
+    """Bytes over each tier's links, given bytes by the outermost tier that messages cross.
 
     The island's links carry only messages that stay in it; links of a network tier carry all
     messages that cross it or a tier above.
@@ -207,25 +215,27 @@ def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray,
         shares: tier -> bytes a byte of volume of messages that cross that tier at most; missing =
             none.
     """
-    tiers = len(extent.inverse) - 1
-    carried = extent.zero
+    tiers = len(quantities.inverse) - 1
+    carried = quantities.zero
     bytes_per_tier: list[FloatArray] = []
     for tier in range(tiers - 1, 0, -1):
-        carried = carried + shares.get(tier, extent.zero)
+        carried = carried + shares.get(tier, quantities.zero)
         bytes_per_tier.append(carried)
-    return (shares.get(0, extent.zero), *reversed(bytes_per_tier))
+    return (shares.get(0, quantities.zero), *reversed(bytes_per_tier))
 
 
-def along_ring(extent: Extent, sent: FloatArray) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links when each member sends `sent` bytes to the next in rank order,
-    rings turned so that all share evenly.
+def along_ring(quantities: SpanQuantities, sent: FloatArray) -> tuple[FloatArray, ...]:
+    """Bytes over each tier's links if each member sends `sent` bytes to the next in a ring.
+
+    In rank order, rings turned so that all share evenly.
 
     Of the c_(k-1) members below a unit of tier k-1 one crosses tier k: sent / c_(k-1); the rest
     stays in the island.
     """
-    tiers = len(extent.inverse) - 1
+    tiers = len(quantities.inverse) - 1
     above = tuple(
-        sent * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, tiers)
+        sent * quantities.fewest_inverse[tier] * crosses(quantities, tier)
+        for tier in range(1, tiers)
     )
     return (sent - above[0] if above else sent, *above)
 
@@ -239,8 +249,9 @@ _LARGEST_TABLE: Final = 2**18
 
 
 def distinct_groups(span: Span) -> tuple[Span, IntArray | None]:
-    """A span with each different group once, and for each group of `span` its row there; (`span`,
-    None) where that does not pay.
+    """A span with each distinct group once, and the row of each group of `span` in it.
+
+    (`span`, None) where that does not pay.
 
     It pays for many groups that differ only in their member counts, with few enough different
     counts for a table of all combinations.

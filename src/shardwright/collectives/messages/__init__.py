@@ -1,4 +1,4 @@
-"""Collectives written as single messages: schedules, trees and their packing.
+"""Collectives written as single messages: schedules, spanning trees and their packing.
 
 Formulas are in collectives.algorithms.
 """

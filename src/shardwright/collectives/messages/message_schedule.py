@@ -1,5 +1,6 @@
-"""Collectives written as single messages: rounds of sends, the proof that they add up, and the
-seconds of a round.
+"""Collectives written as rounds of messages, with their proof and the seconds of a round.
+
+The proof is that the messages add up.
 
 A message carries its sender's sum of a piece, as far as the sender has it. The receiver adds it to
 its own sum if no member is in both, and takes it in place of its own if it contains every member of
@@ -17,9 +18,8 @@ from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """Messages of an all-reduce over `size` members. Arrays over messages, in the order of their
-    rounds.
+class MessageSchedule:
+    """Messages of an all-reduce over `size` members, as arrays in the order of their rounds.
 
     Args:
         shares: each piece's part of the buffer; they add up to one.
@@ -34,9 +34,10 @@ class Schedule:
     piece: IntArray
 
 
-def proven_sum(schedule: Schedule) -> Schedule:
-    """The schedule, after a proof that every member ends with every member's part of every piece,
-    each once.
+def proven_sum(schedule: MessageSchedule) -> MessageSchedule:
+    """The schedule, after a proof that every member ends with the sum of every piece.
+
+    Every member's part of every piece, each once.
 
     All messages of a round carry the sums that their senders have before it.
 
@@ -58,7 +59,7 @@ def proven_sum(schedule: Schedule) -> Schedule:
             if parts_there & parts and parts_there & ~parts:
                 raise RuntimeModelError(
                     f"round {number} adds parts of piece {piece} twice at member {target}",
-                    hint="a mistake of the schedule's maker",
+                    hint="report this: it is a bug of the code that built the schedule",
                 )
             parts_held[target][piece] = parts_there | parts
     for member, pieces in enumerate(parts_held):
@@ -66,12 +67,12 @@ def proven_sum(schedule: Schedule) -> Schedule:
         if lacking is not None:
             raise RuntimeModelError(
                 f"member {member} ends without the whole of piece {lacking}",
-                hint="a mistake of the schedule's maker",
+                hint="report this: it is a bug of the code that built the schedule",
             )
     return schedule
 
 
-def round_costs(schedule: Schedule, layout: Layout) -> tuple[FloatArray, FloatArray]:
+def round_costs(schedule: MessageSchedule, layout: Layout) -> tuple[FloatArray, FloatArray]:
     """Seconds of latency, and seconds a byte of the buffer, of each round.
 
         seconds of a round = max over members of the sum of latencies of its messages (out, or in)

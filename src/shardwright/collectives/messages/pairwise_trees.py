@@ -1,5 +1,6 @@
-"""All-reduce trees over units whose links differ pair by pair, such as zones: each tree takes the
-links with most room left.
+"""All-reduce trees over units whose links differ pair by pair, such as zones.
+
+Each tree takes the links with most room left.
 
 The buffer is cut into N equal parts, a tree each, one after the other:
 
@@ -39,8 +40,9 @@ Edge = tuple[int, int]
 
 @lru_cache(maxsize=1024)
 def paired_trees(layout: Layout) -> tuple[Tree, ...]:
-    """All-reduce trees of a group whose outermost units have different links pair by pair, with
-    their shares of the buffer.
+    """All-reduce trees of a group whose zones have different links, with their shares.
+
+    Outermost units with different links pair by pair; shares of the buffer.
     """
     largest = max(layout.units[-1])
     parts = largest * -(-FEWEST_PARTS // largest)
@@ -57,8 +59,9 @@ def paired_trees(layout: Layout) -> tuple[Tree, ...]:
 
 
 def pair_costs(layout: Layout) -> FloatArray:
-    """(units, units) seconds a byte that a link from one unit to another is busy; inf from a unit
-    to itself.
+    """(units, units) seconds that a link between two units is busy for a byte.
+
+    inf from a unit to itself.
     """
     assert layout.between is not None
     members, rates = np.array(layout.units[-1]), np.array(layout.between.bandwidth)
@@ -68,7 +71,7 @@ def pair_costs(layout: Layout) -> FloatArray:
 
 
 def trees_over(layout: Layout, parts: int) -> list[list[Edge]]:
-    """Edges over the outermost units of each part's tree."""
+    """Edges over the outermost units of each part's tree, chosen to balance the links."""
     costs, units = pair_costs(layout) / parts, len(layout.units[-1])
     busy, trees = np.zeros_like(costs), []
     for _ in range(parts):
@@ -82,7 +85,7 @@ def trees_over(layout: Layout, parts: int) -> list[list[Edge]]:
 
 
 def _kruskal_tree(weight: FloatArray, units: int) -> list[Edge]:
-    """Edges of Kruskal's spanning tree of least weight."""
+    """Edges of the minimum spanning tree over units, by Kruskal's algorithm."""
     component_of, tree = list(range(units)), []
     for _, unit, other_unit in sorted(
         (float(weight[unit, other_unit]), unit, other_unit)
@@ -98,7 +101,7 @@ def _kruskal_tree(weight: FloatArray, units: int) -> list[Edge]:
 
 
 def _stars_inside_units(layout: Layout, turn: int) -> tuple[list[int], list[Edge]]:
-    """The centre of each outermost unit in one turn, and the edges of the stars in it."""
+    """Centre of each outermost unit in one turn, and edges of the stars inside the units."""
     starts = np.cumsum([0, *layout.units[-1]])
     centres = {
         int(start) + turn % count for start, count in zip(starts, layout.units[-1], strict=False)

@@ -1,5 +1,6 @@
-"""Synthesised all-reduces: a forest of spanning trees whose edges are spread over the members as
-`tree_packing` says.
+"""All-reduce by a forest of spanning trees whose edges are spread over the members.
+
+As `tree_packing` says.
 
 The buffer is a line from 0 to 1; at each place of it a tree is cut out, and between places where
 some choice changes the tree is the same:
@@ -46,8 +47,9 @@ Unit = tuple[int, int]
 
 @dataclass(slots=True)
 class _Strips:
-    """Edges from a unit to outside it, along the buffer: their number from each place on, and their
-    length up to there.
+    """Edges that leave a unit, along the buffer: their number and their length up to there.
+
+    The number from each place on.
     """
 
     start: list[float]
@@ -57,13 +59,15 @@ class _Strips:
 
 @dataclass(slots=True)
 class _Forest:
+    """Builder of the spanning trees of a group: edges of every unit, laid along the buffer."""
+
     layout: Layout
     packing: Packing
     cuts: list[float] = field(default_factory=lambda: [0.0, 1.0])
     strips: dict[Unit, _Strips] = field(default_factory=dict)
 
     def inside(self, unit: Unit) -> range:
-        """Numbers of the units one tier below, or of an island's members."""
+        """Numbers of the units one tier below, or of the members of an island."""
         tier, number = unit
         if tier > 0:
             return self.layout.children[tier - 1][number]
@@ -71,8 +75,9 @@ class _Forest:
         return range(first, first + self.layout.counts[0][number])
 
     def weights(self, unit: Unit) -> list[float]:
-        """Edges that leave each of the units inside, as part of those that leave this one:
-        cumulative, from 0.
+        """Cumulative share of a unit's outgoing edges that leaves each unit inside, from 0.
+
+        As part of those that leave this one.
         """
         tier, number = unit
         inside = self.inside(unit)
@@ -85,7 +90,10 @@ class _Forest:
         return [0.0, *(ends[:-1] * (above / ends[-1] if ends[-1] > 0.0 else 0.0)).tolist(), above]
 
     def beside(self, parent: Unit, place: float) -> list[int]:
-        """Edges of each unit inside `parent` to others inside it, in the tree at `place`."""
+        """Number of edges from each unit inside `parent` to its siblings, at `place`.
+
+        In the tree at `place` of the buffer.
+        """
         inside = self.inside(parent)
         if len(inside) == 1:
             return [0]
@@ -95,7 +103,7 @@ class _Forest:
         return [int(1 + b - a) for a, b in pairwise(marks)]
 
     def border(self, parent: Unit) -> None:
-        """Cut the buffer where `beside` changes."""
+        """Cut the buffer at each place where `beside` changes."""
         inside = self.inside(parent)
         if len(inside) > 1:
             ends = np.cumsum(self.packing.inner[parent[0] - 1][inside.start : inside.stop] - 1.0)[
@@ -104,8 +112,9 @@ class _Forest:
             self.cuts += (1.0 - ends % 1.0).tolist()
 
     def owners(self, unit: Unit, place: float) -> list[int]:
-        """For each edge that leaves `unit` in the tree at `place`, the unit inside (0, 1, ..) that
-        it belongs to.
+        """For each edge that leaves `unit` at `place`, the unit inside that the edge leaves.
+
+        In the tree at `place`; units inside are 0, 1, ..
         """
         strips, ends = self.strips[unit], self.weights(unit)
         strip = bisect_right(strips.start, place) - 1
@@ -133,8 +142,9 @@ class _Forest:
         return edges
 
     def lay(self, parent: Unit) -> None:
-        """Lay out the edges of the units inside `parent`, and cut the buffer where one passes from
-        a unit inside one to the next.
+        """Lay out the edges of the units inside `parent`, and cut the buffer where owners change.
+
+        Where an edge passes from a unit inside one to the next.
         """
         starts = sorted({cut for cut in self.cuts if cut < 1.0})
         middles = [(a + b) / 2 for a, b in pairwise([*starts, 1.0])]
@@ -166,7 +176,7 @@ class _Forest:
             unit = unit[0] - 1, inside[owner]
 
     def tree(self, place: float) -> list[tuple[int, int]]:
-        """Edges between members of the tree at `place`."""
+        """Edges between members of the spanning tree at `place` of the buffer."""
         edges = []
         for tier in range(len(self.layout.children), 0, -1):
             for number in range(len(self.layout.children[tier - 1])):
@@ -186,7 +196,10 @@ class _Forest:
 
 
 def _low_tree(degrees: list[int]) -> list[tuple[int, int]]:
-    """Edges of a low tree with these degrees: units of many edges near the top."""
+    """Edges of a low tree with the given degrees.
+
+    Units of many edges are near the top.
+    """
     order = sorted(range(len(degrees)), key=lambda unit: (-degrees[unit], unit))
     edges: list[tuple[int, int]] = []
     free = [(order[0], degrees[order[0]])] if len(order) > 1 else []
@@ -203,7 +216,7 @@ def _low_tree(degrees: list[int]) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=1024)
 def forest_of(layout: Layout) -> tuple[Tree, ...]:
-    """The trees of a group, each with its share of the buffer."""
+    """The spanning trees of a group, each with its share of the buffer (cached)."""
     forest = _Forest(layout=layout, packing=packing_of(layout))
     for tier in range(len(layout.children), 0, -1):
         for number in range(len(layout.children[tier - 1])):

@@ -1,5 +1,6 @@
-"""The least time of an all-reduce over a group with unlike links, and the degrees of the spanning
-trees that reach it.
+"""Degrees of the spanning trees that all-reduce in the least time over unlike links.
+
+With the least time itself.
 
 A sum along a spanning tree sends its bytes once each way over every edge. Between units of one tier
 trees of any degrees D_u >= 1 exist that add up to 2 (N - 1), and trees may be mixed; so with
@@ -36,8 +37,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """Mean degrees of the units in the spanning trees of a group, and the seconds a byte that they
-    reach.
+    """Mean degrees of the units in a group's spanning trees, and the seconds a byte reached.
 
     Args:
         seconds_per_byte: seconds a byte of the buffer for which the trees keep the busiest link
@@ -55,8 +55,9 @@ class Packing:
 
 
 def packing_of(layout: Layout) -> Packing:
-    """Degrees of the spanning trees that take the least time over the network; stars inside
-    islands.
+    """Degrees of the spanning trees that take the least time over the network.
+
+    Stars inside islands.
     """
     if len(layout.counts[0]) == 1:
         inside = 2.0 * (1.0 - 1.0 / layout.size) / layout.share[0]
@@ -79,8 +80,10 @@ def packing_of(layout: Layout) -> Packing:
 
 
 def _rooms(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Rooms (edges within `seconds` a byte) of the units of each tier but the last, then the room
-    left at the top, and the slope of each.
+    """Edges that units of each tier can have within `seconds` a byte, and their slopes.
+
+    Rooms of the units of each tier but the last, then the room left at the top, and the slope of
+    each.
     """
     links = np.array(layout.units[0]) * layout.share[1]
     rooms, slopes = [links * seconds], [links]
@@ -99,7 +102,7 @@ def _rooms(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[Float
 
 
 def _least_seconds(layout: Layout, *, connected: bool) -> float:
-    """The least seconds a byte for which trees exist, by Newton's steps from below.
+    """The least seconds a byte for which trees exist, by Newton's method from below.
 
     Every condition is a concave rising function with few corners, so the steps end at the root.
 
@@ -132,8 +135,11 @@ def _least_seconds(layout: Layout, *, connected: bool) -> float:
 def _degrees(
     layout: Layout, seconds: float
 ) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Mean edges of each unit, from the top down: every unit gets one, and of the rest its part of
-    the room that is left.
+    """Mean number of tree edges of each network unit that keep within `seconds` a byte.
+
+    From the top down: every unit gets one, and of the rest its part of the room that is left.
+
+    Every unit gets one, and of the rest its part of the room that is left.
     """
     rooms, _ = _rooms(layout, seconds)
     inner: list[FloatArray] = []

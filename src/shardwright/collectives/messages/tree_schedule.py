@@ -1,5 +1,6 @@
-"""Schedules of all-reduces along spanning trees: up to the root and down again, the buffer in parts
-that follow one another by one round.
+"""Schedules of pipelined all-reduces along spanning trees: up to the root and down again.
+
+The buffer goes in parts that follow one another by one round.
 
 A tree with its share of the buffer takes 2 h rounds for one part, h those of a broadcast in which a
 member sends one message at a time, to the child first whose own subtree needs longest; the way up
@@ -20,7 +21,11 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.member_links import Layout
-from shardwright.collectives.messages.message_schedule import Schedule, proven_sum, round_costs
+from shardwright.collectives.messages.message_schedule import (
+    MessageSchedule,
+    proven_sum,
+    round_costs,
+)
 from shardwright.lazy_dataclass import dataclass
 
 PARTS: Final = tuple(2**power for power in range(11))
@@ -29,8 +34,9 @@ PARTS: Final = tuple(2**power for power in range(11))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A rooted spanning tree: the part of the buffer that is summed along it, and each member's
-    parent (-1: the root).
+    """A rooted spanning tree: its share of the buffer, and each member's parent.
+
+    -1: the root.
     """
 
     share: float
@@ -38,7 +44,7 @@ class Tree:
 
 
 def rooted_tree(share: float, edges: list[tuple[int, int]], root: int) -> Tree:
-    """The tree with these edges over members 0 .. number of edges, from `root`."""
+    """The tree with the given edges over members 0 .. number of edges, rooted at `root`."""
     neighbours: list[list[int]] = [[] for _ in range(len(edges) + 1)]
     for end, far_end in edges:
         neighbours[end].append(far_end)
@@ -53,7 +59,7 @@ def rooted_tree(share: float, edges: list[tuple[int, int]], root: int) -> Tree:
 
 
 def middle_member(edges: list[tuple[int, int]]) -> int:
-    """A member in the middle of a longest path of the tree."""
+    """A member in the middle of a longest path of the tree with the given edges."""
 
     def farthest(start: int) -> list[int]:
         tree = rooted_tree(1.0, edges, start)
@@ -76,8 +82,9 @@ def middle_member(edges: list[tuple[int, int]]) -> int:
 
 
 def send_steps(tree: Tree) -> tuple[IntArray, int]:
-    """The step of a broadcast in which each member gets the buffer (the root: -1), and the number
-    of steps.
+    """The broadcast step in which each member receives, and the number of steps.
+
+    The root: -1.
     """
     children: list[list[int]] = [[] for _ in tree.parent]
     for member, parent in enumerate(tree.parent):
@@ -99,9 +106,10 @@ def send_steps(tree: Tree) -> tuple[IntArray, int]:
     return step, needs[order[0]]
 
 
-def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
-    """The messages of an all-reduce along `trees` in `parts`: the pieces of a tree stand side by
-    side.
+def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> MessageSchedule:
+    """The message schedule of an all-reduce along `trees` in `parts` pipelined parts.
+
+    The pieces of a tree stand side by side.
     """
     columns = []
     for number, tree in enumerate(trees):
@@ -114,7 +122,7 @@ def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
             columns.append(np.stack([height + step[child] + part, parent, child, piece]))
     messages = np.concatenate(columns, axis=1) if columns else np.zeros((4, 0), dtype=np.int64)
     messages = messages[:, np.argsort(messages[0], kind="stable")]
-    return Schedule(
+    return MessageSchedule(
         size=len(trees[0].parent),
         shares=tuple(tree.share / parts for tree in trees for _ in range(parts)),
         round=messages[0],
@@ -126,8 +134,10 @@ def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
 
 @lru_cache(maxsize=1024)
 def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, FloatArray]:
-    """alpha_P and beta_P for each of `PARTS`. The schedule is proven for one part: each further
-    part is the same a round later.
+    """Latency and seconds a byte of the all-reduce for each number of parts of `PARTS`.
+
+    alpha_P and beta_P. The schedule is proven for one part: each further part is the same a round
+    later.
 
     Rounds in which all steps are under way are alike; they are priced once.
     """
@@ -146,8 +156,13 @@ def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, Flo
     return alpha, beta
 
 
-def _windows(schedule: Schedule, first_step: IntArray, last_step: IntArray) -> Schedule:
-    """All messages of the steps from `first` to `last` in one round, for each such window."""
+def _windows(
+    schedule: MessageSchedule, first_step: IntArray, last_step: IntArray
+) -> MessageSchedule:
+    """A schedule with one round for each window of steps, of all messages of these steps.
+
+    From `first_step` to `last_step`.
+    """
     edge = np.searchsorted(schedule.round, np.arange(int(schedule.round.max()) + 2))
     low, high = edge[first_step], edge[np.minimum(last_step, len(edge) - 2) + 1]
     rows = np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])

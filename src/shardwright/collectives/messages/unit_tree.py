@@ -1,5 +1,6 @@
-"""One all-reduce tree over a hierarchy of units, also unequal ones: sums go up from unit to unit
-and come down again, in parts.
+"""One binomial all-reduce tree over a hierarchy of network units, also unequal ones.
+
+Sums go up from unit to unit and come down again, in parts.
 
 In every unit the first member is its head. Heads of the units in one unit, at last members of an
 island, form a binomial tree: the member that stands at place p behind the head sends to the place
@@ -29,7 +30,7 @@ MOST_MEMBERS: Final = 512
 
 
 @lru_cache(maxsize=1024)
-def tree_of(layout: Layout) -> tuple[Tree, ...]:
+def binomial_unit_tree(layout: Layout) -> tuple[Tree, ...]:
     """The binomial tree of a group over its units, rooted at its first member."""
     heads, edges = list(range(layout.size)), []
     islands = [
@@ -47,4 +48,5 @@ def tree_of(layout: Layout) -> tuple[Tree, ...]:
 
 
 def _starts(counts: tuple[int, ...]) -> list[int]:
+    """First member of each unit, from the number of members of each."""
     return [sum(counts[:number]) for number in range(len(counts))]

@@ -1,5 +1,4 @@
-"""Arrays of the B0 kernel: tables, pipelines, strategies and choices as columns, and the records in
-which the kernel reads them.
+"""Arrays and records that the B0 kernel reads: cost tables, pipelines, strategies and choices.
 
 Numba takes apart each array that a function receives, so the kernel has one array of records for
 all columns of the same axes.
@@ -18,7 +17,9 @@ SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED = 0, 1, 2
 
 
 class Costs(NamedTuple):
-    """Tables of seconds and bytes as arrays; l = layer row, h = mesh row, t = block.
+    """Tables of seconds and bytes as arrays, by block and by layer row or mesh row.
+
+    l = layer row, h = mesh row, t = block.
 
     Args:
         forward, backward, selective, full: (t, l) seconds.
@@ -91,8 +92,9 @@ class Costs(NamedTuple):
 
 
 class Patterns(NamedTuple):
-    """Spread of blocks over ranks for each (pp, vpp); p = pattern, s = one of the examined ranks, t
-    = block, w = way in which groups lie.
+    """Number of blocks on each examined rank, for each pipeline shape (pp, vpp).
+
+    p = pattern, s = one of the examined ranks, t = block, w = way in which groups lie.
 
     Blocks on ranks whose groups lie otherwise are other blocks, which stand behind those of the
     first way.
@@ -145,7 +147,7 @@ class Patterns(NamedTuple):
 
 
 class Outer(NamedTuple):
-    """Strategies without their memory choices; i = row.
+    """Strategies without their memory choices: one row for each layout and schedule; i = row.
 
     layer, mesh, pattern: rows of the tables (mesh: that of the whole group). border: column of the
     table for the first of the pattern's borders. start: first member's place in the output. jitter:
@@ -165,7 +167,7 @@ class Outer(NamedTuple):
 
 
 class ChoiceArrays(NamedTuple):
-    """Memory choices: ZeRO stages, recompute and offload.
+    """Memory choices that each strategy is combined with: ZeRO stages, recompute and offload.
 
     ZeRO options: stage, and which sharding group (offset of its mesh row). Recompute options: mode
     (0 none, 1 selective, 2 full), k (index of recomputed layers) and modules (place of the set of
@@ -184,8 +186,9 @@ class ChoiceArrays(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic
-    and rates of the update, switches.
+    """Numbers of the problem that the B0 kernel needs: bytes, update rates and runtime switches.
+
+    Capacity, workspace and context are in bytes.
 
     Args:
         layer_block: the only block that is a layer, of the first way in which groups lie; -1 =
@@ -226,8 +229,9 @@ class Facts(NamedTuple):
 
 
 class CostRecords(NamedTuple):
-    """`Costs` as records for the kernel: layers (l, t), rows (l,), meshes (h, t), groups (h,): the
-    columns with these axes; saved (l, t, modes).
+    """`Costs` as arrays of records for the kernel, one array for all columns of the same axes.
+
+    Layers (l, t), rows (l,), meshes (h, t), groups (h,); saved (l, t, modes).
     """
 
     layers: RecordArray
@@ -239,8 +243,10 @@ class CostRecords(NamedTuple):
 
 
 class PatternRecords(NamedTuple):
-    """`Patterns` as records for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t), redone
-    (p, s, k, w) and borders (p, s, k); columns without s are alike for all.
+    """`Patterns` as arrays of records for the kernel, one array for all columns of the same axes.
+
+    Pipelines (p,), ranks (p, s), blocks (p, s, t), redone (p, s, k, w) and borders (p, s, k).
+    Columns without s are the same for all examined ranks.
     """
 
     pipelines: RecordArray
@@ -251,8 +257,9 @@ class PatternRecords(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working space for the sums of one outer row, filled once and read for each of its members. s
-    = examined rank, r = recompute option, o = offload option.
+    """Working space for the sums of one outer row, filled once and read for each of its members.
+
+    s = examined rank, r = recompute option, o = offload option.
 
     Args:
         ranks: (s,) local elements `dense`, `experts`, `spread`, `frozen` (and of it `frozen_dense`,
@@ -277,7 +284,7 @@ class Scratch(NamedTuple):
 
 
 def cost_records(costs: Costs) -> CostRecords:
-    """The tables as records for the kernel, by row, then block."""
+    """Convert the cost tables to arrays of records for the kernel, by row, then block."""
     return CostRecords(
         layers=_records(
             {
@@ -299,7 +306,7 @@ def cost_records(costs: Costs) -> CostRecords:
 
 
 def pattern_records(patterns: Patterns) -> PatternRecords:
-    """The patterns as records for the kernel, by their axes."""
+    """Convert the pipeline patterns to arrays of records for the kernel, by their axes."""
     blocks = {
         name: getattr(patterns, name) for name in ("stage", "before", "around", "own", "least")
     }
@@ -332,17 +339,17 @@ def pattern_records(patterns: Patterns) -> PatternRecords:
 
 
 def outer_records(outer: Outer) -> RecordArray:
-    """The strategies as records, one each."""
+    """Convert the strategies to one record per row for the kernel."""
     return _records(outer._replace(start=outer.start[:-1])._asdict())
 
 
 def fact_records(facts: Facts) -> RecordArray:
-    """The numbers of the problem as one record."""
+    """Convert the numbers of the problem to one record for the kernel."""
     return _records({name: np.array([value]) for name, value in facts._asdict().items()})
 
 
 def scratch_of(redo_options: int, offloads: int, *, ranks: int) -> Scratch:
-    """Working space for the sums of one outer row, of `ranks` examined ranks."""
+    """Allocate the working space of one outer row of `ranks` examined ranks, filled with zeros."""
     return Scratch(
         ranks=np.zeros(ranks, dtype=_floats(_OF_RANK)),
         redos=np.zeros((redo_options, ranks), dtype=_floats(_OF_REDO)),
@@ -403,11 +410,12 @@ _OF_REDO = ("live", "blocks", "work", "head", "tail", "around", "own")
 
 
 def _floats(names: Iterable[str]) -> np.dtype[np.void]:
+    """Structured type with one float64 field for each name."""
     return np.dtype([(name, np.float64) for name in names])
 
 
 def _records(columns: dict[str, FloatArray | IntArray]) -> RecordArray:
-    """One record for each place of the columns, which are broadcast."""
+    """Pack columns into one array of records, one for each place of the broadcast columns."""
     shape = np.broadcast_shapes(*(column.shape for column in columns.values()))
     records = np.empty(
         shape,

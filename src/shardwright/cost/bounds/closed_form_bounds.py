@@ -12,7 +12,7 @@ The second is the way of the first microbatch to c, all work of the rank from th
 microbatch's backward of c, and that microbatch's way back; before and after it the rank has p
 microbatches of each of its other chunks. With 2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7
 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Every term is a part of a
-path through the order that `critical_path` walks, so B0 <= B1. Memory counts the tensors that must
+path through the order that `longest_path` walks, so B0 <= B1. Memory counts the tensors that must
 be alive at the fullest.
 """
 
@@ -82,7 +82,7 @@ def _fill_work(
     redo: int,
     left: float,
 ) -> None:
-    """Fill in the seconds of a microbatch under one recompute option and ZeRO stage.
+    """Fill in the seconds of a microbatch on each examined rank under a recompute and ZeRO option.
 
     Args:
         left: share of the gradients that go to the host.
@@ -153,8 +153,11 @@ def _fill_sync(
     h: int,
     zero: int,
 ) -> tuple[float, float]:
-    """Fill in the reductions of chunk s and the gathers of the rank; return the reduction and the
-    gather of chunk 0, in seconds.
+    """Fill in seconds of each rank's own-chunk reduction and gathers; return those of chunk 0.
+
+    Returns the reduction and the gather of chunk 0, in seconds.
+
+    Returns the reduction and the gather of chunk 0, in seconds.
     """
     at_end = not (zero >= 2 and facts["every_microbatch"])
     gathers = zero == 1 or zero == 2
@@ -188,7 +191,7 @@ def _update(
     zero: int,
     offload: float,
 ) -> float:
-    """Seconds of the slowest examined rank's update, without clipping."""
+    """Seconds of the slowest examined rank's optimizer update, without gradient clipping."""
     group = costs.groups[h]
     cut = group["shard"] if zero >= 1 else 1.0
     cut_experts = group["expert_shard"] if zero >= 1 else 1.0
@@ -221,8 +224,9 @@ def _border_seconds(
     tier: int,
     m: float,
 ) -> float:
-    """Fill in the seconds of sends on each examined rank's ways, and of those that hold it up;
-    return those of the way through all chunks and back.
+    """Fill in the seconds of sends on each examined rank; return those of one whole round trip.
+
+    The round trip is the way of one microbatch through all chunks and back.
     """
     pipeline = patterns.pipelines[p]
     blocks = facts["blocks_plain"] if pipeline["chunks_per_rank"] == 1 else facts["blocks_several"]
@@ -258,8 +262,9 @@ def _ready(
     first_gather: float,
     tied: float,
 ) -> float:
-    """Lower bound of the instant, in seconds, at which every gradient is reduced; those of `tied`
-    weights come last on both ends.
+    """Lower bound of the instant, in seconds, at which every gradient is reduced.
+
+    Gradients of `tied` weights come last on both ends.
     """
     pipeline = patterns.pipelines[p]
     ranks = pipeline["ranks"]
@@ -297,7 +302,7 @@ def _bound_outer(
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
-    """Fill in the bounds B0 of the members of one outer row."""
+    """Fill in the B0 bounds of step seconds and peak bytes of the members of one outer row."""
     layer, p, mesh, at = row["layer"], row["pattern"], row["mesh"], row["start"]
     zero_list, redo_list = row["zero_list"], row["redo_list"]
     m = float(row["microbatches"])
@@ -423,6 +428,7 @@ def _bound_all(
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
+    """Fill in the B0 bounds of step seconds and peak bytes of the members of all outer rows."""
     for i in range(outer.shape[0]):
         _bound_outer(scratch, costs, patterns, outer[i], choices, facts[0], time_out, memory_out)
 
@@ -430,8 +436,9 @@ def _bound_all(
 def bound_members(
     costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts
 ) -> tuple[FloatArray, FloatArray]:
-    """Lower bounds (B0) of every strategy: step seconds (inf where memory cannot fit), and bytes of
-    the fullest rank.
+    """Lower bounds (B0) of every strategy: step seconds, and bytes of the fullest rank.
+
+    Seconds are inf where memory cannot fit.
 
     Members of outer row i are its zero options x its redo options x all offload options, in this
     order, from `outer.start[i]`.

@@ -1,6 +1,4 @@
-"""Memory bounds of tier B0: bytes that must be alive on the examined ranks of a pipeline at their
-fullest.
-"""
+"""Lower bounds (B0) of the peak bytes on the examined ranks of a pipeline."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from shardwright.cost.step.scalar_terms import gathered_elements, parameter_byte
 
 @inner
 def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Number of chunks whose activations a rank holds at its fullest."""
+    """Peak number of chunks whose activations a rank holds under a schedule."""
     if schedule == SCHEDULE_GPIPE:
         return float(microbatches * chunks)
     if schedule == SCHEDULE_1F1B:
@@ -38,7 +36,7 @@ def fill_elements(
     schedule: int,
     microbatches: int,
 ) -> None:
-    """Fill in the local elements and chunks in flight of each examined rank."""
+    """Fill in the parameter elements and the chunks in flight of each examined rank."""
     pipeline = patterns.pipelines[p]
     for s in range(pipeline["looked"]):
         dense = 0.0
@@ -87,9 +85,7 @@ def fill_live(
     mode: int,
     redo: int,
 ) -> None:
-    """Fill in the bytes of activations, logits and temporaries at the fullest under one recompute
-    option.
-    """
+    """Fill in the peak bytes of activations, logits and temporaries under a recompute option."""
     use = 1 if mode == 1 else 0
     for s in range(patterns.pipelines[p]["looked"]):
         saved = 0.0
@@ -122,8 +118,9 @@ def fill_live(
 def fill_whole(
     scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int
 ) -> None:
-    """Fill in the elements that ZeRO-3 gathers on each examined rank: for the largest block's work,
-    and for the whole step.
+    """Fill in the elements that ZeRO-3 gathers on each examined rank.
+
+    `largest`: for the work of the largest block. `ends`: for the whole step.
     """
     for s in range(patterns.pipelines[p]["looked"]):
         largest = 0.0
@@ -148,9 +145,7 @@ def fill_held(
     zero: int,
     offloads: IntArray,
 ) -> None:
-    """Fill in the bytes that live through the step on each examined rank, under each option of
-    offload.
-    """
+    """Fill in the bytes that live through the step on each examined rank, per offload option."""
     shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]

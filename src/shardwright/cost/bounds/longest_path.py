@@ -1,8 +1,7 @@
-"""Tier B1: a lower bound of the step time, the longest path through the actual order with
-uncontended durations, without building a Program.
+"""Lower bound (B1) of step time: the longest path through the order, without contention.
 
-The tasks and dependencies are those of `program.lower` for one class a pipeline rank, walked row by
-row on an integer clock.
+No Program is built: the tasks and dependencies are those of `lower_plan` for one class a
+pipeline rank, walked row by row on an integer clock.
 """
 
 from __future__ import annotations
@@ -70,7 +69,9 @@ def _walk(
     reduces_last: bool,
     slower: float,
 ) -> None:
-    """Compute `walk` into `free` of the ranks.
+    """Fill in each rank's end instant in picoseconds (`free`; -1 = the order deadlocks).
+
+    The compiled loop of `rank_end_picoseconds`.
 
     Args:
         send: (2, chunks) picoseconds, forward and backward.
@@ -162,7 +163,7 @@ def _walk(
         )
 
 
-def walk(
+def rank_end_picoseconds(
     row_start: Int32Array,
     kind: Int8Array,
     chunk: Int32Array,
@@ -180,8 +181,9 @@ def walk(
     slower: float,
     share: FloatArray,
 ) -> IntArray:
-    """Instant, in picoseconds, at which each rank has computed and reduced everything; -1 if the
-    order deadlocks.
+    """Instant, in picoseconds, at which each rank has computed and reduced everything.
+
+    -1 if the order deadlocks.
 
     Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by
     slower x the rank's collectives that are pending beside it, at most by slower x itself. That
@@ -221,7 +223,7 @@ def walk(
 
 
 def load_walk() -> None:
-    """Load (or compile) the walk by calling it on a pipeline of one forward."""
+    """Compile or load the `rank_end_picoseconds` kernel by a call on a pipeline of one forward."""
     one_picosecond = np.zeros(1, dtype=np.int64)
     rows, kind, chunk = (
         np.array([0, 1], dtype=np.int32),
@@ -231,7 +233,7 @@ def load_walk() -> None:
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
-    walk(
+    rank_end_picoseconds(
         rows,
         kind,
         chunk,
@@ -251,8 +253,11 @@ def load_walk() -> None:
     )
 
 
-def durations(costs: StepCosts) -> IntArray:
-    """(kinds, chunks) picoseconds of F, I, W, B, R; I and W add up to B."""
+def action_picoseconds(costs: StepCosts) -> IntArray:
+    """(kinds, chunks) picoseconds of each chunk's actions F, I, W, B and R.
+
+    I and W add up to B.
+    """
     chunks = len(costs.contents)
     picoseconds_of_kinds = np.zeros((5, chunks), dtype=np.int64)
     picoseconds_of_kinds[_F] = picoseconds(costs.forward_s)
@@ -263,7 +268,7 @@ def durations(costs: StepCosts) -> IntArray:
 
 
 def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
-    """The action table of a grid's schedule."""
+    """The action table of a grid's pipeline schedule with `microbatches` a replica."""
     return schedule_table(
         grid.schedule, num_ranks=grid.pp, chunks_per_rank=grid.vpp, num_microbatches=microbatches
     )
@@ -274,33 +279,41 @@ def microbatches_of(problem: Problem, grid: Grid) -> int:
     return problem.job.global_batch // (grid.dp * grid.microbatch)
 
 
-def jitter(problem: Problem, devices: int) -> float:
-    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in
-    every tier of bounds.
+def jitter_factor(problem: Problem, devices: int) -> float:
+    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes).
+
+    The same in every tier of bounds.
     """
-    return jitter_of_nodes(problem, devices / problem.cluster.node.num_devices)
+    return jitter_factor_of_nodes(problem, devices / problem.cluster.node.num_devices)
 
 
-def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
-    """`jitter` for devices that may be of several kinds: of each kind as many nodes as they
-    fill.
+def jitter_factor_of_devices(problem: Problem, devices: Sequence[int]) -> float:
+    """Factor >= 1 on the step from stragglers and noise, for devices of several kinds.
+
+    The number of nodes is the sum over kinds of the nodes that the devices fill.
     """
     cluster = problem.cluster
     if cluster.is_uniform:
-        return jitter(problem, len(devices))
+        return jitter_factor(problem, len(devices))
     counts = zip(counts_by_group(cluster, devices), cluster.groups, strict=True)
-    return jitter_of_nodes(problem, sum(count / group.kind.num_devices for count, group in counts))
+    return jitter_factor_of_nodes(
+        problem, sum(count / group.kind.num_devices for count, group in counts)
+    )
 
 
-def jitter_of_nodes(problem: Problem, nodes: float) -> float:
-    """`jitter` for a number of nodes, which may be a fraction."""
+def jitter_factor_of_nodes(problem: Problem, nodes: float) -> float:
+    """Factor >= 1 on the step from stragglers and noise, for a number of nodes.
+
+    The number may be a fraction.
+    """
     return 1.0 + problem.constants.jitter * log2(max(nodes, 1.0))
 
 
 @lru_cache(maxsize=1024)
 def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
-    """(2, ranks, tiers) True where a device of a pipeline rank sends across a tier, to the next
-    rank and to the one before (round the ring).
+    """(2, ranks, tiers) True where some device of a pipeline rank sends across a network tier.
+
+    First to the next rank, then to the one before (round the ring).
 
     Args:
         stride: devices from one rank to the next.
@@ -322,8 +335,9 @@ def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...])
 
 
 def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray:
-    """Devices among which, for every device of a pipeline rank, one of that rank lies alike in the
-    units of the network.
+    """Devices that stand for all: every device of a pipeline rank has one placed the same way.
+
+    Placed the same way in the units of the network.
 
     Args:
         stride: devices from one rank to the next.
@@ -340,8 +354,9 @@ def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray
 def border_picoseconds(
     costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
 ) -> tuple[IntArray, IntArray]:
-    """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest
-    replica's border.
+    """(chunks,) picoseconds of the send out of each chunk, forward and backward.
+
+    The border of the fastest replica counts.
 
     A chunk's gradient sent back is as large as its input.
 
@@ -355,14 +370,13 @@ def border_picoseconds(
         if crossed is None
         else crossed
     )
-    return fastest(costs.border_s, crossed[0, rank]), fastest(
+    return fastest_tier_picoseconds(costs.border_s, crossed[0, rank]), fastest_tier_picoseconds(
         np.roll(costs.border_s, 1, axis=0), crossed[1, rank]
     )
 
 
-def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
-    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the tiers that are
-    `crossed`.
+def fastest_tier_picoseconds(border_s: FloatArray, crossed: BoolArray) -> IntArray:
+    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the `crossed` tiers.
 
     An inner tier may be the slower one (cards behind a host bridge on a fast network).
     """
@@ -373,8 +387,9 @@ def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
 
 
 def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:
-    """(2, chunks) share of the link out of each chunk, forward and backward, that the rank's
-    gathers and reductions fill while they run.
+    """(2, chunks) share of the link out of each chunk that gathers and reductions fill meanwhile.
+
+    Forward and backward; the rank's own gathers and reductions, while they run.
 
     0 where replicas cross different tiers there: the replica that is ahead reduces, and sends
     beside it, later than it could.
@@ -386,9 +401,10 @@ def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> Floa
 
 
 @lru_cache(maxsize=64)
-def share_parameters(model: Same[Model]) -> bool:
-    """True if some layers use another layer's parameters, such as biases by distance: their chunks
-    sum gradients once all of them are complete.
+def layers_share_parameters(model: Same[Model]) -> bool:
+    """True if some layers use another layer's parameters, such as relative position biases.
+
+    Their chunks sum gradients once all of them are complete.
     """
     return any(
         p.tied_to and p.klass not in TABLES
@@ -406,8 +422,9 @@ def path_seconds(
     table: ActionTable | None = None,
     crossed: BoolArray | None = None,
 ) -> float:
-    """Lower bound (B1) of the step in seconds: the longest path through the order to the last
-    rank's end, then the slowest update, with jitter.
+    """Lower bound (B1) of the step in seconds: longest path, slowest update and jitter.
+
+    The path goes through the order of actions to the last rank's end.
 
     Args:
         costs: of the grid, from the columns of the tables, or of one of its lines.
@@ -419,14 +436,14 @@ def path_seconds(
     order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
     # A reduction that waits for other chunks' gradients runs beside less than one that begins
     # behind its own chunk's last backward.
-    waits_for_other_chunks = grid.pp > 1 and share_parameters(Same(problem.model))
-    ready = walk(
+    waits_for_other_chunks = grid.pp > 1 and layers_share_parameters(Same(problem.model))
+    ready = rank_end_picoseconds(
         order.row_start,
         order.kind,
         order.chunk,
         order.microbatch,
         order.num_microbatches,
-        durations(costs),
+        action_picoseconds(costs),
         forward,
         backward,
         picoseconds(costs.gather_s),
@@ -445,4 +462,4 @@ def path_seconds(
     # picosecond a task of the longest row.
     rounding = 2 * int(np.diff(order.row_start).max()) * grid.pp
     path = int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max()) - rounding
-    return max(path, 0) / PICOSECONDS_PER_SECOND * jitter(problem, grid.devices)
+    return max(path, 0) / PICOSECONDS_PER_SECOND * jitter_factor(problem, grid.devices)

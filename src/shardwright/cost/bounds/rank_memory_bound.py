@@ -1,5 +1,6 @@
-"""A lower bound of the peak memory of each pipeline rank of a grid, from the columns of the tables
-and the actual order of its actions.
+"""Lower bound of the peak memory of each pipeline rank of a grid.
+
+From the columns of the tables and the actual order of the rank's actions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from shardwright.schedules.action_table import ActionTable, B, F, W
 
 
 class _TableKey:
-    """An action table as a dictionary key: tables are made once by name and kept, so identity is
-    enough.
+    """Action table as a dictionary key that compares by identity.
+
+    Tables are made once by name and kept.
     """
 
     __slots__ = ("table",)
@@ -33,8 +35,9 @@ class _TableKey:
 
 
 class _InFlightSets(NamedTuple):
-    """Microbatches that the ranks of a table hold after their forwards, each different set once,
-    one rank after another.
+    """Microbatches that the ranks of a table hold after their forwards, each distinct set once.
+
+    One rank after another.
 
     Args:
         held: (sets, local chunks) microbatches.
@@ -49,6 +52,7 @@ class _InFlightSets(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _in_flight_sets(key: _TableKey) -> _InFlightSets:
+    """Distinct sets of in-flight microbatches of all ranks of an action table (cached)."""
     sets_of_ranks = [_sets_of_rank(key.table, rank) for rank in range(key.table.num_ranks)]
     lengths, width = (
         [len(sets_of_rank) for sets_of_rank in sets_of_ranks],
@@ -65,15 +69,17 @@ def _in_flight_sets(key: _TableKey) -> _InFlightSets:
     )
 
 
-def in_flight(table: ActionTable, rank: int) -> FloatArray:
-    """(sets, local chunks) microbatches that `rank` holds after a forward (whole numbers), each
-    different set once.
+def in_flight_microbatches(table: ActionTable, rank: int) -> FloatArray:
+    """(sets, local chunks) microbatches that `rank` holds after a forward, each distinct set once.
+
+    Whole numbers, as floats.
     """
     all_sets = _in_flight_sets(_TableKey(table))
     return all_sets.held[all_sets.start[rank] : all_sets.start[rank + 1]]
 
 
 def _sets_of_rank(table: ActionTable, rank: int) -> FloatArray:
+    """(sets, local chunks) microbatches that a rank holds after a forward, each set once."""
     rows = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
     kind, chunk = table.kind[rows], table.chunk[rows] // table.num_ranks
     step = np.where(kind == F, 1, np.where((kind == B) | (kind == W), -1, 0))
@@ -84,8 +90,9 @@ def _sets_of_rank(table: ActionTable, rank: int) -> FloatArray:
 
 
 def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:
-    """Bytes that a rank keeps beyond its order where forwards run beside another microbatch's
-    backwards (`Runtime.expert_overlap`).
+    """Bytes that a rank keeps beyond its order where forwards overlap another's backwards.
+
+    The other is another microbatch (`Runtime.expert_overlap`).
 
     A forward's layer is allocated before the backward's beside it is freed. In a pipeline one
     forward more than the order says stands before the first backward, so that both are of different
@@ -102,9 +109,10 @@ def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) ->
 
 
 def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight
-    microbatches times their bytes, and the bytes that a pair keeps beside
-    (`paired_activations`).
+    """(r,) peak bytes of saved activations over each rank's order of actions.
+
+    The largest sum of in-flight microbatches times their bytes, and the bytes that an overlapped
+    pair keeps besides (`paired_activations`).
     """
     all_sets, ranks = _in_flight_sets(_TableKey(table)), table.num_ranks
     saved: IntArray = costs.saved_bytes.reshape(-1, ranks)
@@ -125,8 +133,11 @@ def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
 
 
 def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) peak of the allocated bytes: tensors that live through the step, activations in flight,
-    logits and the largest temporary.
+    """(r,) peak tensor bytes of each rank: states, activations in flight, logits, temporaries.
+
+    Tensors that live through the step, activations in flight, logits and the largest temporary.
+
+    Tensors that live through the step, activations in flight, logits and the largest temporary.
     """
     total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
     for _, values in costs.static_bytes:
@@ -135,7 +146,8 @@ def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
 
 
 def reserved_bytes(problem: Problem, table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) bytes that each device holds for the program: the allocator's blocks, communication
-    buffers and the context.
+    """(r,) peak bytes that each device holds, with allocator blocks, buffers and the context.
+
+    Buffers are those of communication.
     """
     return held_bytes(problem, costs, allocated_bytes(table, costs))[1]

@@ -1,6 +1,4 @@
-"""Activations that wait in host memory between forward and backward: their bytes, and the seconds
-that a layer waits for their copies.
-"""
+"""Bytes of activations offloaded to host memory, and seconds that a layer waits for copies."""
 
 from __future__ import annotations
 
@@ -12,8 +10,9 @@ from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 
 
 def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
-    """(n,) bytes of a microbatch that a selective policy keeps in host memory between F and
-    backward.
+    """(n,) bytes of a microbatch's activations that a selective policy keeps in host memory.
+
+    From the forward to the backward.
     """
     offloaded_bytes = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
     for saved in program.saved:
@@ -23,8 +22,7 @@ def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
 
 
 def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) -> FloatArray:
-    """(n,) seconds that a layer which is recomputed whole waits for its input to reach host memory
-    and to come back.
+    """(n,) seconds that a fully recomputed layer waits for its input to go to the host and back.
 
         2 V / rate
 
@@ -43,8 +41,9 @@ def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) 
 
 
 def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> FloatArray:
-    """(n,) seconds that a layer under a selective policy waits for `volume` bytes to cross to the
-    host and back.
+    """(n,) seconds that a layer under a selective policy waits for copies to the host and back.
+
+    `volume` bytes cross.
 
     Each way runs beside the kernels of its pass, one layer's behind another's: max(V / rate - F, 0)
     + max(V / rate - I - W - R, 0). Both waits are counted in backward. Leaves out that copies take
@@ -60,8 +59,9 @@ def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> Fl
 
 
 def waited_for_layers(volume: IntArray, *, rate: float, beside: FloatArray) -> FloatArray:
-    """(2, c) seconds that the forward and the backward of a chunk wait for `volume` bytes of its
-    first layers to leave and to come back.
+    """(2, c) seconds that a chunk's forward and backward wait for its first layers' offload.
+
+    `volume` bytes leave and come back.
 
     max(V / rate - `beside`, 0): copies are spread evenly over all layers of the chunk, as many
     layers' kernels to each as there are. Copied bytes are waited for in pinned memory; leaves out

@@ -1,6 +1,4 @@
-"""Memory that a device holds outside the framework's allocator: communicators' buffers,
-tensor-parallel buffers, the context.
-"""
+"""Bytes outside the framework's allocator: NCCL and tensor-parallel buffers, device context."""
 
 from __future__ import annotations
 
@@ -37,8 +35,9 @@ Source: Transformer Engine, initialize_ub (from memory).
 
 
 def context_bytes(problem: Problem) -> int:
-    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (a TPU's stated
-    memory is the part left to programs).
+    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere.
+
+    The stated memory of a TPU is the part left to programs.
     """
     return CONTEXT_BYTES if _runs_nccl(problem) else 0
 
@@ -50,8 +49,9 @@ def _runs_nccl(problem: Problem) -> bool:
 
 
 def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
-    """(n,) bytes of the buffers of every communicator: groups of more than one device x CHANNELS x
-    CHANNEL_BYTES.
+    """(n,) bytes of the buffers of every communicator (CHANNELS x CHANNEL_BYTES each).
+
+    Groups of more than one device count.
 
     Leaves out the trees' and the network's further connections, and communicators that are made and
     never used.
@@ -63,8 +63,9 @@ def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
 
 
 def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, cut: BoolArray) -> IntArray:
-    """(n,) bytes of the buffers of fused tensor-parallel overlap: OVERLAP_BUFFERS x tokens x hidden
-    x element; 0 without it.
+    """(n,) bytes of the buffers of fused tensor-parallel overlap; 0 without fused overlap.
+
+    OVERLAP_BUFFERS x tokens x hidden x element.
 
     Args:
         tokens: tokens that a device's GEMMs work on.

@@ -40,8 +40,9 @@ def dispatch_buffers(
     island: int,
     hybrid: bool,
 ) -> IntArray:
-    """(2, n) bytes that a dispatcher keeps through the step, outside the framework's allocator and
-    inside it.
+    """(2, n) bytes that a token dispatcher keeps: outside and inside the framework's allocator.
+
+    They live through the step.
 
     Beside copies of tokens HybridEP gathers the map of their experts, in a buffer of its own.
     """
@@ -54,7 +55,8 @@ def dispatch_buffers(
 
 
 def _gathered_tokens_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
-    """(n,) bytes of the one buffer that all tokens are gathered into: kept, for all layers
+    """(n,) bytes of the buffer that all tokens are gathered into, shared by all layers.
+
     (``use_global_buffer``, token_dispatcher.py).
     """
     largest = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
@@ -75,8 +77,9 @@ def _library_buffers(
     island: int,
     hybrid: bool,
 ) -> IntArray:
-    """(n,) bytes, outside the framework's allocator, of the buffers of a dispatcher that sends a
-    token once; 0 where the program has none.
+    """(n,) bytes of a DeepEP or HybridEP dispatcher's buffers; 0 where the program has none.
+
+    Outside the framework's allocator. These dispatchers send a token once.
 
     Leaves out flags and counts, and the further bytes of a group of several tensor-parallel members
     (etp).
@@ -108,8 +111,9 @@ def _library_buffers(
 
 
 def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
-    """(n,) bytes of DeepEP's buffers: channels x peers x tokens of a chunk, over NVLink; and twice
-    over nodes.
+    """(n,) bytes of DeepEP's buffers: channels x peers x tokens of a chunk.
+
+    Over NVLink, and twice over nodes.
 
     Source: DeepEP, csrc/config.hpp at 030cdf0ad453 (get_nvl_buffer_size_hint,
     get_rdma_buffer_size_hint) and the chunks of get_dispatch_config in buffer.py; Megatron-Core
@@ -128,8 +132,9 @@ def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
 def hybrid_ep_bytes(
     members: IntArray, *, tokens: IntArray, width: int, experts: int, island: int
 ) -> IntArray:
-    """(n,) bytes of HybridEP's buffers: room for all tokens of the group, as if one device received
-    them all, and weights of its node's experts.
+    """(n,) bytes of HybridEP's buffers: room for all tokens of the expert-parallel group.
+
+    As if one device received them all, with the weights of its node's experts.
 
     One such buffer where the group lies in an island, which dispatch and combine share; else two,
     and three for other nodes' tokens. Source: DeepEP, csrc/hybrid_ep/hybrid_ep.cu at 017a52022404

@@ -1,5 +1,6 @@
-"""Bytes of logits and of their copies at the peak of the loss: the one place for columns of degrees
-and for devices of a plan.
+"""Bytes of logits and of their copies at the peak of the loss.
+
+The one place for columns of degrees and for devices of a plan.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ def loss_of(model: Model) -> Operator | None:
 
 
 def liger_tokens(tokens: IntArray, *, width: IntArray, hidden: int) -> IntArray:
-    """(n,) tokens whose logits Liger's loss computes at a time: the next power of two of tokens /
-    ceil(width / hidden), at most all.
+    """(n,) tokens whose logits Liger's loss computes at a time.
+
+    The next power of two of tokens / ceil(width / hidden), at most all.
     """
     tokens_a_chunk = -(-tokens // -(-width // hidden))
     # The exponent of a whole number n is its length in bits: 2 to that of n - 1 is the next power
@@ -63,7 +65,7 @@ def logits_bytes(
     split: BoolArray,
     hidden: int,
 ) -> tuple[IntArray, IntArray]:
-    """(n,) bytes at the peak of `loss`, and of the allocator's blocks for them.
+    """(n,) bytes at the peak of `loss`, and of the allocator's blocks for these bytes.
 
         bytes an element x ceil(tokens / parts) x width
 
@@ -94,6 +96,7 @@ def logits_bytes(
 def _linear_loss_bytes(
     runtime: Runtime, *, tokens: IntArray, width: IntArray, hidden: int
 ) -> IntArray:
+    """(n,) peak bytes of a loss fused with the head's GEMM: cut, Liger or chunked."""
     if runtime.linear_loss is LinearLoss.CUT:
         return np.zeros_like(tokens * width)
     if runtime.linear_loss is LinearLoss.LIGER:

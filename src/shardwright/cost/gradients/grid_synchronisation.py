@@ -1,5 +1,6 @@
-"""Seconds and elements of synchronising gradients and parameters of one layer of each block, for
-meshes and sharding groups of grids.
+"""Seconds and elements of synchronising one layer's gradients and parameters on grids.
+
+For each block, mesh and sharding group.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ def sync_table(
     parts: tuple[str, ...] = KINDS,
     copies: Axes | None = None,
 ) -> SyncTable:
-    """Synchronisation seconds and elements of every block for every row: never more than the true
-    groups of `program.stages.contribution` take.
+    """Synchronisation seconds and elements of every block for every row: a lower bound.
+
+    Never more than the true groups of `sum_groups` take.
 
     Elements that more devices sum than those of dp x cp (or edp) are counted and not priced.
 
@@ -214,8 +216,7 @@ def sync_table(
 def _gathered_elements(
     counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int
 ) -> dict[str, IntArray | FloatArray]:
-    """(blocks, n) elements that ZeRO-3 gathers before each pass, the device's shards of them, and
-    those that a recipe quantises.
+    """(blocks, n) elements that ZeRO-3 gathers before each pass, own shards and quantised ones.
 
     Args:
         least: members of the smallest sharding group whose parameters are gathered: 1 where shards
@@ -241,8 +242,9 @@ def _gathered_elements(
 
 
 def link_shares(rows: Rows, shard: IntArray, *, network: Network, bucket: int) -> FloatArray:
-    """(2, tiers, n) `wire_shares` of dense gradients' groups: without sharded states, and in
-    sharding groups of `shard` members.
+    """(2, tiers, n) share of each tier's link that dense gradient groups fill (`wire_shares`).
+
+    First without sharded states, then in sharding groups of `shard` members.
     """
     axes = _by_stride(axes_of("dp-cp", rows))
     groups = (
@@ -253,7 +255,7 @@ def link_shares(rows: Rows, shard: IntArray, *, network: Network, bucket: int) -
 
 
 def _by_stride(axes: Axes) -> Axes:
-    """The two axes of a group, the one with the smaller stride first, row by row."""
+    """The two axes of a group, row by row: first the axis with the smaller device stride."""
     (d0, s0), (d1, s1) = axes
     swap = s1 < s0
     return (np.where(swap, d1, d0), np.where(swap, s1, s0)), (
@@ -263,7 +265,7 @@ def _by_stride(axes: Axes) -> Axes:
 
 
 def _groups_along(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
-    """Sharding groups (runs of consecutive members) and the groups across them."""
+    """Axes of the sharding groups (runs of consecutive members) and of the groups across them."""
     (d0, s0), (d1, s1) = axes
     in0 = np.gcd(shard, d0)
     in1 = np.gcd(shard // in0, d1)
@@ -273,7 +275,7 @@ def _groups_along(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
 def _broadcasts(
     elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int
 ) -> FloatArray:
-    """(blocks, n) seconds of each layer's part of the broadcasts; see `broadcast_seconds`.
+    """(blocks, n) seconds of each layer's part of the ZeRO-1 broadcasts (`broadcast_seconds`).
 
     Args:
         elements: of one layer of each block, (blocks, n).

@@ -1,5 +1,6 @@
-"""Exchange between reduction groups that sum gradients for themselves and the owners of optimizer
-states, once a step.
+"""Seconds of exchanging gradients and new values with the owners of optimizer states.
+
+Reduction groups sum gradients for themselves and exchange once a step.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from shardwright.program.zero_sharding import Sharing
 
 
 def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:
-    """Parts of the elements in a member's buffer of each exchange: of gradients over the group, of
-    new values over the members that share them.
+    """Share of the elements in a member's buffer in each of the two owner exchanges.
+
+    Gradients go to the owners over the group; new values come over the members that share them.
 
     A tied weight's gradient goes to the owners of each of its operators' states.
     """
@@ -32,8 +34,9 @@ def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:
 def owner_seconds(
     problem: Problem, group: DeviceList, sharing: Sharing, *, elements: float, sizes: SumSizes
 ) -> dict[str, FloatArray]:
-    """Seconds of both exchanges of one layer's elements, each an all_to_all of unequal parts: as
-    long as the busiest member's.
+    """Seconds of one layer's exchanges to and from the owners of optimizer states.
+
+    Each is an all-to-all of unequal parts, as long as the busiest member's.
 
         t = V / max(V, bucket) x T(part x max(V, bucket))      V = bytes of the elements
 
@@ -58,7 +61,9 @@ def owner_seconds(
 def exchange_seconds(
     elements: float, part: FloatArray, span: Span, network: Network, sizes: SumSizes, *, width: int
 ) -> FloatArray:
-    """(n,) seconds of one exchange of a layer's elements by each group of a span.
+    """(n,) seconds of one layer's all-to-all with owners of optimizer states, in each group.
+
+    Groups of a span.
 
     Args:
         part: (n,) part of the elements in the busiest member's buffer.

@@ -1,6 +1,4 @@
-"""Local parameter elements of a block, by how their gradients are summed and by when they are
-gathered; and the number of its matrices.
-"""
+"""Local parameter elements and matrices of a block, by reduction group and gathering pass."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from shardwright.cost.gradients.synchronisation_table import KINDS, PASSES
 from shardwright.model.backward_reach import runs_backward
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
-from shardwright.program.block.block_program import BlockProgram, Stored
+from shardwright.program.block.block_program import BlockProgram, LocalParameter
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.program.identity_keys import Same
 
@@ -50,7 +48,7 @@ def parameter_elements(
     shared: frozenset[str] = frozenset(),
     elsewhere: frozenset[str] = frozenset(),
 ) -> dict[str, IntArray]:
-    """Local elements by how their gradients are summed and when they are gathered (`ELEMENTS`).
+    """Local parameter elements of a block, by reduction group and gathering pass (`ELEMENTS`).
 
     Args:
         shared, elsewhere: parameters, as ``block.parameter``, that the last block uses too, or
@@ -89,8 +87,8 @@ def parameter_elements(
     return counts
 
 
-def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
-    """(rows,) True where more devices hold the same elements than those of dp x cp, or of edp."""
+def _is_wider(stored: LocalParameter, degrees: Degrees, *, rows: int) -> BoolArray:
+    """(rows,) True where more devices than dp x cp, or than edp, hold the same elements."""
     wider = np.zeros(rows, dtype=np.bool_)
     for axis in stored.summed_along:
         wider |= degrees[axis] > 1
@@ -100,15 +98,14 @@ def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
 
 
 def trained_matrices(operators: tuple[Operator, ...], *, experts: bool) -> int:
-    """Number of trainable matrices that a block stores; see `_matrices`."""
+    """Number of trainable matrices that a block stores, of experts or of all other parameters."""
     return _matrices(Same(operators), frozenset()).trained[experts]
 
 
 def gathered_matrices(
     operators: tuple[Operator, ...], constant: frozenset[str], *, experts: bool
 ) -> tuple[int, int]:
-    """Number of matrices of a block, trained or not, that work in the forward, and in the backward;
-    see `_matrices`.
+    """Numbers of a block's matrices, trained or not, used in the forward and in the backward.
 
     Args:
         constant: see `without_gradient`.
@@ -118,7 +115,10 @@ def gathered_matrices(
 
 
 class _Matrices(NamedTuple):
-    """Numbers of matrices: of all other parameters, and of experts."""
+    """Numbers of a block's matrices: trained, used in the forward, used in the backward.
+
+    Of each the number of all other parameters', and of experts'.
+    """
 
     trained: tuple[int, int]
     forward: tuple[int, int]
@@ -127,7 +127,10 @@ class _Matrices(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _matrices(operators: Same[tuple[Operator, ...]], constant: frozenset[str]) -> _Matrices:
-    """Number of matrices that a block stores, of experts and of all other parameters; at least 1.
+    """Numbers of a block's matrices, at least 1: trainable, used in forward, used in backward.
+
+    Of experts and of all other parameters apart.
+
     All experts' matrix of one name counts as one.
 
     Vectors are left out: DeepSpeed keeps parameters of fewer than 100,000 elements whole

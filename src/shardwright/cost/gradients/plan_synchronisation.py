@@ -1,5 +1,6 @@
-"""Synchronisation of one device of a general plan: seconds of its gradient groups by layer, as the
-table that grids have.
+"""Seconds of a general plan's gradient synchronisation on one device, by layer.
+
+As the table that grids have.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from shardwright.program.zero_sharding import Party, ShardRules, Sharing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherSum:
-    """Elements of one layer of a segment that are summed over `members` too, once their bucket is.
+    """Elements of one segment's layer that `members` also sum, once their bucket is reduced.
 
     Args:
         total: elements of all layers, in one go.
@@ -63,18 +64,20 @@ class FurtherSum:
 
 
 def bucket_of(group: DeviceList, groups: Iterable[DeviceList]) -> DeviceList:
-    """The smallest of `groups`, all of which have one device in common, that `group` is a mesh of;
-    `group` itself if there is none.
+    """Smallest of the `groups` of one device that divides `group` into a mesh; else `group`.
+
+    All groups have one device in common.
     """
     divisors = [g for g in groups if g.size < group.size and corresponding_members(group, g)]
     return min(divisors, key=lambda g: (len(g), g), default=group)
 
 
-def in_buckets(
+def placed_in_buckets(
     held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...]
 ) -> tuple[list[tuple[HeldParameters, ...]], list[FurtherSum]]:
-    """A device's parameters, with those that more devices sum placed in the bucket of the matrices
-    beside them; and their further sums.
+    """Place parameters with wider reduction groups in their neighbours' buckets; list further sums.
+
+    The bucket is that of the matrices beside them.
 
     Gains of norms under sequence parallelism are copied over tp. Frameworks reduce and shard them
     with all other parameters over dp, and sum them over tp once a step (Megatron-LM,
@@ -117,8 +120,9 @@ def in_buckets(
 
 @lru_cache(maxsize=4096)
 def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
-    """The first member of `part` with the members that stand at its place in the group's other
-    parts; none if parts are no mesh or some of `part` is not of the group.
+    """Members of `group` at the place of `part`'s first member in each other part.
+
+    None if the parts form no mesh or some of `part` is not of the group.
 
     Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
     """
@@ -137,10 +141,13 @@ def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
     )
 
 
-def cuts_of(
+def trainable_parameter_cuts(
     holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
-    """All trainable elements of a device by how their states are cut, experts last."""
+    """Trainable elements of a device, grouped by the degrees that shard their states.
+
+    Experts last.
+    """
     elements_by_cut: dict[tuple[bool, int, int, int, bool], int] = {}
     for h in chain.from_iterable(holdings):
         if not h.trainable:
@@ -162,12 +169,10 @@ def cuts_of(
     return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
 
 
-def frozen_cuts_of(
+def frozen_parameter_cuts(
     holdings: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
-    """Elements of a device's frozen parameters, by the number of devices that share one copy of
-    them (ZeRO-3).
-    """
+    """Frozen elements of a device, grouped by the number of devices that share a copy (ZeRO-3)."""
     elements_by_degree: Counter[int] = Counter()
     for h in chain.from_iterable(holdings):
         if not h.trainable:
@@ -181,8 +186,9 @@ def frozen_cuts_of(
 
 
 def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
-    """True if ZeRO-3 cuts parameters of a reduction group, trained or not, and gathers them for
-    each use.
+    """True if a device gathers a reduction group's parameters for each use (ZeRO-3).
+
+    Trained or not.
 
     Args:
         on_host: `Runtime.parameters_on_host`, where a device that holds all of them copies them up
@@ -192,24 +198,23 @@ def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
 
 
 def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
-    """True if gradients wait for the step's end, though the device's others are reduced in each
-    microbatch.
-    """
+    """True if gradients are reduced at the step's end, though others are in each microbatch."""
     return sharing.stage(device, zero) < 2 <= zero
 
 
-def stage_of(
+def effective_zero_stage(
     holdings: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int
 ) -> int:
-    """The ZeRO stage as which a device steps: its lane's `zero`, or the highest as which it moves
-    anything, where a plan has reduction groups.
+    """ZeRO stage that a device steps as: its lane's, or the highest of its reduction groups.
+
+    The highest at which it moves anything, where a plan has reduction groups.
     """
     if not rules.devices:
         return zero
     return max((rules.sharing(h.klass, h.near).stage(device, zero) for h in holdings), default=zero)
 
 
-def sync_of(
+def device_sync_table(
     problem: Problem,
     held: list[tuple[HeldParameters, ...]],
     *,
@@ -218,7 +223,9 @@ def sync_of(
     rules: ShardRules,
     zero: int,
 ) -> SyncTable:
-    """Synchronisation of one layer of each segment on one device, as a table of one row.
+    """Synchronisation seconds and elements of one layer of each segment on one device.
+
+    A table of one row.
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in
     `sync_table`. Groups that sum parts of one parameter do so at the same time, each in its own
@@ -233,10 +240,10 @@ def sync_of(
         device: device that holds the parameters.
         segments: segments of the layers. Parameters of some layers (the others are shared with
             other stages) are spread over all.
-        zero: see `stage_of`.
+        zero: see `effective_zero_stage`.
     """
     blocks, layers = len(held), tuple(segment.count for segment in segments)
-    held, beyond = in_buckets(held, layers=layers)
+    held, beyond = placed_in_buckets(held, layers=layers)
     seconds = {name: np.zeros((blocks, 1)) for name in SYNCS}
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
     owners = {name: np.zeros((blocks, 1)) for name in OWNERS}
@@ -320,15 +327,19 @@ def sync_of(
         zero=zero,
         on_host=problem.runtime.parameters_on_host,
     )
-    cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
+    cuts, frozen = (
+        of(held, device=device, rules=rules)
+        for of in (trainable_parameter_cuts, frozen_parameter_cuts)
+    )
     return SyncTable(**columns, cuts=cuts, frozen_cuts=frozen)
 
 
 def _owner_exchange_seconds(
     problem: Problem, items: tuple[HeldParameters, ...], *, rules: ShardRules, count: int
 ) -> tuple[dict[str, float], float]:
-    """Seconds of one layer's exchanges with the owners of optimizer states by name, and of
-    gradients that wait for other stages'.
+    """Seconds of one layer's exchanges with owners of optimizer states, and of tied gradients.
+
+    By name; tied gradients wait for those of other stages.
     """
     elements_of_groups: Counter[tuple[DeviceList, Sharing]] = Counter()
     for h in (h for h in items if h.trainable):
@@ -358,9 +369,7 @@ def _counts(
     zero: int,
     on_host: bool,
 ) -> dict[str, IntArray | FloatArray]:
-    """Elements of one layer of each segment by the names of `SyncTable`, and the number of members
-    that share a copy of states.
-    """
+    """Elements of one layer of each segment, and sharding degrees, by column of `SyncTable`."""
     names = (
         "dense",
         "experts",
@@ -414,9 +423,7 @@ def _counts(
 
 
 class _MovedGroup(NamedTuple):
-    """Group, the members that share states, class, shard and parts of elements that are moved at
-    once.
-    """
+    """Key of elements that one collective moves: group, sharers of states, class, shard, parts."""
 
     group: DeviceList
     near: DeviceList
@@ -433,7 +440,7 @@ in a recipe of few bits."""
 def _elements_by_group(
     items: Iterable[HeldParameters], *, device: int, rules: ShardRules, level: int
 ) -> _ElementsByGroup:
-    """Elements by the group that moves them.
+    """Elements, and of them quantised ones, grouped by the collective that moves them.
 
     Args:
         level: ZeRO stage that begins to shard the state for which they are moved.
@@ -471,7 +478,7 @@ def _sum_seconds(
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """`layer_seconds` of a layer's trainable elements.
+    """Seconds of reducing and gathering one layer's trainable elements (`layer_seconds`).
 
     Args:
         trained: elements of all segments, which broadcasts return together.
@@ -502,7 +509,7 @@ def _gather_seconds(
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """`fetch_seconds` of a layer's elements.
+    """Seconds of gathering one layer's elements before a pass, as ZeRO-3 does (`fetch_seconds`).
 
     Args:
         turn: 0 before its forward, 1 before its backward.
@@ -524,8 +531,9 @@ def _collective_seconds(
     *,
     count: int,
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of one layer's collectives by name, and of those of sums that wait for other stages'
-    (tied weights).
+    """Seconds of one layer's collectives by name, and of those for tied weights.
+
+    Sums of tied weights wait for those of other stages.
     """
     seconds, tied, slowest, own_links = (defaultdict[str, float](float) for _ in range(4))
     for key, (elements, narrow) in (
@@ -560,20 +568,22 @@ _OF_GRADIENTS = ("all_reduce", "reduce", "scatter", "apart")
 
 
 def _sum_spans(network: Network, group: DeviceList, near: DeviceList, shard: int) -> SumSpans:
+    """Network spans of the groups that reduce one device's gradients."""
     spans = [group_span(members, network) for members in _members_of(group, near, shard)]
     return SumSpans(spans[0], spans[1], spans[2], np.array([shard], dtype=np.int64))
 
 
 def _members_of(group: DeviceList, near: DeviceList, shard: int) -> tuple[DeviceList, ...]:
-    """Devices that share one copy of the states, devices that hold the same piece, and all."""
+    """Devices that share a copy of the states, devices that hold the same piece, and all."""
     return (*sharing_groups(group, near, shard), group)
 
 
 def sharing_groups(
     group: DeviceList, near: DeviceList, shard: int
 ) -> tuple[DeviceList, DeviceList]:
-    """Devices that share one copy of the states, and devices that hold the same piece; other
-    stages' holders of a tied weight come last.
+    """Devices that share one copy of the states, and devices that hold the same piece.
+
+    Other stages' holders of a tied weight come last.
 
     States of 64 sharded over eight are runs of eight consecutive members; the same piece is held by
     every eighth (zoo 6).
@@ -587,8 +597,9 @@ def sharing_groups(
 
 
 def group_shares(problem: Problem, group: DeviceList, *, shard: int) -> FloatArray:
-    """(tiers, 1) share of a device's link on each tier of the group's network that its reduction
-    fills; see `wire_shares`.
+    """(tiers, 1) share of a device's link on each tier that its group's reduction fills.
+
+    Tiers of the group's network; see `wire_shares`.
 
     Args:
         shard: members that share one sum.

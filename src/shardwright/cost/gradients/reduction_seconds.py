@@ -1,5 +1,6 @@
-"""Seconds in which groups of devices sum one layer's gradients and gather its parameters, and the
-share of their links that this fills.
+"""Seconds of reducing one layer's gradients and gathering its parameters, and link shares.
+
+A link share is the part of a device's link that a reduction fills.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ time."""
 
 
 class SumSpans(NamedTuple):
-    """Groups that sum a parameter's gradients: sharding groups of `shard` members, groups across
-    them, and both together.
+    """Network spans of the groups that sum a parameter's gradients.
+
+    Sharding groups of `shard` members, groups across them, and both together.
     """
 
     inner: Span
@@ -39,7 +41,7 @@ class SumSpans(NamedTuple):
 
 
 def sum_spans(groups: tuple[Axes, Axes], shard: IntArray, network: Network) -> SumSpans:
-    """The spans of groups along axes."""
+    """Network spans of a sharding group, of the groups across, and of both, from their axes."""
     axes = (*groups, (*groups[0], *groups[1]))
     spans = [
         span_of(network.tiers, axes_of_span, in_network_reduction=network.in_network_reduction)
@@ -49,8 +51,9 @@ def sum_spans(groups: tuple[Axes, Axes], shard: IntArray, network: Network) -> S
 
 
 def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArray:
-    """(tiers, n) share of a device's link on each tier that reductions of gradients fill while they
-    run.
+    """(tiers, n) share of a device's link on each tier that gradient reductions fill.
+
+    While they run.
 
     Args:
         bucket: the runtime's bytes of a bucket.
@@ -80,8 +83,9 @@ def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArra
 
 
 class LayerElements(NamedTuple):
-    """Elements of one layer that groups move, the number of their matrices, and the elements that a
-    recipe of 8 or 4 bits quantises.
+    """Elements of one layer that groups move, the matrices they form, and quantised elements.
+
+    Quantised by a recipe of 8 or 4 bits.
     """
 
     elements: IntArray | FloatArray
@@ -92,8 +96,9 @@ class LayerElements(NamedTuple):
 def layer_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> dict[str, FloatArray]:
-    """Seconds to sum, to reduce into shards, and to gather one layer's trainable elements;
-    `scatter` as ZeRO-3 does, see `_in_lists`.
+    """Seconds to all-reduce, reduce-scatter and all-gather one layer's trainable elements.
+
+    `scatter` is the reduction as ZeRO-3 does it, see `_listed_reduction_seconds`.
     """
     elements = moved.elements
     gradient = np.maximum(elements * float(sizes.wire), float(sizes.bucket))
@@ -128,8 +133,9 @@ def layer_seconds(
 def _gather_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> FloatArray:
-    """Seconds of an all_gather of one layer's elements in one piece, or in its part of a bucket of
-    as many elements as gradients have.
+    """Seconds of the all-gather of one layer's elements, in one piece or as part of a bucket.
+
+    The bucket has as many elements as that of the gradients.
     """
     elements, wire, bucket = moved.elements, float(sizes.wire), float(sizes.bucket)
     stored = sizes.stored - moved.narrow * (sizes.stored - sizes.narrow) / np.maximum(elements, 1)
@@ -144,8 +150,9 @@ def _gather_seconds(
 def fetch_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the number of
-    tensors in the lists.
+    """ZeRO-3 seconds to gather one layer's elements, and the number of tensors in its lists.
+
+    Elements are trained or not.
 
         fetch = V / v x T(v)    v = max(V / matrices, gathered)
 
@@ -178,8 +185,9 @@ def fetch_seconds(
 
 
 def _on_disjoint_links(groups: SumSpans) -> BoolArray:
-    """(n,) True where no tier has several members both of a sharding group and of a group across
-    them: neither slows the other down.
+    """(n,) True where a sharding group and a group across use different network tiers.
+
+    No tier has several members of both: neither slows the other down.
     """
     pairs = zip(groups.inner.members, groups.across.members, strict=True)
     return np.asarray(
@@ -190,8 +198,9 @@ def _on_disjoint_links(groups: SumSpans) -> BoolArray:
 def _listed_reduction_seconds(
     moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> FloatArray:
-    """Seconds of ZeRO-3's reductions of one layer, a collective a matrix over a list of views, and
-    of the operators that the host calls for each tensor beside it.
+    """Seconds of ZeRO-3's reductions of one layer, one collective a matrix over a list of views.
+
+    With the operators that the host calls for each tensor.
 
     Leaves out that matrices differ in size. Source: DeepSpeed before 0.6,
     runtime/zero/partition_parameters.py (`_reduce_scatter_gradient`).
@@ -213,8 +222,9 @@ def _listed_reduction_seconds(
 def broadcast_seconds(
     held: FloatArray, groups: SumSpans, *, network: Network, stored: int
 ) -> FloatArray:
-    """(n,) seconds of one broadcast by every member of a sharding group, one after another: shard x
-    T(held / shard).
+    """(n,) seconds in which every member of a sharding group broadcasts its shard in turn.
+
+    shard x T(held / shard).
 
     Args:
         held: elements that are shared, (n,).

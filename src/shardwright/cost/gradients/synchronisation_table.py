@@ -1,5 +1,6 @@
-"""The table of gradient and parameter synchronisation as data: seconds and elements of one layer of
-each block.
+"""Table of gradient and parameter synchronisation: seconds and elements of one layer.
+
+One column for each block.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OWNERS: Final = ("to_owners", "from_owners")
 
 
 class ShardedElements(NamedTuple):
-    """Elements of one device whose states are cut alike.
+    """Elements of one device whose states are sharded by the same degrees.
 
     Args:
         optimizer, gradient, parameter: devices that share one copy of each state (1 = whole).
@@ -40,15 +41,16 @@ class ShardedElements(NamedTuple):
     apart: bool = False
 
     def held(self, level: int) -> int:
-        """Elements that a device holds of the state that ZeRO stage `level` begins to shard:
-        ceil(elements / degree).
+        """Elements of one state that a device holds: ceil(elements / degree).
+
+        The state is the one that ZeRO stage `level` begins to shard.
         """
         return -(-self.elements // (self.optimizer, self.gradient, self.parameter)[level - 1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTable:
-    """For each mesh row and block, seconds to synchronise one layer; shape (blocks, n).
+    """Seconds and elements to synchronise one layer of each block on each mesh, (blocks, n).
 
     Args:
         all_reduce: of gradients over all holders (ZeRO-0).
@@ -66,7 +68,7 @@ class SyncTable:
             themselves, once a step: pieces of gradients to the owners of optimizer states, and new
             values from them; sums and gathers of elements that no group shards too.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`).
+        dense, experts, spread: local trainable elements (see `parameter_counts.ELEMENTS`).
         frozen: without gradient.
         frozen_dense, frozen_experts: of them those that `shard` and `expert_shard` members have one
             copy of.

@@ -1,6 +1,4 @@
-"""Bytes of gradients and parameters on the wire: bytes of an element, and the number of elements
-that travel at once.
-"""
+"""Bytes of gradients and parameters on the wire, an element and a bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from shardwright.runtime.runtime import Runtime, Scaling
 
 
 def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
-    """Bytes of a gradient element on the wire."""
+    """Bytes that one gradient element has on the wire."""
     return (job.gradient_wire or runtime.gradient_wire or runtime.gradient_dtype).bits // 8
 
 
@@ -37,7 +35,7 @@ class SumSizes(NamedTuple):
 
 
 def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
-    """The sizes on the wire of a job under a runtime."""
+    """Bytes on the wire and bucket sizes of a job under a runtime."""
     return SumSizes(
         wire=gradient_bytes(job, runtime),
         stored=job.parameter.bits // 8,
@@ -50,7 +48,10 @@ def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
 
 
 def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
-    """Bytes on the wire of a gathered parameter that a recipe of 8 bits quantises.
+    """Bytes on the wire of a gathered parameter that an 8-bit recipe quantises.
+
+    Quantised bytes need a runtime that gathers so, and one form an element, under a scale a tensor
+    or 128 x 128 elements.
 
     One where the runtime gathers it so and each element has one form, under a scale a tensor or 128
     x 128 elements. MX needs two, along rows and along columns: its gather is of 16 bits, into the

@@ -1,1 +1,4 @@
-"""Seconds of a serving engine's kernels and collectives. Training is in the packages beside it."""
+"""Seconds of a serving engine's kernels and collectives.
+
+Training is in the packages beside it.
+"""

@@ -1,4 +1,4 @@
-"""Names of measured kernels by an engine's own names of its backends."""
+"""Names of measured kernels for an engine's own names of its backends."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ _SAME_KERNELS: Final = {
 
 
 def library_of(engine: Engine) -> str:
-    """The library whose kernels were measured for an engine; empty where none was."""
+    """Library whose kernels were measured for an engine; empty where none was measured."""
     return LIBRARY_OF.get(engine.engine, "")
 
 
 def expert_library(engine: Engine) -> str:
-    """Name of the measured kernel of an engine's experts, such as ``vllm/triton``; for a backend
-    that was not measured, the library's first.
+    """Name of the measured kernel of an engine's experts, such as ``vllm/triton``.
+
+    For a backend that was not measured: the name of the library's first kernel.
     """
     library, kernel = library_of(engine), engine.expert_kernel.replace("_", "-")
     return _SAME_KERNELS.get((library, kernel), f"{library}/{kernel}" if kernel else library)

@@ -1,5 +1,6 @@
-"""Seconds of a block's forward in a serving engine over any number of tokens at once, without the
-part that depends on contexts.
+"""Seconds of a block's forward in a serving engine, without attention over the context.
+
+Over any number of tokens at once.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from shardwright.cost.degree_columns import Rows
 from shardwright.cost.inference.engine_collectives import (
     EngineNetworks,
     exchange_seconds,
-    sum_seconds,
+    tensor_parallel_seconds,
 )
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
-from shardwright.cost.inference.gemm_formats import Products, formats_of
+from shardwright.cost.inference.gemm_formats import ServingGemms, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
 from shardwright.cost.kernels.kernel_seconds import element_seconds
 from shardwright.cost.kernels.machine_rates import Machine
@@ -28,9 +29,9 @@ from shardwright.job.serving_job import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_sizes import Context, per_token
+from shardwright.program.block.local_sizes import LoweringContext, per_token
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate, evaluate_sum
@@ -38,13 +39,12 @@ from shardwright.runtime.engines.engine_forward import FORWARD
 
 PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
 """`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""
-_BY_CONTEXT: Final = (Kernel.ATTENTION, Kernel.SCAN)
+_BY_CONTEXT: Final = (KernelKind.ATTENTION, KernelKind.SCAN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardSeconds:
-    """Seconds of a block's forward in a captured graph, and the kernels that the host launches
-    where nothing is captured.
+    """Seconds of a block's captured forward, and the kernels to launch if not captured.
 
     Args:
         seconds: (parts, t), see `PARTS`.
@@ -61,18 +61,18 @@ class ForwardSeconds:
 
     @property
     def total(self) -> FloatArray:
-        """(t,) seconds of all parts."""
+        """(t,) seconds of all parts of the forward together."""
         return np.asarray(self.seconds.sum(axis=0))
 
 
 @lru_cache(maxsize=256)
 def forward_program(block: Block, *, routed: bool) -> BlockProgram:
-    """The block lowered for one position of as many samples as there are tokens.
+    """Lower a block for serving: one position of as many samples as there are tokens (cached).
 
     Args:
         routed: tokens are sent to their experts; else every device of a stage has them all.
     """
-    context = Context(
+    context = LoweringContext(
         tokens=1,
         memory_tokens=0,
         element=2,
@@ -90,12 +90,12 @@ def forward_seconds(
     block: Block,
     rows: Rows,
     *,
-    products: Products,
+    products: ServingGemms,
     networks: EngineNetworks,
     skew: float,
     gap_s: float,
 ) -> ForwardSeconds:
-    """Seconds of the forward of a block for every row.
+    """Seconds of a block's forward for every row of degrees, without the attention core and scan.
 
     The norm of a residual stream that was just added to is one kernel with that sum
     (`joined_norms`).
@@ -117,19 +117,19 @@ def forward_seconds(
             seconds[2] += _element_seconds(replace(work, read=()), local, products.machine)
             continue
         kernels += 1
-        if work.kernel is Kernel.GEMM:
+        if work.kernel is KernelKind.GEMM:
             seconds[0] += _product_seconds(work, operator, local, products)
             kernels += is_cast(formats_of(products.precision, operator))
         elif work.kernel not in _BY_CONTEXT:
             seconds[2] += _element_seconds(work, local, products.machine) + gap_s
-    if any(w.kernel is Kernel.GROUPED_GEMM and w.phase is Phase.F for w in program.works):
+    if any(w.kernel is KernelKind.GROUPED_GEMM and w.phase is Phase.F for w in program.works):
         seconds[1] += _experts_seconds(block, rows, products, skew=skew)
         opaque = EXPERT_KERNELS + 2 * is_cast(products.precision.experts)
         kernels += opaque
     for move in _tensor_parallel_moves(program):
         (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
-            spent, engine_kernel, fused = sum_seconds(
+            spent, engine_kernel, fused = tensor_parallel_seconds(
                 move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks
             )
             seconds[3] += np.where(engine_kernel, spent, 0.0)
@@ -148,8 +148,9 @@ def forward_seconds(
 
 
 def forward_works(program: BlockProgram) -> list[BlockWork]:
-    """Kernels that run one after another, without those of routed experts, which are one operator
-    in an engine, and of a loss.
+    """Kernels of a block's forward, without those of routed experts and of the loss.
+
+    Routed experts are one operator in an engine.
     """
     operators = {o.name: o for o in program.operators}
     forward = (w for w in program.works if w.phase is Phase.F)
@@ -162,8 +163,9 @@ def forward_works(program: BlockProgram) -> list[BlockWork]:
 
 
 def joined_norms(program: BlockProgram) -> frozenset[str]:
-    """Norms of the stream between blocks: they run in the kernel that adds the residual to it, here
-    or in the block before.
+    """Names of the norms that run in the kernel of the residual addition before them.
+
+    Here or in the block before: norms of the stream between blocks.
 
     Source: vLLM's fused_add_rms_norm (csrc/layernorm_kernels.cu), FlashInfer's fused_add_rmsnorm,
     which SGLang and TensorRT-LLM call.
@@ -180,20 +182,21 @@ def joined_norms(program: BlockProgram) -> frozenset[str]:
 
 
 def compiled_kernels(
-    works: list[BlockWork], operators: dict[str, Operator], products: Products
+    works: list[BlockWork], operators: dict[str, Operator], products: ServingGemms
 ) -> int:
-    """Number of kernels of compiled code in a block like the one before it: GEMMs, and runs of
-    element-wise work with the casts for GEMMs in them.
+    """Number of kernels of compiled code in a block: GEMMs and runs of element-wise work.
+
+    In a block behind another like it; runs include the casts for GEMMs.
     """
-    count, in_run = 0, bool(works) and works[-1].kernel is Kernel.ELEMENT
+    count, in_run = 0, bool(works) and works[-1].kernel is KernelKind.ELEMENT
     for work in works:
-        if work.kernel is Kernel.ELEMENT:
+        if work.kernel is KernelKind.ELEMENT:
             count += not in_run
-        elif work.kernel is Kernel.GEMM:
+        elif work.kernel is KernelKind.GEMM:
             count += 1 + (
                 not in_run and is_cast(formats_of(products.precision, operators[work.operator]))
             )
-        in_run = work.kernel is Kernel.ELEMENT
+        in_run = work.kernel is KernelKind.ELEMENT
     return count
 
 
@@ -202,13 +205,14 @@ EXPERT_KERNELS: Final = 5
 
 
 def is_cast(formats: OperatorPrecision) -> bool:
-    """True if tokens are cast for a GEMM, by a kernel of its own in front of it."""
+    """True if the tokens of a GEMM are cast to a narrower format by a kernel of its own."""
     return formats.activations.bytes < NumberFormat.BF16.bytes
 
 
 def _product_seconds(
-    work: BlockWork, operator: Operator, local: Degrees, products: Products
+    work: BlockWork, operator: Operator, local: Degrees, products: ServingGemms
 ) -> FloatArray:
+    """Seconds of a GEMM of a block on one device, in the operator's number formats."""
     assert work.m is not None
     assert work.k is not None
     formats = formats_of(products.precision, operator)
@@ -223,9 +227,12 @@ def _product_seconds(
     )
 
 
-def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: float) -> FloatArray:
-    """Seconds of the operator of a device's routed experts; all ranks' tokens choose among all
-    experts.
+def _experts_seconds(
+    block: Block, rows: Rows, products: ServingGemms, *, skew: float
+) -> FloatArray:
+    """Seconds of the operator of a device's routed experts.
+
+    All ranks' tokens choose among all experts.
     """
     operator = next(
         o
@@ -251,8 +258,9 @@ def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: floa
 
 
 def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> FloatArray:
-    """Seconds of an element-wise kernel: its bytes over the bandwidth that it reaches; it is one
-    pass in every engine.
+    """Seconds of an element-wise kernel without its launch: bytes over achieved bandwidth.
+
+    It is one pass in every engine.
     """
     traffic = np.asarray(
         sum(evaluate(size, local) for size in (*work.read, *work.written)), dtype=np.float64
@@ -264,8 +272,10 @@ def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> Float
 
 
 def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
-    """All-reduces over tensor-parallel ranks in the order of the operators. Outputs of experts and
-    shared experts are added up before, and reduced in one.
+    """Collectives over tensor-parallel ranks in the order of the operators.
+
+    All-reduces; an all-gather for the head. Outputs of experts and shared experts are added up
+    before, and reduced in one.
     """
     moves = [m for m in program.moves if m.phase is Phase.F and m.axes[0] == "tp"]
     if any(m.operator == "combine" for m in moves):
@@ -275,21 +285,23 @@ def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
 
 
 def _volume(move: Move, local: Degrees) -> FloatArray:
+    """(t,) bytes that a collective moves."""
     return np.asarray(sum(evaluate(size, local) for size in move.volume), dtype=np.float64)
 
 
 def _token_width(block: Block) -> int:
-    """Elements of a token between blocks."""
+    """Number of elements of a token between blocks."""
     return int(np.prod([e.size for e in block.operators[-1].writes]))
 
 
 def is_head(block: Block) -> bool:
-    """True if the block makes logits, which are computed only for the tokens that are sampled
-    from.
+    """True if the block computes logits.
+
+    Logits are computed only for the tokens that are sampled from.
     """
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
 def stage_tokens(rows: Rows) -> IntArray:
-    """(t,) number of tokens of all ranks of a stage."""
+    """(t,) number of tokens of all data-parallel ranks of a stage."""
     return np.asarray(rows["mbs"] * rows["dp"])

@@ -1,5 +1,6 @@
-"""Attention of sequences that decode: one token each, or a few that are verified together, against
-all keys that are cached.
+"""Seconds of decode attention: a few tokens a sequence against all cached keys.
+
+One token each, or a few that are verified together.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ def decode_columns(
     queries: int = 1,
     library: str = "",
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds that do not depend on contexts, and seconds a cached token of all sequences together,
-    each of shape (n,).
+    """Seconds of decode attention: a constant part, and seconds for each cached token.
+
+    The first do not depend on contexts; the second count the cached tokens of all sequences
+    together. Each has shape (n,).
 
         t = start + slope x (sum of contexts, each at most the window)
         slope = kv_heads x max((key + value elements) x kv.bytes / (e BW),
@@ -45,7 +48,7 @@ def decode_columns(
     rows = queries x heads / kv_heads: GEMM rows of a cached key. Where the device has a table of
     the library's kernel, it gives e and the start by sequences, key heads and rows; f then is 1
     (the table includes how much less is reached). Keys and values that are one latent
-    (`model.absorbed`: value elements are part of the key's) are read once.
+    (`Latent`: value elements are part of the key's) are read once.
 
     A window is not applied here: its K is the sum of min(context, window). Neither is a sparse
     selection.
@@ -57,7 +60,7 @@ def decode_columns(
     engine's are not.
 
     Args:
-        shape: of the core, or absorbed (`model.absorbed.Latent.core`).
+        shape: of the core, or absorbed (`Latent.core`).
         kv: format of the cache.
         heads, kv_heads: of this device.
         sequences: (n,).
@@ -106,6 +109,7 @@ def _from_table(
     read: FloatArray,
     flops: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
+    """Constant seconds and seconds a cached token of decode attention, from a measured table."""
     place, last_rows = (np.maximum(n, 1.0), key_heads, rows), 2.0 ** table.slope.axes[2][-1]
     start = machine.accelerator.launch_s * table.start.ratio(*place)
     table_slope = np.maximum(
@@ -136,8 +140,9 @@ def _cached_elements(shape: AttentionShape) -> float:
 
 
 def _measured_bits(kv: NumberFormat) -> int:
-    """Bits of the measured cache that is nearest: 16 or 8; narrower caches were not measured and
-    count their bytes.
+    """Bits of the nearest measured cache format: 16 or 8.
+
+    Narrower caches were not measured and count their bytes.
     """
     return 16 if kv.bytes >= 2.0 else 8
 

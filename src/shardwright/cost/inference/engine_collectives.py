@@ -1,5 +1,6 @@
-"""Seconds of a serving engine's collectives: its own kernels for small all-reduces, the library's
-for the rest, and the exchange of tokens with experts.
+"""Seconds of a serving engine's all-reduces and of its exchange of tokens with experts.
+
+The engine's own kernels run small all-reduces, the library the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.inference.backend_names import library_of
-from shardwright.cost.inference.token_exchange import TokenExchange, exchange_ways
+from shardwright.cost.inference.token_exchange import TokenExchange, dispatch_and_combine_seconds
 from shardwright.cost.network.grid_groups import Network, move_seconds, network_of, spans_along
 from shardwright.hardware.catalog.accelerator_generations import generation_of
 from shardwright.hardware.cluster import Cluster
@@ -32,7 +33,7 @@ scripts; vLLM, VLLM_MOE_DP_CHUNK_SIZE = 256 (from memory).
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineNetworks:
-    """Networks of one cluster as an engine uses them.
+    """Networks of one cluster under the collective libraries that an engine uses.
 
     Args:
         library: NCCL alone.
@@ -49,7 +50,10 @@ class EngineNetworks:
 
 
 def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
-    """The networks of an engine on its devices (`runtime.engines.devices.on_device`)."""
+    """Networks of an engine on a cluster: NCCL, the engine's kernels, and its token exchange.
+
+    See `engine_on_device`.
+    """
     library, name = network_of(cluster), library_of(engine)
     suffix = "-multimem" if engine.multimem and name else ""
     exchange_library = {ExpertExchange.DEEPEP: "deepep", ExpertExchange.ONE_SIDED: "one-sided"}.get(
@@ -64,11 +68,13 @@ def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
     )
 
 
-def sum_seconds(
+def tensor_parallel_seconds(
     kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
 ) -> tuple[FloatArray, BoolArray, BoolArray]:
-    """(t,) seconds of a collective over tensor-parallel ranks, True where it is a kernel of the
-    engine, and True where the residual and the norm behind it are in that kernel.
+    """(t,) seconds of a tensor-parallel collective, and where the engine's own kernel runs it.
+
+    The second array is True where it is a kernel of the engine, the third where the residual and
+    the norm behind it are in that kernel.
 
     An engine's limits say which of its kernels takes an all-reduce; the library takes the others,
     and those that it runs faster.
@@ -104,7 +110,7 @@ def sum_seconds(
 def exchange_seconds(
     route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int
 ) -> FloatArray:
-    """(t,) seconds in which tokens travel to their experts and back.
+    """(t,) seconds in which tokens travel to their experts and back, by the engine's library.
 
     Args:
         route: the operator that chooses experts.
@@ -119,7 +125,7 @@ def exchange_seconds(
     shape = route.experts
 
     def dispatch_and_combine_s(way: TokenExchange) -> FloatArray:
-        dispatch_s, combine_s = exchange_ways(
+        dispatch_s, combine_s = dispatch_and_combine_seconds(
             way,
             tokens=tokens,
             hidden=hidden,

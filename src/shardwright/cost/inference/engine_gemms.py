@@ -1,13 +1,11 @@
-"""GEMMs as serving engines run them: few tokens, weights in a format of their own, casts of the
-tokens.
-"""
+"""Seconds of GEMMs in serving engines: few tokens, quantised weights, casts of the tokens."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.inference.monotone_prices import rising
+from shardwright.cost.inference.monotone_prices import non_decreasing_price
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import q_norm
 from shardwright.hardware.catalog.serving_kernel_constants import SMALL_KERNEL_LAUNCHES
@@ -15,11 +13,12 @@ from shardwright.hardware.catalog.serving_kernel_tables import FittedForm, servi
 from shardwright.job.serving_job import NumberFormat
 
 
-def form_seconds(
+def fitted_seconds(
     machine: Machine, form: FittedForm, *, flops: FloatArray, moved: FloatArray
 ) -> FloatArray:
-    """Seconds by the fitted form: launches x launch + ((FLOPs s / (ec P))^q + (bytes / (em
-    BW))^q)^(1/q).
+    """Seconds of a kernel by the fitted form: launches, plus the q-norm of compute and memory.
+
+    launches x launch + ((FLOPs s / (ec P))^q + (bytes / (em BW))^q)^(1/q)
 
     The sustained clock s multiplies the multiplications alone.
 
@@ -33,9 +32,10 @@ def form_seconds(
     return np.asarray(form.launches * machine.accelerator.launch_s + joined, dtype=np.float64)
 
 
-def form_of(machine: Machine) -> FittedForm:
-    """The four numbers of the machine's GEMMs; where operands are cast to fewer bits, with the
-    start of a 16-bit GEMM and of a cast.
+def fitted_form(machine: Machine) -> FittedForm:
+    """Fitted form of the machine's GEMMs: launches, two efficiencies and the exponent.
+
+    Where operands are cast to fewer bits, with the start of a 16-bit GEMM and of a cast.
 
     Rates of 8 and 4 bits were fitted to TensorRT-LLM's rows, whose start of 13 us includes the
     search for the largest magnitude; the start in vLLM and SGLang (5.3 to 5.7 us on Hopper, 6.1 on
@@ -61,15 +61,17 @@ def small_gemm_seconds(
     groups: int = 1,
     library: str = "",
 ) -> FloatArray:
-    """Seconds of `groups` equal GEMMs (m x k)(k x n), weights on the right, with their start and
-    the cast of the tokens, shape (n,).
+    """(n,) seconds of `groups` equal GEMMs (m x k)(k x n) in a serving engine.
 
-        t = form_seconds(2 g m n k,  g (n k x weights.bytes + m k x width + 2 m n)) x c(m, n, k)
+    Weights are on the right. With the GEMMs' start and the cast of the tokens.
 
-    The library's table has the form's numbers and c; without one they are the device's (`form_of`),
-    c = 1. Never falls with m (`rising`). Weights of fewer bits than they are multiplied in (INT4,
-    MXFP4 under 16 bits) are read as they are stored and unpacked on the way: the rates are those of
-    the units that multiply. Prices are of kernels in a captured graph, one after another.
+        t = fitted_seconds(2 g m n k,  g (n k x weights.bytes + m k x width + 2 m n)) x c(m, n, k)
+
+    The library's table has the form's numbers and c; without one they are the device's
+    (`fitted_form`), c = 1. Never falls with m (`non_decreasing_price`). Weights of fewer bits than
+    they are multiplied in (INT4, MXFP4 under 16 bits) are read as they are stored and unpacked on
+    the way: the rates are those of the units that multiply. Prices are of kernels in a captured
+    graph, one after another.
 
     Args:
         machine: rates of the format that is multiplied in.
@@ -92,7 +94,7 @@ def small_gemm_seconds(
         if tables is not None
         else None
     )
-    form = table.form if table is not None else form_of(machine)
+    form = table.form if table is not None else fitted_form(machine)
 
     def price(rows: FloatArray) -> FloatArray:
         moved = groups * (
@@ -100,7 +102,7 @@ def small_gemm_seconds(
             + rows * inputs * machine.compute.bits / 8
             + 2.0 * rows * outputs
         )
-        spent = form_seconds(
+        spent = fitted_seconds(
             machine, form, flops=2.0 * groups * rows * outputs * inputs, moved=moved
         )
         if table is None or groups != 1:
@@ -109,4 +111,4 @@ def small_gemm_seconds(
             rows, np.broadcast_to(outputs, rows.shape), np.broadcast_to(inputs, rows.shape)
         )
 
-    return rising(price, tokens)
+    return non_decreasing_price(price, tokens)

@@ -9,8 +9,8 @@ from shardwright.model.ir.operator import Operator, OperatorClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Products:
-    """The rates of GEMMs in each format, and the formats of each class of operators.
+class ServingGemms:
+    """GEMM rates of a machine in each format, and the number formats of each operator class.
 
     Args:
         machine: rates in 16 bits.
@@ -27,8 +27,9 @@ class Products:
 
 
 def formats_of(precision: Precision, operator: Operator) -> OperatorPrecision:
-    """The formats of an operator's weights and tokens: norms, routers and operators of no class
-    stay in 16 bits.
+    """Number formats of an operator's weights and tokens in a serving job.
+
+    Norms, routers and operators of no class stay in 16 bits.
     """
     if operator.klass is OperatorClass.EXPERTS:
         return precision.experts

@@ -1,4 +1,4 @@
-"""Prices made never to fall with a size, whatever table they are read from."""
+"""Prices made non-decreasing in a size, whatever table they are read from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ KNOTS: Final = distinct(np.round(2.0 ** (np.arange(0, 37) / 2.0)))
 """1, 2, 3, 4, 6, 8, 11, 16 ... 262144."""
 
 
-def rising(
+def non_decreasing_price(
     price: Callable[[FloatArray], FloatArray], size: FloatArray, *, knots: FloatArray = KNOTS
 ) -> FloatArray:
-    """`price` made never to fall with `size`, shape (n,): its running maximum at the knots, and
-    lines between them.
+    """(n,) `price` made non-decreasing in `size`: running maximum at knots, linear between.
 
     A table of ratios over a formula that rises may fall between its points, and measurements do
     fall here and there (a library changes its tile). Beyond the last knot the price goes on with

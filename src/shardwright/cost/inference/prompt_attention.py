@@ -13,8 +13,9 @@ from shardwright.model.ir.operator import AttentionShape
 def prompt_seconds(
     machine: Machine, shape: AttentionShape, *, heads: int, lengths: IntArray
 ) -> FloatArray:
-    """(p,) seconds of a layer's attention core over whole prompts of these lengths, without its
-    launch; 0 for a prompt of length 0.
+    """(p,) seconds of a layer's attention core over whole prompts, without its launch.
+
+    `lengths`: tokens of each prompt; 0 seconds for a prompt of length 0.
     """
     local = np.full(1, heads, dtype=np.int64)
     seconds = [

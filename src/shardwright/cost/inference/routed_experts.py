@@ -1,5 +1,6 @@
-"""Seconds of routed experts in a serving engine: one operator that reads only the weights of
-experts that some token visits.
+"""Seconds of routed experts in a serving engine.
+
+One operator, which reads only the weights of experts that some token visits.
 """
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.inference.engine_gemms import form_of, form_seconds
-from shardwright.cost.inference.monotone_prices import rising
+from shardwright.cost.inference.engine_gemms import fitted_form, fitted_seconds
+from shardwright.cost.inference.monotone_prices import non_decreasing_price
 from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.serving_kernel_constants import EXPERT_LAUNCHES
 from shardwright.hardware.catalog.serving_kernel_tables import FittedForm, serving_tables
@@ -16,8 +17,9 @@ from shardwright.job.serving_job import NumberFormat
 
 
 def active_experts(tokens: FloatArray, *, experts: int, topk: int, local: float) -> FloatArray:
-    """Mean number of a device's `local` of E experts that T tokens reach which choose k each: local
-    (1 - (1 - k/E)^T), shape (n,).
+    """(n,) mean number of a device's `local` experts that tokens reach.
+
+    T tokens choose k of E experts each: local (1 - (1 - k/E)^T).
 
     256 experts, 8 a token, 32 of them here: 1 token reaches 1, 32 tokens 20.4, 256 tokens 32. At
     most all; none for no token.
@@ -40,10 +42,9 @@ def routed_experts_seconds(
     skew: float = 1.0,
     library: str = "",
 ) -> FloatArray:
-    """Seconds of the whole expert operator of a device: tokens sorted by expert, two grouped GEMMs
-    with the gate between, sums; shape (n,).
+    """(n,) seconds of a device's whole expert operator: sort, two grouped GEMMs, gate, sum.
 
-        t = form_seconds(FLOPs, bytes) x c(tokens an expert, width / etp, local experts)
+        t = fitted_seconds(FLOPs, bytes) x c(tokens an expert, width / etp, local experts)
         FLOPs = 6 R hidden width / etp
         bytes = active x 3 hidden width / etp x weights.bytes
                 + 2 (R (3 hidden + 3 width / etp) + tokens x hidden)
@@ -52,7 +53,7 @@ def routed_experts_seconds(
     R: routed copies here. active: see `active_experts`; weights of experts that no token visits are
     not read. The form's numbers and c are those of the kernel's table of the device, else the
     GEMMs' own rates, half of them in FLOPs, with the start of experts' kernels (`EXPERT_LAUNCHES`).
-    Never falls with the tokens (`rising`). A device without any token takes the start.
+    Never falls with the tokens (`non_decreasing_price`). A device without tokens takes the start.
 
     Args:
         machine: rates of the format that is multiplied in.
@@ -83,7 +84,7 @@ def routed_experts_seconds(
         moved = active * 3.0 * hidden * width_of_device * weights.bytes + 2.0 * (
             routed * 3.0 * (hidden + width_of_device) + visiting * hidden
         )
-        spent = form_seconds(
+        spent = fitted_seconds(
             machine, form, flops=6.0 * routed * hidden * width_of_device, moved=moved
         )
         if table is None:
@@ -94,15 +95,18 @@ def routed_experts_seconds(
         )
 
     return np.where(
-        token_counts > 0, rising(price, token_counts), form.launches * machine.accelerator.launch_s
+        token_counts > 0,
+        non_decreasing_price(price, token_counts),
+        form.launches * machine.accelerator.launch_s,
     )
 
 
 def _form(machine: Machine) -> FittedForm:
-    """The fitted form of experts without a table: half of a large GEMM's rate, as the kernels' fits
-    have .5 of peak and less where a GEMM reaches .8.
+    """Fitted form of expert kernels without a measured table: half of a large GEMM's rate.
+
+    As the kernels' fits have .5 of peak and less where a GEMM reaches .8.
     """
-    large_gemms = form_of(machine)
+    large_gemms = fitted_form(machine)
     return FittedForm(
         launches=EXPERT_LAUNCHES,
         compute_efficiency=large_gemms.compute_efficiency / 2.0,

@@ -1,6 +1,4 @@
-"""Seconds in which tokens travel to the devices of their experts and back, by the library that
-moves them.
-"""
+"""Seconds of dispatch and combine of tokens by the library that moves them to experts."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ class TokenExchange(StrEnum):
     ONE_SIDED = "one-sided"
 
 
-def exchange_ways(
+def dispatch_and_combine_seconds(
     exchange: TokenExchange,
     *,
     tokens: IntArray | FloatArray,
@@ -53,7 +51,9 @@ def exchange_ways(
     returned: float = 2.0,
     groups: tuple[int, int] = (0, 0),
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds of dispatch and of combine, (n,) each; 0 for groups of one. Never fall with tokens.
+    """(n,) seconds each of the dispatch and of the combine; 0 for groups of one member.
+
+    Neither falls with tokens.
 
         GATHERED      all_gather and reduce_scatter of tokens x members x hidden
         ALL_TO_ALL    all_to_all of tokens x topk x hidden, both ways
@@ -110,8 +110,9 @@ def exchange_ways(
 
 
 def devices_reached(members: FloatArray, topk: int) -> FloatArray:
-    """Mean number of different members, of n, that contain k experts chosen at random: n (1 - (1 -
-    1/n)^k).
+    """Mean number of different members that contain k experts chosen at random.
+
+    Of n members: n (1 - (1 - 1/n)^k).
     """
     return np.asarray(members * (1.0 - (1.0 - 1.0 / members) ** topk), dtype=np.float64)
 
@@ -125,6 +126,7 @@ def _by_kernels(
     span: Span,
     groups: tuple[int, int],
 ) -> FloatArray:
+    """(n,) seconds of a dispatch or combine by DeepEP's or TensorRT-LLM's kernels."""
     has_peers = span.size > 1
     if exchange is TokenExchange.LOW_LATENCY:
         spent = algorithm_named("low_latency").seconds(
@@ -146,7 +148,7 @@ def _by_kernels(
 def _with_measured_curves(
     name: str, seconds: FloatArray, *, volume: FloatArray, span: Span, network: Network
 ) -> FloatArray:
-    """`seconds`, replaced by the curve's for groups that were measured."""
+    """(n,) `seconds`, replaced by the measured curve for groups that were measured."""
     with_curves = np.array(np.broadcast_arrays(seconds, volume)[0], dtype=np.float64)
     spread = np.broadcast_to(volume, with_curves.shape)
     for curve in (c for c in network.curves if c.collective == name):

@@ -1,1 +1,4 @@
-"""Seconds of one kernel on one accelerator, from its shape. Collectives are in cost.network."""
+"""Seconds of one kernel on one accelerator, from its shape.
+
+Collectives are in cost.network.
+"""

@@ -1,4 +1,6 @@
-"""Seconds and FLOPs of one kernel from its local shape, on one accelerator. Arrays in, arrays out.
+"""Seconds and FLOPs of one GEMM, element-wise or attention kernel from its local shape.
+
+Arrays in, arrays out.
 
 Rates come from the accelerator (measured or fitted tables, or stated defaults); nothing here is
 fitted.
@@ -59,8 +61,10 @@ def gemm_seconds(
     experts: tuple[IntArray, IntArray] | None = None,
     widths: tuple[IntArray, IntArray] | None = None,
 ) -> FloatArray:
-    """Seconds of `groups` equal GEMMs: (roofline x sustained + launches x t0) x c; c = measured
-    over roofline seconds, 1 without a table.
+    """(r,) seconds of `groups` equal GEMMs: a roofline with launches, corrected by measurements.
+
+    (roofline x sustained + launches x t0) x c; c = measured over roofline seconds, 1 without a
+    table.
 
         roofline = ((2mnk p / (ec P))^q + (bytes / (em BW))^q)^(1/q)
 
@@ -79,9 +83,9 @@ def gemm_seconds(
 
     Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). The
     sustained clock multiplies the bytes' share too, which it should not: short GEMMs of serving are
-    priced without that (`cost.inference.engine_gemms.form_seconds`). Under the constants as fitted,
-    multiplying the FLOPs alone takes 912 published rows from a mean error of 7.3 to 7.4 % (T4 8.8
-    to 9.3, SimuMax's B200 4.0 to 4.5), so it waits for constants fitted under it. Source:
+    priced without that (`cost.inference.engine_gemms.fitted_seconds`). Under the constants as
+    fitted, multiplying the FLOPs alone takes 912 published rows from a mean error of 7.3 to 7.4 %
+    (T4 8.8 to 9.3, SimuMax's B200 4.0 to 4.5), so it waits for constants fitted under it. Source:
     four-number roofline and grids from public kernel tables, see docs/kernels.md; the q-norm joins
     epilogue traffic to the GEMM.
     """
@@ -123,6 +127,7 @@ _KNOWN_ON_AVERAGE: Final = (Evidence.MEASURED, Evidence.FITTED)
 def _padding(
     machine: Machine, *, m: FloatArray, n: FloatArray, k: FloatArray, groups: IntArray | int
 ) -> FloatArray:
+    """Multiplications that whole tiles (or waves of tiles) do, over those needed."""
     device, rates = machine.accelerator, machine.gemm
     parts = MULTIPROCESSORS.get(device.name)
     if (
@@ -156,8 +161,9 @@ def element_seconds(
     one_pass: bool = False,
     by_row: bool = False,
 ) -> FloatArray:
-    """Seconds of an element-wise kernel of `traffic` minimal bytes: traffic x passes / (achieved
-    bandwidth) + launch.
+    """Seconds of an element-wise kernel of `traffic` minimal bytes, with its launch.
+
+    traffic x passes / (achieved bandwidth) + launch.
 
     Args:
         native: every framework has one kernel for it, eager or not.
@@ -171,8 +177,9 @@ def element_seconds(
 
 
 def visible_keys(shape: AttentionShape, context: int) -> float:
-    """Mean number of keys that a query attends to: (context + 1) / 2 under a causal mask, at most
-    the window.
+    """Mean number of keys that a query attends to under the mask, window and selection.
+
+    (context + 1) / 2 under a causal mask, at most the window.
     """
     if shape.mask is Mask.FULL or shape.cross:
         keys = float(context)
@@ -194,8 +201,9 @@ def visible_keys(shape: AttentionShape, context: int) -> float:
 def attention_flops(
     shape: AttentionShape, *, tokens: IntArray, heads: IntArray, context: int, causal: bool = True
 ) -> FloatArray:
-    """FLOPs of attention: 2 x tokens x heads x keys x (head_dim + value_dim); keys under the mask,
-    or the full square if `causal` is false.
+    """FLOPs of attention under the mask, or of the full square if not `causal`.
+
+    2 x tokens x heads x keys x (head_dim + value_dim).
     """
     keys = visible_keys(shape, context) if causal else float(context)
     return np.asarray(
@@ -213,8 +221,10 @@ def attention_seconds(
     parts: IntArray | None = None,
     backward: bool,
 ) -> FloatArray:
-    """Seconds of fused attention: FLOPs under the mask / (fraction x peak) x clock + launch a part;
-    backward is `backward_ratio` times that.
+    """Seconds of a layer's fused attention kernels, forward or backward, with their launches.
+
+    FLOPs under the mask / (fraction x peak) x clock + launch a part; backward is `backward_ratio`
+    times the forward.
 
     The fraction is read at the length of the keys that a query sees at most in one kernel: in the
     device's measured table of the kernel's generation, by head dims and by heads x sequences; else
@@ -271,6 +281,7 @@ def attention_seconds(
 def _attention_fraction(
     machine: Machine, shape: AttentionShape, *, length: FloatArray, heads: FloatArray
 ) -> FloatArray:
+    """(n,) fraction of peak that fused attention reaches, measured or on a generation's curve."""
     table = attention_table_for(machine.accelerator, machine.attention, shape)
     if table is not None:
         return attention_fraction(table, length=length, heads=heads)

@@ -1,6 +1,4 @@
-"""Host seconds of launching a block's kernels, and the seconds of them for which the device
-waits.
-"""
+"""Host seconds of launching a block's kernels, and seconds that the device waits for them."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from shardwright.arrays import FloatArray
 from shardwright.cost.kernels.machine_rates import OPERATOR_S, Machine
 from shardwright.cost.kernels.quantization_passes import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.operator_placement import is_routed
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.runtime import Capture, ElementKernels, Runtime
@@ -44,7 +42,7 @@ _REPLAYED = {
 
 
 def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
-    """True if a captured CUDA graph replays an operator's kernels.
+    """True if a captured CUDA graph replays an operator's kernels, so that the host launches none.
 
     A layer's norms and residuals lie in its mixer's graph; where only state-space mixers are
     captured, those of other layers are launched, which counts a state-space layer's own norm and
@@ -60,8 +58,9 @@ def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
 def launches(
     work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime
 ) -> FloatArray:
-    """Number of kernels that the host launches for `work`: one; an expert's for each local expert;
-    one more that quantises the operand of a GEMM.
+    """Number of kernels that the host launches for `work`.
+
+    One; for experts one for each local expert; one more that quantises the operand of a GEMM.
 
     Forward quantises the input, the input gradient the output's gradient; the weight gradient finds
     both. Weights are quantised once a step. All experts' operands are quantised by one call, and so
@@ -70,7 +69,7 @@ def launches(
     ones).
     """
     n = np.shape(degrees["mbs"])[0]
-    if work.kernel is Kernel.ELEMENT:
+    if work.kernel is KernelKind.ELEMENT:
         if work.apart and work.groups is not None:
             return np.asarray(evaluate(work.groups, degrees), dtype=np.float64)
         return np.full(
@@ -78,7 +77,7 @@ def launches(
             EAGER_KERNELS if runtime.element_kernels is ElementKernels.EAGER else 1,
             dtype=np.float64,
         )
-    if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
+    if work.kernel not in (KernelKind.GEMM, KernelKind.GROUPED_GEMM):
         return np.ones(n)
     kernels_of_operand = 1 + _quantises(work, machine)
     if not work.apart or work.groups is None:
@@ -91,8 +90,9 @@ def launches(
 def further_launches(
     work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime
 ) -> FloatArray:
-    """Number of kernels of `work` that compiled code launches one after another, without returning
-    to Python: those that quantise an operand, of all local experts, but for the first.
+    """Number of quantising kernels that compiled code launches without returning to Python.
+
+    One after another, of all local experts, but for the first.
 
     Source: Transformer Engine, pytorch/csrc/quantizer.cpp (one call of a quantiser launches all its
     kernels), and pytorch/module/grouped_linear.py (`tex.split_quantize`, before it
@@ -110,13 +110,14 @@ def further_launches(
 
 def _quantises(work: BlockWork, machine: Machine) -> bool:
     """True if an operand of the GEMM is quantised for it."""
-    product = work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM)
+    product = work.kernel in (KernelKind.GEMM, KernelKind.GROUPED_GEMM)
     return product and machine.compute.bits < machine.half_bits and work.phase is not Phase.W
 
 
 class HostClock:
-    """Host and device seconds of one block, collected for three parts: forward up to the experts,
-    forward from there on, and backward.
+    """Host and device seconds of one block in three parts, to find where the device waits.
+
+    Forward up to the experts, forward from there on, and backward.
 
     A runtime that reads the routing on the host starts the experts' launches when the device has
     come that far, so each part lasts the longer of both and the parts add up; otherwise the host
@@ -143,8 +144,11 @@ class HostClock:
         self._late = np.zeros((3, 1 + max(self._segment.values(), default=0), n))
 
     def each(self, change: Callable[..., FloatArray], *others: HostClock) -> HostClock:
-        """This clock with every sum over kernels changed, together with the same sum of the
-        `others`; no move is counted yet.
+        """This clock with `change` applied to every sum, given the same sums of the `others`.
+
+        No move is counted yet.
+
+        No move is counted yet.
         """
         changed_clock = copy(self)
         for name in ("_host", "_device", "_late", "_alone"):
@@ -156,11 +160,13 @@ class HostClock:
         return changed_clock
 
     def _part(self, operator: str, phase: Phase) -> int:
+        """Part of the block that a kernel counts in: 0 up to the experts, 1 experts, 2 backward."""
         if phase is not Phase.F:
             return 2
         return 1 if operator in self._routed and self._runtime.reads_routing else 0
 
     def _counts(self, operator: str) -> bool:
+        """True if the host launches an operator's kernels: no CUDA graph replays them."""
         routed = operator in self._routed
         return not replayed(self._klass[operator], routed=routed, capture=self._runtime.capture)
 
@@ -185,14 +191,16 @@ class HostClock:
     def _add(
         self, operator: str, phase: Phase, part: int, host: FloatArray | float, device: FloatArray
     ) -> None:
+        """Add host and device seconds to a part, and to the segment between collectives."""
         self._host[part] += host
         self._device[part] += device
         if self._segment:
             self._late[part, self._segment[operator, phase is Phase.F]] += host - device
 
     def move(self, move: Move, phase: Phase, seconds: FloatArray, *, hidden: FloatArray) -> None:
-        """Count exposed communication; tokens on their way to the experts are awaited before the
-        experts are launched.
+        """Count a collective's exposed seconds and its launch.
+
+        Tokens on their way to the experts are awaited before the experts are launched.
 
         A group of one member sends nothing: it has neither exposed nor `hidden` seconds.
         """
@@ -212,8 +220,10 @@ class HostClock:
             self._late[part, self._segment[move.operator, phase is Phase.F]] += seconds
 
     def exposed(self) -> tuple[FloatArray, FloatArray]:
-        """Seconds that the device waits for launches, forward and backward: sum over parts, or
-        their segments, of max(0, host - device); all of the host's where launches block.
+        """Seconds that the device waits for launches, forward and backward.
+
+        Sum over parts, or their segments, of max(0, host - device); all of the host's where
+        launches block.
         """
         late = (
             self._host
@@ -226,12 +236,14 @@ class HostClock:
 
 
 def _synchronises(move: Move) -> bool:
+    """True if a collective is tensor-parallel: the host waits for the device around these."""
     return move.axes[0] == "tp"
 
 
 def segments(program: BlockProgram) -> dict[tuple[str, bool], int]:
-    """The segment of each operator's kernels, forward (True) and backward: the number of
-    tensor-parallel collectives of the pass before them.
+    """Segment of each operator's kernels: number of tensor-parallel collectives before them.
+
+    Forward (True) and backward; collectives of the same pass.
 
     Kernels behind the last collective of a pass are in the first segment of the next layer.
     Backward takes the operators the other way round, an operator's two gradients together.
@@ -252,8 +264,9 @@ def segments(program: BlockProgram) -> dict[tuple[str, bool], int]:
 
 
 class PairedLayer:
-    """Seconds on the two streams of a layer's forward paired with another microbatch's backward,
-    collected for the pair's three steps.
+    """Seconds of one layer's forward overlapped with another microbatch's backward.
+
+    On two streams (compute and communication), collected for the pair's three steps.
 
     =============  ====================  ======================================  ==================
     communication  combine, backward     dispatch, forward and backward          combine, forward
@@ -273,22 +286,22 @@ class PairedLayer:
         self._compute, self._moved = np.zeros((3, rows)), np.zeros((3, rows))
 
     def each(self, change: Callable[..., FloatArray], *others: PairedLayer) -> PairedLayer:
-        """This pair with every sum changed, together with the same sum of the `others`."""
+        """This pair with `change` applied to every sum, given the same sums of the `others`."""
         changed_pair = copy(self)
         changed_pair._compute = change(self._compute, *(other._compute for other in others))
         changed_pair._moved = change(self._moved, *(other._moved for other in others))
         return changed_pair
 
     def kernel(self, operator: str, phase: Phase, seconds: FloatArray) -> None:
-        """Count a kernel, or communication inside the layer that is not the experts'."""
+        """Count a kernel, or communication inside the layer other than the experts'."""
         self._compute[1 if operator in self._routed else 0 if phase is Phase.F else 2] += seconds
 
     def move(self, phase: Phase, seconds: FloatArray, *, behind: bool) -> None:
-        """Count a move to the experts, or from them (`behind`)."""
+        """Count a dispatch of tokens to the experts, or a combine from them (`behind`)."""
         self._moved[1 if not behind else 2 if phase is Phase.F else 0] += seconds
 
     def exposed(self, *, late: FloatArray) -> FloatArray:
-        """Seconds of the moves that nothing hides.
+        """Seconds of dispatch and combine that no kernel hides.
 
         Args:
             late: seconds that the device waits for launches, nearly all of them the experts'.
@@ -299,8 +312,11 @@ class PairedLayer:
 
 
 def exposed_traffic(compute: FloatArray, moved: FloatArray) -> FloatArray:
-    """Exposed seconds of `moved` seconds of expert traffic beside `compute` seconds of another
-    microbatch's kernels.
+    """Seconds of expert traffic that another microbatch's kernels beside it do not hide.
+
+    `moved` seconds of traffic, `compute` seconds of kernels.
+
+    `moved` seconds of traffic, `compute` seconds of kernels.
 
     max(share x moved, moved - (1 - share) x compute, 0): the traffic's kernels take
     `DISPATCH_SHARE` of the device for as long as they run, and traffic that outlasts the kernels

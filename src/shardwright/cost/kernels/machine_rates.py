@@ -1,5 +1,4 @@
-"""Rates of one accelerator that a job and a runtime select: GEMMs, attention, memory passes,
-launches.
+"""Rates of one accelerator for a job and a runtime: GEMMs, attention, memory, launches.
 
 Rates come from the accelerator (measured or fitted tables, or stated defaults); nothing here is
 fitted.
@@ -92,8 +91,9 @@ def machine_of(
     scaling: Scaling = Scaling.CURRENT,
     saves_quantised: bool = True,
 ) -> Machine:
-    """The rates that apply to a job on an accelerator; a dtype or kernel without rates of its own
-    takes the device's nearest, then a stated default.
+    """Rates of GEMMs, attention and memory that apply to a job on an accelerator.
+
+    A dtype or kernel without rates of its own takes the device's nearest, then a stated default.
     """
     rates = {r.dtype: r for r in accelerator.gemm}
     half = Dtype.BF16 if accelerator.peak(Dtype.BF16) else Dtype.FP16
@@ -127,13 +127,15 @@ def machine_of(
 
 
 def _at_clock(rates: GemmRates, *, accelerator: Accelerator, constants: Constants) -> GemmRates:
+    """GEMM rates with the sustained-clock factor of the fitted constants."""
     ratio = clock_ratio(constants, accelerator=accelerator.name, dtype=rates.dtype)
     return rates if ratio == 1.0 else replace(rates, sustained=rates.sustained * ratio)
 
 
-def sixteen_bit(machine: Machine) -> Machine:
-    """`machine` for GEMMs that stay in 16 bits under every recipe
-    (`program.block.narrow.stays_wide`).
+def sixteen_bit_machine(machine: Machine) -> Machine:
+    """`machine` with 16-bit GEMM rates, for GEMMs that no recipe quantises.
+
+    (`stays_wide`).
     """
     half = Dtype.BF16 if machine.accelerator.peak(Dtype.BF16) else Dtype.FP16
     if machine.compute.bits <= half.bits and machine.compute is not half:

@@ -1,5 +1,6 @@
-"""Factors from measured kernel tables on the formulas of GEMMs and attention, where the accelerator
-has a table that applies.
+"""Correction factors from measured kernel tables on the formulas of GEMMs and attention.
+
+Where the accelerator has a table that applies.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ _MULTIPLICATIONS: Final = TILE**3
 
 
 def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Multiplications issued over those needed: product of ceil(x / 64) 64 / x over m, n and k.
+    """Multiplications issued over those needed, because GEMMs compute whole tiles of 64.
+
+    The product of ceil(x / 64) 64 / x over m, n and k.
 
     One for multiples of 64, as all points of the measured grids are: interpolation between them
-    does not show it. Waves of tiles are in the grids; see `cost.kernels.tile_quantization` for them
+    does not show it. Waves of tiles are in the grids; see `wave_padding` for them
     elsewhere, and for widths that are no multiple of 16 bytes.
     """
     if not m.shape == n.shape == k.shape:
@@ -47,6 +50,7 @@ def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
 
 @allocation_free
 def _padding(m: FloatArray, n: FloatArray, k: FloatArray, result: FloatArray) -> None:
+    """Fill in `tile_padding`, one GEMM an element."""
     for at in range(m.size):
         asked = max(m[at], 1.0) * max(n[at], 1.0) * max(k[at], 1.0)
         result[at] = (
@@ -71,8 +75,9 @@ def roofline_seconds(
     extra_bytes: FloatArray | float = 0.0,
     padding: FloatArray | float = 1.0,
 ) -> FloatArray:
-    """Roofline seconds of `groups` equal GEMMs, without the overhead: ((2mnk / (ec P))^q + (bytes /
-    (em BW))^q)^(1/q).
+    """Roofline seconds of `groups` equal GEMMs, without the launch overhead.
+
+    ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q).
 
     Args:
         peak: FLOP/s.
@@ -98,14 +103,14 @@ def q_norm(compute: FloatArray, memory: FloatArray, *, exponent: float) -> Float
 
 
 def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:
-    """The measured grid over `rates` of `device`; None where there is none."""
+    """Measured grid of GEMM corrections over `rates` of `device`; None where there is none."""
     tables = kernel_tables(device.name)
     grid = tables.gemm_grid(dtype) if tables is not None else None
     return grid if grid is not None and grid.corrects(rates) else None
 
 
 def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GroupedTable | None:
-    """The measured experts' table over `rates` of `device`; None where there is none."""
+    """Measured table of experts' GEMMs over `rates` of `device`; None where there is none."""
     tables = kernel_tables(device.name)
     return (
         tables.grouped_table(dtype)
@@ -117,11 +122,12 @@ def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> Gr
 def attention_table_for(
     device: Accelerator, rates: AttentionRates, shape: AttentionShape
 ) -> AttentionTable | None:
-    """The measured table for heads of that shape on `device`; None where the device or the kernel
-    generation has none.
+    """Measured attention table for heads of that shape on `device`; None where there is none.
+
+    The device or the kernel generation may have none.
 
     A table is of the newest kernel on its device; cuDNN and flash-3 share it (see
-    `hardware.catalog.rates`), on A100-class devices flash-2 too.
+    `hardware.catalog.achieved_rates`), on A100-class devices flash-2 too.
     """
     tables = kernel_tables(device.name)
     table = (
@@ -135,8 +141,9 @@ def attention_table_for(
 
 
 def attention_is_tabled(device: Accelerator, rates: AttentionRates) -> bool:
-    """True if a table covers every head of this kernel generation on `device`, so that its curve is
-    not used.
+    """True if measured tables of this kernel generation on `device` replace its curve.
+
+    A table covers every head, so that the curve is not used.
     """
     tables = kernel_tables(device.name)
     return tables is not None and any(
@@ -154,8 +161,9 @@ _SAME_KERNEL: Final = {
 def head_factor(
     device: Accelerator, shape: AttentionShape, *, length: FloatArray, heads: FloatArray
 ) -> FloatArray | float:
-    """Fraction of peak with heads of this shape over that with heads of 128: the factor on a curve
-    of another kernel generation.
+    """Attention's fraction of peak with heads of this shape over that with heads of 128.
+
+    The factor on a curve of another kernel generation.
 
     From the device's table, whose kernel shares the tiles' arithmetic; 1 where there is none.
     """

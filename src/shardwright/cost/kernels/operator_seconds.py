@@ -1,6 +1,4 @@
-"""Seconds of one kernel of a block, and of GEMMs that are cut into pieces to overlap
-communication.
-"""
+"""Seconds of one kernel of a block, and of GEMMs cut into pieces to overlap communication."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from shardwright.cost.kernels.kernel_seconds import (
     gemm_seconds,
 )
 from shardwright.cost.kernels.machine_rates import Machine
-from shardwright.cost.kernels.quantization_passes import with_casts
+from shardwright.cost.kernels.quantization_passes import seconds_with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
 from shardwright.program.block.block_program import (
     BlockProgram,
     BlockWork,
     Exposure,
-    Kernel,
+    KernelKind,
     Move,
     Phase,
 )
@@ -38,16 +36,16 @@ Source: Transformer Engine, multi-stream cuBLAS GEMM (num_streams; from memory).
 
 
 def unquantised_operators(program: BlockProgram) -> frozenset[str]:
-    """Names of operators whose products stay in 16 bits under every recipe."""
+    """Names of operators whose GEMMs stay in 16 bits under every recipe."""
     return frozenset(o.name for o in program.operators if stays_wide(o))
 
 
 def work_seconds(
     work: BlockWork, degrees: Degrees, machine: Machine
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds and FLOPs of one kernel of a block."""
+    """(n,) seconds and FLOPs of one kernel of a block on one device."""
     n_rows = np.shape(degrees["mbs"])[0]
-    if work.kernel is Kernel.ELEMENT:
+    if work.kernel is KernelKind.ELEMENT:
         traffic = np.zeros(n_rows)
         for size in (*work.read, *work.written):
             traffic = traffic + evaluate(size, degrees)
@@ -58,7 +56,7 @@ def work_seconds(
         if work.apart and work.groups is not None:
             spent = spent + (evaluate(work.groups, degrees) - 1) * machine.accelerator.launch_s
         return spent, np.zeros(n_rows)
-    if work.kernel is Kernel.ATTENTION:
+    if work.kernel is KernelKind.ATTENTION:
         assert work.attention is not None
         assert work.tokens is not None
         assert work.heads is not None
@@ -75,7 +73,7 @@ def work_seconds(
         return spent, attention_flops(
             work.attention, tokens=tokens, heads=heads, context=work.context
         )
-    if work.kernel is Kernel.SCAN:
+    if work.kernel is KernelKind.SCAN:
         assert work.scan is not None
         assert work.tokens is not None
         assert work.heads is not None
@@ -92,14 +90,15 @@ def work_seconds(
 def gemm_shape(
     work: BlockWork, degrees: Degrees
 ) -> tuple[tuple[IntArray, IntArray, IntArray], IntArray | int, tuple[IntArray, IntArray] | None]:
-    """(m, n, k) as the phase computes it, the number of equal GEMMs, and for experts (tokens of
-    one, smaller side of its matrix).
+    """GEMM extents (m, n, k) in a kernel's phase, number of equal GEMMs, and expert extents.
+
+    Expert extents: (tokens of one expert, smaller side of its matrix); None for other GEMMs.
     """
     assert work.m is not None
     assert work.k is not None
     m, n, k = evaluate(work.m, degrees), evaluate_sum(work.n, degrees), evaluate(work.k, degrees)
     groups: IntArray | int = evaluate(work.groups, degrees) if work.groups is not None else 1
-    experts = (m, np.minimum(n, k)) if work.kernel is Kernel.GROUPED_GEMM else None
+    experts = (m, np.minimum(n, k)) if work.kernel is KernelKind.GROUPED_GEMM else None
     if work.phase is Phase.I and work.attention is None:
         return (m, k, n), groups, experts
     if work.phase is Phase.W:
@@ -108,6 +107,7 @@ def gemm_shape(
 
 
 def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArray, FloatArray]:
+    """(n,) seconds and FLOPs of one GEMM of a block, with the casts of its recipe."""
     (m, n, k), groups, experts = gemm_shape(work, degrees)
     flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
     extra = np.asarray(8.0 * m * n * groups, dtype=np.float64) if work.accumulate else 0.0
@@ -128,7 +128,7 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
         tokens, outputs, inputs = gemm_shape(replace(work, phase=Phase.F), degrees)[0]
         members = degrees[work.gathered[0]] if work.gathered[0] in degrees else work.gathered[1]
         casts = groups if work.apart else 1
-        spent = with_casts(
+        spent = seconds_with_casts(
             machine,
             spent,
             phase=work.phase,
@@ -145,21 +145,24 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
 def _contiguous_sides(
     work: BlockWork, m: IntArray, n: IntArray, k: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """The sides of a GEMM that are not its tokens: all its matrices are contiguous along them."""
+    """The two sides of a GEMM that are not its tokens.
+
+    All its matrices are contiguous along them.
+    """
     return (m, n) if work.phase is Phase.W else (n, k)
 
 
 def linear_gemms(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
-    """GEMMs of the linear operators, by operator and phase."""
+    """GEMMs of a block's linear operators, by operator and phase."""
     return {
         (w.operator, w.phase): w
         for w in program.works
-        if w.kernel is Kernel.GEMM and w.attention is None and not w.adapter
+        if w.kernel is KernelKind.GEMM and w.attention is None and not w.adapter
     }
 
 
 def gemm_cut_for(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> BlockWork | None:
-    """The GEMM that is cut into pieces to overlap `move`; None if none is."""
+    """The GEMM that is cut into pieces to overlap `move`; None if no GEMM is."""
     return (
         gemms.get((move.beside or move.operator, move.phase))
         if move.exposure is Exposure.BESIDE_GEMM
@@ -170,8 +173,9 @@ def gemm_cut_for(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> Bl
 def cut_seconds(
     work: BlockWork, degrees: Degrees, machine: Machine, *, pieces: IntArray
 ) -> FloatArray:
-    """Additional seconds of a GEMM in pieces along its tokens, one for each member of the group:
-    slower GEMMs, and launches.
+    """Additional seconds of a GEMM that runs in one piece for each group member.
+
+    Pieces lie along its tokens: slower GEMMs, and launches.
 
     Quantised once for all pieces: the others cost a 16-bit GEMM's launch.
     """
@@ -190,8 +194,9 @@ def cut_seconds(
 def piece_sum_seconds(
     move: Move, degrees: Degrees, machine: Machine, *, pieces: IntArray
 ) -> FloatArray:
-    """Seconds of the kernel that sums the pieces which a copying reduce_scatter laid side by side:
-    it reads them all and writes one; 0 for one piece.
+    """Seconds of the kernel that sums the pieces of a copying reduce-scatter.
+
+    The pieces lie side by side: the kernel reads them all and writes one; 0 for one piece.
     """
     volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
     spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / pieces), one_pass=True)

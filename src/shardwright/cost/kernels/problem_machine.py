@@ -10,12 +10,13 @@ from shardwright.program.problem import Problem
 
 
 def problem_machine(problem: Problem) -> Machine:
-    """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
+    """Rates of the problem's (first) accelerator for the job's dtype and runtime's kernels."""
     return _machine(Same(problem))
 
 
 @lru_cache(maxsize=256)
 def _machine(keyed_problem: Same[Problem]) -> Machine:
+    """Rates of the problem's (first) accelerator (cached by the problem's identity)."""
     problem = keyed_problem.value
     return machine_of(
         problem.cluster.node.accelerator,

@@ -1,5 +1,6 @@
-"""Device seconds of quantising GEMM operands to 8 or 4 bits, by recipe: passes over them, copies,
-scales.
+"""Device seconds of quantising GEMM operands to 8 or 4 bits, by recipe.
+
+Passes over the operands, copies, scales.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ Source: pytorch/pytorch#149982: 0.6 to 0.7 TB/s on H100, bytes read and written 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Traffic beside a linear operator's GEMMs, bytes an element of an operand.
+    """Memory traffic of quantising a linear operator's operands, in bytes for each element.
 
     Args:
         cast: bytes that quantising reads and writes, but for a transposed copy of one form.
@@ -74,14 +75,17 @@ class Passes:
     included: float
 
 
-def narrow_bytes(machine: Machine) -> float:
-    """Bytes of a quantised element with its part of the scales."""
+def quantised_bytes(machine: Machine) -> float:
+    """Bytes of a quantised element, with the element's part of the scales."""
     return scaled_width(machine.scaling, machine.compute.bits)
 
 
 def needs_transposes(machine: Machine) -> bool:
-    """True if 8-bit GEMMs take both operands along the sum only, so that backward's need transposed
-    copies.
+    """True if 8-bit GEMMs of the accelerator need transposed operands for the backward pass.
+
+    They take both operands along the sum only.
+
+    They take both operands along the sum only.
 
     Source: Transformer Engine, pytorch/utils.py (`is_non_tn_fp8_gemm_supported`, read): compute
     capabilities 10 and 11 take any layout. Other vendors' units are taken for Hopper's (assumed).
@@ -89,9 +93,10 @@ def needs_transposes(machine: Machine) -> bool:
     return family_of(machine.accelerator.name) != "blackwell"
 
 
-def narrow_forms(machine: Machine) -> int:
-    """Number of quantised copies of an operand that forward's and backward's GEMMs need together:
-    two where scales or layouts differ.
+def quantised_copies(machine: Machine) -> int:
+    """Number of quantised copies of an operand that forward and backward GEMMs need.
+
+    Two where scales or layouts differ.
     """
     return (
         2
@@ -100,8 +105,10 @@ def narrow_forms(machine: Machine) -> int:
     )
 
 
-def passes_of(machine: Machine) -> Passes:
-    """The passes of a machine's recipe, w bytes a quantised element.
+def recipe_passes(machine: Machine) -> Passes:
+    """Traffic and kernels of quantising under a machine's recipe.
+
+    w: bytes of a quantised element.
 
     One scale a tensor: one reading, current scaling a second one before; a transposed copy where
     GEMMs need one. MX and blockwise: both forms from one reading. NVFP4: three readings (magnitudes
@@ -119,7 +126,7 @@ def passes_of(machine: Machine) -> Passes:
     (`manual_float8_matmul_with_args_in_hp`) and float8/float8_python_api.py
     (`addmm_float8_unwrapped`); all read.
     """
-    narrow, keeps_quantised = narrow_bytes(machine), machine.saves_quantised
+    narrow, keeps_quantised = quantised_bytes(machine), machine.saves_quantised
     slower = 1.0 if keeps_quantised else COMPILED_TRANSPOSE
     fields = {
         "kernels": 1,
@@ -159,12 +166,13 @@ def passes_of(machine: Machine) -> Passes:
 
 def quantise_kernels(machine: Machine) -> int:
     """Number of kernels that quantise one operand."""
-    return passes_of(machine).kernels
+    return recipe_passes(machine).kernels
 
 
 def joins_operands(machine: Machine) -> bool:
-    """True if one kernel quantises the operands of all local experts: under one scale a tensor that
-    is known before.
+    """True if one kernel quantises the operands of all local experts.
+
+    Under one scale a tensor that is known before.
 
     Source: Transformer Engine, pytorch/csrc/extensions/cast.cpp (`multi_tensor_quantize_impl`,
     read: "only have fused kernel for FP8 delayed scaling", all others one after another).
@@ -173,8 +181,9 @@ def joins_operands(machine: Machine) -> bool:
 
 
 def weight_bytes(machine: Machine, *, gathered: float) -> float:
-    """Traffic of bringing a weight that was gathered for one pass into the form of the pass's
-    GEMMs, bytes an element.
+    """Bytes an element of quantising a weight that was gathered for one pass.
+
+    Traffic of bringing the weight into the form of the pass's GEMMs.
 
         (r - 1) x 2 + 2 + w behind a gather of 16 bits, w of one of 8 bits
 
@@ -196,7 +205,7 @@ def weight_bytes(machine: Machine, *, gathered: float) -> float:
     """
     if machine.compute.bits > 8:
         return 0.0
-    narrow = narrow_bytes(machine)
+    narrow = quantised_bytes(machine)
     if gathered < WIDE:
         return narrow if needs_transposes(machine) else 0.0
     if machine.scaling is Scaling.ROWWISE:
@@ -210,7 +219,7 @@ def weight_bytes(machine: Machine, *, gathered: float) -> float:
     return second_reading + (1 + copy_ratio) / 2 * (WIDE + narrow)
 
 
-def with_casts(
+def seconds_with_casts(
     machine: Machine,
     spent: FloatArray,
     *,
@@ -222,8 +231,9 @@ def with_casts(
     members: IntArray | int,
     casts: IntArray | int = 1,
 ) -> FloatArray:
-    """Seconds of a GEMM of tokens m, outputs n and inputs k with its recipe's casts in the place of
-    those in its rate.
+    """Seconds of a GEMM with its recipe's casts in place of those in its measured rate.
+
+    m tokens, n outputs and k inputs.
 
         t = max(spent + (own - included) / (0.8 BW) + (kernels x casts - 1) x launch, floor)
 
@@ -236,7 +246,7 @@ def with_casts(
         members: members that quantised their parts of the operand before they gathered it; a
             transposed copy is then made behind the gather.
     """
-    passes, device = passes_of(machine), machine.accelerator
+    passes, device = recipe_passes(machine), machine.accelerator
     read, output = (np.asarray(m * side * groups, dtype=np.float64) for side in (k, n))
     weight = np.asarray(n * k * groups, dtype=np.float64)
     not_gathered = np.asarray(members) == 1

@@ -1,26 +1,4 @@
-"""Seconds of a recurrence in chunks (Mamba-2, gated delta rules): its products, and the bytes that
-its kernels move.
-
-Its kernels write intermediate results to memory. Per token, of a device's heads
-(state-spaces/mamba, ops/triton/ssd_combined.py at 01b717ae0db0: `_mamba_chunk_scan_combined_fwd`
-and `_bwd`; 2-byte activations):
-
-=========================  ================================  ======================================
-elements                   forward, bytes                    backward, bytes
-=========================  ================================  ======================================
-state of a chunk, / chunk  made in fp32 4, passed on 4 + 2,  made and passed on again 4 + 8, its
-                           read 2 = 12                       gradient 4, passed back 8 + 4, read by
-                                                             three 6 = 34
-x, out                     x read by two, out written = 6    x and the gradient read by five each,
-                                                             one written = 22
-scores of a chunk, fp32    written, read = 8                 again, read by two; their gradient
-                                                             written, read by two = 24
-B and C                    each read by two = 8              each read by five, gradients = 24
-=========================  ================================  ======================================
-
-Left out: a Mamba-1 scan keeps its state in registers, so its states are counted though they are not
-moved (a few bytes: one a head).
-"""
+"""Seconds, FLOPs and bytes of a recurrence in chunks (Mamba-2, gated delta rules)."""
 
 from __future__ import annotations
 
@@ -58,8 +36,9 @@ _THIRD: Final = 1 / 3
 def scan_flops(
     shape: ScanShape, *, tokens: IntArray, heads: IntArray, causal: bool = True
 ) -> FloatArray:
-    """FLOPs of a chunked scan's forward: 2 x tokens x (chunk x (groups x state + heads x head_dim)
-    / 2 + 2 x heads x state x head_dim).
+    """FLOPs of a chunked scan's forward over (r,) tokens and heads.
+
+    2 x tokens x (chunk x (groups x state + heads x head_dim) / 2 + 2 x heads x state x head_dim).
 
     Inside a chunk: scores C B^T, one product a group, and each head's product of them and X (causal
     half; the whole chunk if `causal` is false); across chunks: building and reading the state.
@@ -80,7 +59,9 @@ def scan_flops(
 def scan_bytes(
     shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool
 ) -> FloatArray:
-    """Bytes that the kernels of a chunked scan move in a pass: see the table above.
+    """Bytes that the kernels of a chunked scan read and write in a forward or backward pass.
+
+    See the table above.
 
     Args:
         tokens, heads: local, shape (r,).
@@ -99,8 +80,7 @@ def scan_bytes(
 def scan_seconds(
     machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool
 ) -> FloatArray:
-    """Seconds of a chunked scan: the larger of its computing and its moving of bytes, and four
-    launches.
+    """Seconds of a chunked scan: the larger of compute and memory time, and four launches.
 
         t = max(FLOPs / (multiprocessors x clock x `FLOPS_A_CLOCK`), bytes / achieved bandwidth)
             + 4 launches
@@ -118,8 +98,9 @@ def scan_seconds(
 
 
 def scan_rate(machine: Machine) -> float:
-    """FLOP/s at which the kernels of a chunked scan compute: `FLOPS_A_CLOCK` of each multiprocessor
-    at the clock of the device's peak.
+    """FLOP/s at which the kernels of a chunked scan compute.
+
+    `FLOPS_A_CLOCK` of each multiprocessor at the clock of the device's peak.
     """
     parts = MULTIPROCESSORS.get(machine.accelerator.name)
     if parts is None or not parts.multiplications:

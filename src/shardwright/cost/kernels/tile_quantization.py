@@ -1,6 +1,4 @@
-"""Factors on a GEMM's multiplications because of its shape: whole tiles, whole waves of them, and
-unaligned operands.
-"""
+"""Factors on a GEMM's multiplications because of whole tiles, waves and unaligned operands."""
 
 from __future__ import annotations
 
@@ -32,8 +30,9 @@ read again."""
 def staging(
     parts: Multiprocessors, tile: tuple[int, int], *, width: float, run: int = ALIGNED
 ) -> float:
-    """Clocks of fetching a tile's operands over those of multiplying them, with loads of `run`
-    bytes a thread.
+    """Clocks of fetching a tile's operands over those of multiplying them.
+
+    With loads of `run` bytes a thread.
 
         (rows + columns) width / run x instructions / lanes
         over   rows columns / (multiplications x 2 / width)
@@ -53,7 +52,7 @@ def staging(
 
 
 def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> FloatArray | float:
-    """Factor on multiplications where rows of the operands are no multiple of 16 bytes.
+    """Factor on GEMM seconds where rows of the operands are no multiple of 16 bytes.
 
         (1 / reach + staging(run)) / (1 + staging(16))
         run = the largest power of two that divides all rows, in bytes
@@ -83,6 +82,7 @@ def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> F
 
 @lru_cache(maxsize=64)
 def _unaligned_factor(parts: Multiprocessors, width: float, run: int) -> float:
+    """Factor on multiplications of a GEMM whose operands load `run` bytes a thread."""
     if run >= ALIGNED:
         return 1.0
     aligned = 1.0 + staging(parts, USUAL_TILE, width=width)
@@ -101,8 +101,10 @@ def wave_padding(
     width: float,
     intensity: float,
 ) -> FloatArray:
-    """Multiplications that the busiest multiprocessor has time for over its share of those needed:
-    the least over tiles and splits.
+    """Factor by which whole waves of tiles raise a GEMM's multiplications.
+
+    Multiplications that the busiest multiprocessor has time for over its share of those needed: the
+    least over tiles and splits.
 
         waves x rows x columns x depth x (1 + staging) x count / (m n k groups) + sums
         waves = ceil(tiles x splits / count)

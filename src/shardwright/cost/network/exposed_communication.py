@@ -1,6 +1,4 @@
-"""Seconds of one communication of a block, and the seconds of it that the kernels beside it
-hide.
-"""
+"""Seconds of one communication of a block, and the part that kernels beside it hide."""
 
 from __future__ import annotations
 
@@ -26,8 +24,9 @@ from shardwright.runtime.runtime import ExpertDispatch, Runtime, TpOverlap
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:
-    """True if the move is a collective of the library on its own kernels inside a layer, which all
-    members of a group wait for.
+    """True if a move is an unoverlapped library collective inside a layer.
+
+    All members of a group wait for such a collective.
 
     Those of tensor parallelism, and those of all tokens or of every routed copy that no other
     microbatch's kernels run beside.
@@ -45,7 +44,7 @@ def on_own_kernels(move: Move, runtime: Runtime) -> bool:
 
 
 def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:
-    """Seconds of a move over the groups of `span`, once, hidden or not."""
+    """Seconds of one execution of a move over the groups of `span`, hidden or not."""
     volume = np.zeros(len(span.size))
     for size in move.volume:
         volume = volume + evaluate(size, degrees)
@@ -58,7 +57,7 @@ def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network)
 def least_move_seconds(
     move: Move, *, degrees: Degrees, spans: Callable[[Move], tuple[Span, ...]], network: Network
 ) -> FloatArray:
-    """Seconds of a move once, the least over all ways in which its groups may lie."""
+    """Least seconds of one execution of a move over all ways in which its groups may lie."""
     first_span, *other_spans = spans(move)
     seconds = one_move_seconds(move, degrees, first_span, network)
     for span in other_spans:
@@ -76,7 +75,7 @@ def move_cost(
     yielding: dict[tuple[str, Phase], FloatArray],
     core: dict[Phase, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
-    """Exposed and hidden seconds of a move.
+    """Exposed and hidden seconds of a move, by the overlap that its `exposure` states.
 
     Args:
         seconds: seconds of the move once.
@@ -116,8 +115,9 @@ _PERSISTENT: Final = ("hopper", "blackwell")
 
 
 def gemms_yield_multiprocessors(accelerator: str) -> bool:
-    """True if a collective on a stream of its own hides behind a GEMM on `accelerator` (a catalog
-    name).
+    """True if a collective on its own stream can hide behind a GEMM on `accelerator`.
+
+    `accelerator` is a catalog name.
 
     NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a GEMM is many
     short thread blocks, which move to the multiprocessors that are left. From Hopper on it is a

@@ -1,6 +1,4 @@
-"""Overlap of a collective with a GEMM beside it: whether the accelerator and the runtime can hide
-it.
-"""
+"""Runtime of a problem without fused tensor-parallel overlap where a group leaves NVLink."""
 
 from __future__ import annotations
 
@@ -29,8 +27,9 @@ _APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})
 
 
 def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
-    """`problem` with the tensor-parallel overlap that its runtime can have under a plan of these
-    stages; see `without_fused_overlap`.
+    """`problem` with the tensor-parallel overlap that its runtime can have under a plan.
+
+    See `without_fused_overlap`.
     """
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return problem
@@ -54,8 +53,9 @@ def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
 
 
 def without_fused_overlap(problem: Problem) -> Problem:
-    """`problem` with the overlap that a runtime of fused tensor-parallel overlap has where a
-    tensor-parallel group leaves its NVLink domain.
+    """`problem` with fused tensor-parallel overlap replaced by overlap of input gradients.
+
+    The overlap that such a runtime has where a tensor-parallel group leaves its NVLink domain.
 
     Transformer Engine's userbuffers are mapped into the memory of all members, which only NVLink
     allows: its maintainers answer that there is no overlap over nodes (NVIDIA/TransformerEngine
@@ -71,6 +71,7 @@ def without_fused_overlap(problem: Problem) -> Problem:
 
 @lru_cache(maxsize=16)
 def _with_dgrad_overlap(problem: Same[Problem]) -> Problem:
+    """`problem` under a runtime that overlaps collectives with weight gradients only (cached)."""
     return replace(
         problem.value, runtime=replace(problem.value.runtime, tp_overlap=TpOverlap.DGRAD)
     )
@@ -78,8 +79,9 @@ def _with_dgrad_overlap(problem: Same[Problem]) -> Problem:
 
 @lru_cache(maxsize=1024)
 def _leaves_island(cells: StageCells, base: int, islands: Units) -> bool:
-    """True if some devices that share samples and positions, and cut GEMMs between them, lie in
-    several islands.
+    """True if some tensor-parallel group of a stage lies in several NVLink islands.
+
+    Devices that share samples and positions, and cut GEMMs between them.
     """
     for klass in _PRODUCTS & cells.cells.keys():
         levels = regular_levels(cells.splits.get(klass))

@@ -1,5 +1,6 @@
-"""Process groups of a grid's axes on the tiers of a uniform cluster, and the seconds of a block's
-communication over them.
+"""Process groups of a grid's axes on network tiers, and seconds of communication in them.
+
+On a uniform cluster.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """The network as some devices see it. Equal only to itself.
+    """Network as some devices see it: tiers, collective library and measured curves.
+
+    Equal only to itself.
 
     Args:
         tiers: bandwidth and latency of each level.
@@ -57,7 +60,7 @@ class Network:
 
 
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
-    """The network of a uniform cluster as one device sees it."""
+    """Network of a uniform cluster as one device sees it, for a collective library."""
     name, link = cluster.node.accelerator.name, cluster.node.scale_up
     curves = _curves(cluster, library) if library in CALL_NCCL else ()
     return Network(
@@ -72,7 +75,7 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
 
 
 def _curves(cluster: Cluster, library: str) -> tuple[CollectiveCurve, ...]:
-    """NCCL's measured curves, replaced by those of an engine's own kernels where there are some."""
+    """NCCL's measured curves, replaced by those of an engine's own kernels where it has some."""
     engines_curves = (
         engine_curves(cluster.node, library=library.removesuffix("-multimem"))
         if library in OWN_KERNELS
@@ -90,8 +93,9 @@ def _curves(cluster: Cluster, library: str) -> tuple[CollectiveCurve, ...]:
 
 
 def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) -> Origin:
-    """Origin of the curves: measured on this very link; taken over from another part's; or scaled
-    to a link that differs from the catalog's.
+    """Origin of the curves: measured on this link, on another part's, or scaled to this link.
+
+    Scaled where the link differs from the catalog's.
     """
     if name in SAME_LINKS:
         return Origin(
@@ -109,15 +113,18 @@ Axes = tuple[tuple[IntArray, IntArray], ...]
 
 
 def tokens_copied(rows: Rows) -> BoolArray:
-    """(n,) True where tokens are copied over tp: experts are cut like the MLP, without a mesh of
-    their own.
+    """(n,) True where tokens are copied over tp: experts have no mesh of their own.
+
+    Experts are cut like the MLP.
     """
     copied: BoolArray = (rows["tp"] > 1) & (rows["sp"] == 0)
     return copied
 
 
 def axes_of(axis: str, rows: Rows) -> Axes:
-    """(degree, stride) arrays of the groups along `axis` (a mesh axis, or one folded from several).
+    """(degree, stride) arrays of the groups along `axis`.
+
+    A mesh axis, or one folded from several.
 
     `dp-cp`: holders of a dense parameter. `tp-cp`: devices of one replica of a stage; `stage`: all
     devices of one. `ep`, `etp`, `edp`: experts, folded over tp x cp x dp, etp innermost; `coset`:
@@ -156,8 +163,11 @@ def axes_of(axis: str, rows: Rows) -> Axes:
 
 
 def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
-    """A run of `degree` members with stride `start` in the stage's own numbering, as parts inside
-    and outside the pipeline axis.
+    """Mesh axes of a run of `degree` members with stride `start`, split at the pipeline axis.
+
+    In the stage's own numbering: parts inside and outside the pipeline axis.
+
+    In the stage's own numbering.
     """
     inner = rows["s_pp"]
     below = np.clip(inner // np.maximum(start, 1), 1, degree)
@@ -168,8 +178,9 @@ def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
 
 
 def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
-    """Spans of the groups along `axis`: one if all groups of every row lie alike or the rows say
-    how they lie (`Rows.lying`), else all that some group may have.
+    """Spans of the groups along `axis`: one if all groups lie the same way, else each possible one.
+
+    One also where the rows say how the groups lie (`Rows.lying`).
 
     The least cost over these is a lower bound of every device's cost: where an island's link is
     slower than the network's, a group of one island is not the fastest.
@@ -208,7 +219,10 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
 
 
 def all_alike(rows: Rows, network: Network) -> BoolArray:
-    """(n,) True where the groups of every axis inside a stage lie alike, or as the rows say."""
+    """(n,) True where the groups of every axis inside a stage lie the same way.
+
+    Or as the rows say.
+    """
     if rows.lying("tp"):
         return np.ones(len(rows), dtype=np.bool_)
     alike: BoolArray = np.all(
@@ -224,8 +238,9 @@ def all_alike(rows: Rows, network: Network) -> BoolArray:
 def move_seconds(
     kind: Collective, *, volume: FloatArray, span: Span, network: Network
 ) -> FloatArray:
-    """Seconds of one collective: the measured curve for groups inside an island of a measured size,
-    else the cheapest algorithm of the library; 0 for groups of one.
+    """Seconds of one collective: the measured curve, else the library's cheapest algorithm.
+
+    Curves are for groups inside an island of a measured size; 0 for groups of one.
     """
     if len(span.size) == 1:
         prices, measured = _prices_of_one_group(kind, span, network)
@@ -252,8 +267,9 @@ def move_seconds(
 def wire_bytes(
     kind: Collective, *, volume: FloatArray, span: Span, network: Network
 ) -> tuple[FloatArray, ...]:
-    """Bytes that the busiest member of each group sends over each tier's links, by the algorithm
-    that the library would choose.
+    """Bytes that the busiest member of each group sends over each tier's links.
+
+    By the algorithm that the library would choose.
     """
     algorithms = algorithms_for(kind, library=network.library)
     _, chosen = collective_seconds(kind, volume=volume, span=span, algorithms=algorithms)
@@ -268,7 +284,7 @@ def wire_bytes(
 def least_seconds(
     kind: Collective, *, volume: FloatArray, spans: tuple[Span, ...], network: Network
 ) -> FloatArray:
-    """(n,) the least of `move_seconds` over `spans`."""
+    """(n,) minimum of a collective's seconds (`move_seconds`) over alternative `spans`."""
     return np.asarray(
         np.min(
             [move_seconds(kind, volume=volume, span=span, network=network) for span in spans],
@@ -281,8 +297,9 @@ def least_seconds(
 def _prices_of_one_group(
     kind: Collective, span: Span, network: Network
 ) -> tuple[PriceList, tuple[CollectiveCurve, ...]]:
-    """The price list of one group, and the curves that were measured for it; cached, as the devices
-    of a plan need the same few many times.
+    """Price list of one group, and the curves that were measured for the group (cached).
+
+    The devices of a plan need the same few many times.
     """
     curves = tuple(
         c for c in network.curves if c.collective == kind.value and measured_groups(span, c)[0]
@@ -300,7 +317,8 @@ def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
 
 
 def volume_with_rows(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
-    """Bytes of routed copies whose rows hold the experts of one island of the group, shape (n,):
+    """(n,) bytes of routed copies whose rows hold the experts of one island of the group.
+
     volume x rows x islanders / members.
 
     Args:
@@ -313,8 +331,9 @@ def volume_with_rows(volume: FloatArray, *, rows: int, span: Span) -> FloatArray
 def dispatch_seconds(
     *, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)
 ) -> FloatArray:
-    """Seconds to send tokens to their experts (or back) with one copy for each device, and one for
-    each unit of the network on the way.
+    """Seconds to send tokens to their experts (or back), one copy for each device.
+
+    And one copy for each unit of the network on the way.
 
         t = sum of latencies of the tiers crossed
             + max over tiers k of volume / copies x D(u_k) (1 - 1/m) / bandwidth_k
@@ -323,7 +342,8 @@ def dispatch_seconds(
     D(u) is the mean number of different units, of u, that contain `copies` experts chosen at
     random; u_0 is the group's size with m its members in the island, u_k the group's units below
     tier k with m = u_k. A copy that reached a unit is passed on inside it. Where a token's experts
-    lie in some `groups` of experts only, u is the number of units that hold these (`_eligible`).
+    lie in some `groups` of experts only, u is the number of units that hold these
+    (`_units_with_expert_groups`).
 
     Args:
         volume: bytes of all copies, shape (n,).
@@ -347,8 +367,9 @@ def dispatch_seconds(
 def dispatch_bytes(
     *, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)
 ) -> tuple[FloatArray, ...]:
-    """Bytes that a device sends over each tier's links in a `dispatch_seconds`: a copy of a token
-    for each device, or unit, that it goes to.
+    """Bytes that a device sends over each tier's links in a deduplicated token dispatch.
+
+    A copy of a token for each device, or unit, that it goes to (`dispatch_seconds`).
     """
     size = span.size.astype(np.float64)
     token, below = volume / copies, np.ones_like(size)
@@ -364,8 +385,9 @@ def dispatch_bytes(
 
 
 def _units_with_expert_groups(units: FloatArray, groups: tuple[int, int]) -> FloatArray:
-    """(n,) mean number of units, of `units` with equal runs of experts, that hold some of a token's
-    expert groups.
+    """(n,) mean number of network units that hold some of a token's expert groups.
+
+    Of `units` with equal runs of experts.
 
     M of G groups without replacement: units x M / G where a group spans units, else units x (1 -
     prod_{i < M} (1 - q / (G - i))) with q = G / units groups a unit. Experts lie in their groups'
@@ -383,7 +405,8 @@ def _units_with_expert_groups(units: FloatArray, groups: tuple[int, int]) -> Flo
 
 
 def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:
-    """Seconds of one send of `volume` bytes a device across the border after pipeline rank r, shape
-    (tiers, n): one row a tier.
+    """(tiers, n) seconds of one send of `volume` bytes a device between pipeline ranks.
+
+    Across the border after a rank: one row a tier.
     """
     return np.stack([t.latency_s + volume / t.bandwidth for t in network.tiers])

@@ -1,11 +1,6 @@
-"""Lines of a grid: one device of every pipeline rank, all with the same place in their stages, and
-how their groups and borders lie in the network.
+"""Lines of a grid (one device of every pipeline rank) and how their groups lie in the network.
 
-The compute and communication of a device inside a stage depend on how its own groups lie. On
-domains of 72 devices the groups of 16 experts are {0 .. 15}, .., {48 .. 63}, and {64 .. 79}, which
-lies in two. No device waits less than for its own groups and for the messages of the same place of
-the ranks beside it: the path along any line is a lower bound of the step, that of the slowest line
-the best.
+All devices of a line have the same place in their stages.
 """
 
 from __future__ import annotations
@@ -35,8 +30,9 @@ whole), negative for groups across these.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The different lines of a mesh. k = line, r = pipeline rank, q = way in which the groups of a
-    device may lie.
+    """The distinct lines of a mesh: placement of their groups and tiers of their borders.
+
+    k = line, r = pipeline rank, q = way in which the groups of a device may lie.
 
     Args:
         ways: (k, r) the q of each rank's device.
@@ -59,14 +55,14 @@ class Lines:
 
 
 @lru_cache(maxsize=4096)
-def lines_of(
+def distinct_lines(
     mesh: tuple[tuple[str, int], ...],
     units: tuple[int, ...],
     *,
     ulysses: tuple[int, ...],
     shards: tuple[int, ...],
 ) -> Lines:
-    """The different lines of a mesh.
+    """Distinct lines of a mesh on units of these sizes (cached).
 
     Args:
         mesh: items tp, cp, dp, pp, ep, etp and the device strides s_tp, s_cp, s_dp, s_pp.
@@ -108,8 +104,9 @@ def lines_of(
 def _groups_of_mesh(
     axis_sizes: dict[str, int], place: IntArray, ulysses: Iterable[int], shards: Iterable[int]
 ) -> dict[Group, tuple[IntArray, IntArray]]:
-    """By name: (groups, members) places in a stage of the members of each group, and of those
-    members whose places decide its cost.
+    """For each group name, places in a stage of all members and of those that are priced.
+
+    (groups, members) arrays. The places of the second decide a group's cost.
 
     A plan prices the first sharding group of each group that sums, and the first group across
     these, for all.
@@ -160,6 +157,7 @@ def _groups_of_mesh(
 
 
 def _members_of_shard(kind: str, shard: int, holders: int, members: int) -> int:
+    """Members of a sharding group of dense parameters or of experts."""
     return (
         expert_shard(shard or holders, holders=holders, edp=members)
         if kind == "experts"
@@ -168,8 +166,10 @@ def _members_of_shard(kind: str, shard: int, holders: int, members: int) -> int:
 
 
 def expert_shard(shard: int, *, holders: int, edp: int) -> int:
-    """Members of a sharding group of `edp` holders of an expert, where a sharding group of all
-    `holders` of a dense parameter has `shard`.
+    """Members of a sharding group of experts, given the members of one of dense parameters.
+
+    `edp` devices hold an expert, `holders` a dense parameter, whose sharding groups have `shard`
+    members.
     """
     return math.gcd(max(shard * edp // holders, 1), edp)
 
@@ -177,8 +177,7 @@ def expert_shard(shard: int, *, holders: int, edp: int) -> int:
 def _most_below(
     groups: tuple[IntArray, IntArray], device: IntArray, units: tuple[int, ...]
 ) -> IntArray:
-    """(ranks, places, tiers - 1) the most members of a place's group that a unit of each tier
-    holds.
+    """(ranks, places, tiers - 1) most members of a place's group that a unit of each tier holds.
 
     Args:
         device: (ranks, places), rising along both.
@@ -198,8 +197,9 @@ def _most_below(
 
 
 def _parts_lie_alike(part: IntArray, whole: IntArray) -> bool:
-    """True if parts of groups that lie alike lie alike. Else a plan, which folds devices by the
-    whole groups, may price any of the parts.
+    """True if parts of groups that lie the same way lie the same way themselves.
+
+    Else a plan, which folds devices by the whole groups, may price any of the parts.
     """
     whole_and_part = np.concatenate([whole, part], axis=-1).reshape(-1, 2 * part.shape[-1])
     return len(distinct_rows(whole_and_part)) == len(
@@ -208,7 +208,7 @@ def _parts_lie_alike(part: IntArray, whole: IntArray) -> bool:
 
 
 def tier_crossed(device: IntArray, other: IntArray, units: tuple[int, ...]) -> IntArray:
-    """The innermost tier that has each device and its `other` one in one unit."""
+    """Index of the innermost tier that has each device and its `other` device in one unit."""
     crossed = np.full(device.shape, len(units) - 1, dtype=np.int64)
     for tier in range(len(units) - 2, -1, -1):
         crossed[device // units[tier] == other // units[tier]] = tier

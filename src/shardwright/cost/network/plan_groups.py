@@ -1,6 +1,4 @@
-"""The accelerator and the network as the devices of a general plan see them: node kinds may be
-mixed.
-"""
+"""Accelerators and networks as the devices of a general plan see them, with mixed node kinds."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ from shardwright.program.identity_keys import Same
 from shardwright.program.problem import Problem
 
 
-def kind_of(cluster: Cluster, device: int) -> int:
-    """Index of the node group that `device` is in."""
+def node_group_of(cluster: Cluster, device: int) -> int:
+    """Index of the node group that `device` belongs to."""
     ends = group_ends(cluster)
     if device >= ends[-1]:
         raise IndexError(device)
@@ -42,8 +40,8 @@ def kind_of(cluster: Cluster, device: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def of_kind(cluster: Cluster, index: int) -> Cluster:
-    """A uniform cluster of as many nodes, all of one kind of `cluster`."""
+def uniform_cluster(cluster: Cluster, index: int) -> Cluster:
+    """Uniform cluster with at least as many devices as `cluster`, all nodes of one of its kinds."""
     if cluster.is_uniform:
         return cluster
     kind = cluster.groups[index].kind
@@ -56,22 +54,23 @@ def of_kind(cluster: Cluster, index: int) -> Cluster:
 
 
 def kind_problem(problem: Problem, device: int) -> Problem:
-    """The problem as if all nodes were of the kind that `device` is in."""
+    """The problem as if all nodes were of the kind that `device` belongs to."""
     return (
         problem
         if problem.cluster.is_uniform
-        else group_problem(problem, kind_of(problem.cluster, device))
+        else group_problem(problem, node_group_of(problem.cluster, device))
     )
 
 
 def group_problem(problem: Problem, group: int) -> Problem:
-    """The problem as if all nodes were of the kind of a node group."""
+    """The problem as if all nodes were of the kind of node group number `group`."""
     return problem if problem.cluster.is_uniform else _of_kind(Same(problem), group)
 
 
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
-    """The problem on the cluster as seen by a plan whose stages are on these devices
-    (`hardware.graph.with_working_devices`).
+    """The problem on the cluster as a plan with stages on these devices sees it.
+
+    (`at_work`).
     """
     cluster = with_working_devices(problem.cluster, devices)
     return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
@@ -79,18 +78,23 @@ def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
 
 @lru_cache(maxsize=1024)
 def _on_cluster(problem: Same[Problem], cluster: Same[Cluster]) -> Problem:
+    """`problem` with another cluster (cached by identity)."""
     return replace(problem.value, cluster=cluster.value)
 
 
 @lru_cache(maxsize=256)
 def _of_kind(problem: Same[Problem], kind: int) -> Problem:
-    return replace(problem.value, cluster=of_kind(problem.value.cluster, kind))
+    """`problem` on the uniform cluster of one node kind (cached by identity)."""
+    return replace(problem.value, cluster=uniform_cluster(problem.value.cluster, kind))
 
 
 @lru_cache(maxsize=4096)
 def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
-    """The network that devices of these kinds share: on every level the slowest of them."""
-    networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
+    """Network that devices of several node kinds share.
+
+    On every level the slowest of them.
+    """
+    networks = [network_of(uniform_cluster(cluster, kind), library=library) for kind in kinds]
     tiers = [
         _slowest(level)
         for level in zip(*(network_levels(cluster, kind) for kind in kinds), strict=True)
@@ -110,6 +114,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
 
 
 def _slowest(level: tuple[Tier, ...]) -> Tier:
+    """Tier with the smallest bandwidth and the largest latency of several tiers."""
     return Tier(
         name=level[0].name,
         num_devices=min(t.num_devices for t in level),
@@ -119,14 +124,18 @@ def _slowest(level: tuple[Tier, ...]) -> Tier:
 
 
 def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier:
-    """The slowest link between two zones of some node groups; other zones do not matter to them."""
+    """The tier with the rates of the slowest link between two zones of some node groups.
+
+    Other zones do not matter to them.
+    """
     bandwidth, latency_s = (rates[np.ix_(kinds, kinds)] for rates in zone_rates(cluster))
     return replace(tier, bandwidth=float(bandwidth.min()), latency_s=float(latency_s.max()))
 
 
 def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
-    """For each pair of zones, the slowest rates between some node groups; 0 for zones without any
-    of them.
+    """For each pair of zones, the slowest rates between some node groups.
+
+    0 for zones without any of them.
     """
     zones, size = (
         [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones],
@@ -143,7 +152,7 @@ def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, 
 
 
 def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
-    """The network that connects `devices`."""
+    """Network that connects `devices`, at the rates of the slowest kind among them."""
     cluster = problem.cluster
     if cluster.is_uniform:
         return _network(Same(problem), (0,))
@@ -153,12 +162,13 @@ def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
 
 @lru_cache(maxsize=256)
 def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
+    """Network that node groups share under the problem's collective library (cached)."""
     return network_among(problem.value.cluster, kinds, problem.value.runtime.collective_library)
 
 
 @lru_cache(maxsize=65536)
 def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
-    """The span of one group of devices on a network."""
+    """Network span of one group of devices (cached)."""
     return span_of_devices(
         devices,
         network.tiers,
@@ -169,8 +179,9 @@ def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
 
 
 def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
-    """The span of a group as one of its members sees it: as many in every unit as in its own, all
-    on devices of its kind.
+    """Network span of a group as one of its members sees it.
+
+    As many in every unit as in its own, all on devices of its kind.
     """
     network = network_of_devices(problem, (device,))
     return side_of_span(
@@ -184,8 +195,9 @@ def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Seconds of a message and bytes/s from one device to another. Arrays over pairs of devices, of
-    one where all are alike.
+    """Seconds of a message and bytes/s between pairs of devices.
+
+    Arrays over pairs of devices; of length one where all pairs are the same.
     """
 
     latency_s: FloatArray
@@ -193,26 +205,29 @@ class Rates:
 
 
 def plan_units(problem: Problem) -> tuple[Units, ...]:
-    """The units of every level of the problem's cluster."""
+    """Units (such as nodes and islands) of every network level of the problem's cluster."""
     return _units(Same(problem))
 
 
 @lru_cache(maxsize=256)
 def _units(problem: Same[Problem]) -> tuple[Units, ...]:
+    """Units of every network level of the problem's cluster (cached by identity)."""
     return network_units(problem.value.cluster)
 
 
 def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
-    """Seconds of a message and bytes/s over a level; None where they depend on the devices that
-    exchange.
+    """Seconds of a message and bytes/s over a network level.
+
+    None where they depend on the devices that exchange.
     """
     latency_s, bandwidth = _level_rates(Same(problem), level)
     return (float(latency_s[0, 0]), float(bandwidth[0, 0])) if latency_s.size == 1 else None
 
 
 def rates_between(problem: Problem, sources: IntArray, targets: IntArray, level: int) -> Rates:
-    """Rates of pairs of devices that exchange over a level: as fast as the slower of both, or as
-    their zones' link.
+    """Rates of pairs of devices that exchange over a level.
+
+    The rate of the slower of both, or of their zones' link.
     """
     latency_s, bandwidth = _level_rates(Same(problem), level)
     if len(latency_s) == 1:
@@ -223,8 +238,9 @@ def rates_between(problem: Problem, sources: IntArray, targets: IntArray, level:
 
 @lru_cache(maxsize=1024)
 def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) seconds of a message and bytes/s from a node group to another; of one where
-    all are of a kind.
+    """(groups, groups) seconds of a message and bytes/s between node groups over a level.
+
+    Of shape (1, 1) where all are of a kind.
     """
     cluster = problem.value.cluster
     if len(cluster.zones) > 1 and level == len(network_units(cluster)) - 1:

@@ -1,5 +1,6 @@
-"""Seconds of the all-reduces of delayed scaling: the largest magnitudes of a chunk's operands are
-reduced after each of its passes.
+"""Seconds of the all-reduces of delayed scaling (largest magnitudes of quantised operands).
+
+The magnitudes of a chunk's operands are reduced after each of its passes.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ layers; latency governs up to a megabyte."""
 def scale_seconds(
     problem: Problem, spans: Callable[[ScaleGroup], tuple[Span, ...]], network: Network
 ) -> FloatArray:
-    """Seconds (n,), or (1,) where nothing is reduced, that each pass of a chunk takes longer under
-    one scale a tensor, from history.
+    """(n,) seconds by which delayed scaling's reduction lengthens each pass of a chunk.
+
+    One scale a tensor, from history. (1,) zeros where nothing is reduced.
 
         t = all_reduce(1 KiB) + wait x log2(members)
 

@@ -1,5 +1,6 @@
-"""Transfers along the edges between pipeline stages: bytes of the busiest device, and the
-collectives around them.
+"""Seconds and bytes of messages between pipeline stages of a general plan.
+
+Bytes of the busiest device, and the collectives around the messages.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from shardwright.program.stages.stage_messages import Messages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """Messages that a class of senders sends along an edge, in elements of a whole microbatch.
+    """Messages that a class of senders sends along an edge between stages.
+
+    In elements of a whole microbatch.
 
     Args:
         tier: the outermost level that the messages cross; all of them wait as long as one over it,
@@ -60,7 +63,7 @@ class Crossing:
 
 
 def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: Int32Array) -> Crossing:
-    """A class's part of an edge's messages."""
+    """Load, latency and collectives of the messages that one class sends along an edge."""
     load = _message_load(Same(messages), klass, Same(class_of), plan_units(problem))
     own_messages, beside = load.mine, load.beside
     ends = frozenset[int]()
@@ -88,8 +91,9 @@ def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: Int3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _MessageLoad:
-    """Elements of a class's messages along an edge, and how far they go; the same on all networks
-    with these units.
+    """Elements of a class's messages along an edge, and the outermost level that they cross.
+
+    The same on all networks with these units.
 
     Args:
         level: the outermost that one of them crosses.
@@ -113,8 +117,9 @@ class _MessageLoad:
 def _message_load(
     messages: Same[Messages], klass: int, class_of: Same[Int32Array], units: tuple[Units, ...]
 ) -> _MessageLoad:
-    """Elements that a class sends and elements that arrive at its receivers, devices counted from
-    the edge's base.
+    """Elements that a class sends along an edge and elements that arrive at its receivers.
+
+    Devices are counted from the edge's base.
     """
     base, classes = messages.value.base, class_of.value
     source, target, elements = messages.value.sends.T
@@ -148,7 +153,7 @@ def _message_load(
 def _load_of_single_messages(
     messages: Messages, own_messages: BoolArray, classes: Int32Array, units: tuple[Units, ...]
 ) -> _MessageLoad:
-    """`_load` where each device sends one message, and receives one."""
+    """`_message_load` where each device sends one message and receives one."""
     source, target, elements = messages.sends[own_messages].T
     receiver_classes = classes[target + messages.base].astype(np.int64)
     most_of_class = np.zeros(int(receiver_classes.max()) + 1, dtype=np.int64)
@@ -167,7 +172,7 @@ def _load_of_single_messages(
 
 
 def _outermost_level(source: IntArray, target: IntArray, units: tuple[Units, ...]) -> int:
-    """The outermost level that some pair of devices exchanges over."""
+    """Outermost network level that some pair of devices exchanges over."""
     return int(level_between(source, target, units).max())
 
 
@@ -180,11 +185,12 @@ def _latency_and_rate(
     level: int,
     most_elements: int,
 ) -> tuple[float, float]:
-    """Latency in seconds and bytes/s of an edge's messages `mine`, which last as long as `most`
-    elements of one device do.
+    """Latency in seconds and effective bytes/s of a class's messages along an edge.
+
+    The messages last as long as `most_elements` of one device do.
 
     Args:
-        some: (messages,) those that are priced with them.
+        priced_messages: (messages,) all messages to the receivers of the class, with its own.
         level: level that they cross.
     """
     rate = rate_of_level(problem, level)
@@ -202,8 +208,9 @@ def _latency_and_rate(
 
 
 def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
-    """Seconds of an edge's messages alone: latency, the busiest device's bytes over the tier's
-    bandwidth, and the collectives around them.
+    """Seconds of all messages of an edge and of the collectives around them.
+
+    Latency, and the busiest device's bytes over the tier's bandwidth.
 
     Args:
         scale: bytes of an element, times the share of the sequence that is at work.
@@ -239,8 +246,9 @@ def around_seconds(
     *,
     scale: float,
 ) -> float:
-    """Seconds of collectives around the messages of an edge: of each kind those of the busiest
-    device, one kind after another.
+    """Seconds of the collectives around the messages of an edge between stages.
+
+    Of each kind those of the busiest device, one kind after another.
     """
     seconds_of_kinds: dict[Collective, dict[int, float]] = {}
     for kind, devices, elements in collectives:

@@ -1,5 +1,6 @@
-"""Seconds and bytes of every family of devices of every stage of a general plan, from the same
-tables and terms as a grid's.
+"""Seconds and bytes of every device family of every stage of a general plan.
+
+From the same tables and terms as a grid's.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes
-from shardwright.cost.gradients.plan_synchronisation import group_shares, stage_of, sync_of
+from shardwright.cost.gradients.plan_synchronisation import (
+    device_sync_table,
+    effective_zero_stage,
+    group_shares,
+)
 from shardwright.cost.network.grid_groups import move_seconds
 from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
 from shardwright.cost.network.scale_reductions import scale_seconds
 from shardwright.cost.reduced_problem import sums_problem
-from shardwright.cost.step.grid_seconds import StepCosts, compose
+from shardwright.cost.step.grid_seconds import StepCosts, compose_step
 from shardwright.cost.step.stage_costs import FamilyCosts, slice_lengths
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.tables.grid_rows import Choices, TableRows
+from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, has_head, has_trained, is_unit
 from shardwright.cost.tables.plan_blocks import WIDTHS, block_on_device, parts_along, product_class
 from shardwright.cost.tables.recompute_and_offload import is_on_host
@@ -55,7 +60,7 @@ from shardwright.strategy.plan.stages import ActivationPolicy, Keep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Facts of the whole plan that a device's price depends on.
+    """Facts of the whole plan that a device's costs depend on: its devices and device sets.
 
     Args:
         devices: devices in some stage, by number.
@@ -76,7 +81,7 @@ def family_costs(
     shape: Shape,
     alike: Hashable = None,
 ) -> FamilyCosts:
-    """Seconds and bytes of one family of one stage.
+    """Seconds and bytes of one family of identical devices of one stage, for each sequence slice.
 
     Args:
         holdings: see `plan_holdings`.
@@ -124,8 +129,9 @@ def family_costs(
 
 
 def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[DeviceList, ...]:
-    """Groups of more than one device, by falling number of elements that they hold, trained or not;
-    those of experts alone, then of tied weights alone, come last.
+    """Reduction groups of more than one device, by falling number of elements that they hold.
+
+    Trained or not; those of experts alone, then of tied weights alone, come last.
     """
     elements: dict[DeviceList, list[int]] = {}
     for items in held:
@@ -139,8 +145,9 @@ def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[DeviceList, ...
 
 
 def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
-    """Number of devices that hold most of the dense elements in common, trained or not: the
-    effective degree of data parallelism.
+    """Effective data-parallel degree: devices that hold most of the dense elements in common.
+
+    Trained or not.
     """
     elements: dict[DeviceList, int] = {}
     for h in (h for items in held for h in items):
@@ -151,7 +158,7 @@ def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _HeldSegment:
-    """A segment and the parameters that the device holds of one of its layers."""
+    """A segment, and the parameters that the device holds of one of its layers."""
 
     segment: Segment
     held: tuple[HeldParameters, ...]
@@ -159,7 +166,7 @@ class _HeldSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SynchronisedDevice:
-    """A device of a stage whose synchronisation is to be priced; equal where `alike` is."""
+    """A device of a stage whose synchronisation is to be priced; equal where `alike` is equal."""
 
     alike: Hashable
     problem: Problem = field(compare=False)
@@ -178,7 +185,7 @@ def _compose(
     cut: tuple[int, ...] | None,
     coupled: set[int],
 ) -> StepCosts:
-    """One slice's step of one chunk, composed by the grid's own function."""
+    """Costs of one chunk's step for one sequence slice, composed as a grid's step is."""
     stage, device, held_segments = summed.stage, summed.device, summed.here
     tables, buffers = [], []
     for part in held_segments:
@@ -222,10 +229,10 @@ def _compose(
         modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
     strongest = max((recompute_mode(p.segment.keeps) for p in held_segments), default=0)
     zero, meshes = _mesh_table(summed)
-    choices = Choices(
+    choices = MemoryChoices(
         zero=zero, offload=summed.rules.lanes[stage.lane].offload, modes=modes, mode=strongest
     )
-    return compose(
+    return compose_step(
         problem_of_kind,
         choices,
         TableRows(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout),
@@ -233,8 +240,10 @@ def _compose(
 
 
 def recompute_mode(keeps: tuple[Keep, ...]) -> int:
-    """Index into MODES: 3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the
-    core is, else 0 (single operators and shares: see `kept_variant`).
+    """Index into MODES of a segment's activation policy.
+
+    3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the core is, else 0
+    (single operators and shares: see `kept_variant`).
     """
     if any(is_on_host(keep) for keep in keeps):
         return MODES.index("host")
@@ -247,8 +256,9 @@ def recompute_mode(keeps: tuple[Keep, ...]) -> int:
 def _communicators(
     problem_of_kind: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape
 ) -> int:
-    """Number of groups of more than one device that a device is in, as `tables.num_communicators`
-    counts them.
+    """Number of process groups of more than one device that a device belongs to.
+
+    As `num_communicators` counts them.
     """
     length, island = (
         problem_of_kind.job.sequence_length,
@@ -274,8 +284,9 @@ def _communicators(
 
 
 def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> DeviceList:
-    """Devices that reduce the largest magnitudes of a chunk's operands together: those with its
-    samples, or the whole stage.
+    """Devices that reduce the largest magnitudes of a chunk's operands together.
+
+    Those with its samples, or the whole stage.
     """
     cells = stage.segments[0].cells if stage.segments else None
     if group is ScaleGroup.STAGE or cells is None:
@@ -303,6 +314,7 @@ def _layer_table(
     *,
     length: int,
 ) -> LayerTable:
+    """Layer table of one device with one row: block tables, logits and overlap buffers."""
     loss = [
         _logits(problem_of_kind, stage, device, part.segment, length=length)
         for part in held_segments
@@ -320,7 +332,10 @@ def _layer_table(
 def _logits(
     problem_of_kind: Problem, stage: StageParts, device: int, segment: Segment, *, length: int
 ) -> tuple[int, int]:
-    """`logits_bytes` of a device, where it computes the loss of `length` positions."""
+    """Peak bytes of logits of a device that computes the loss, and their allocator blocks.
+
+    Zeros where it computes no loss.
+    """
     loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
     if loss is None:
         return 0, 0
@@ -345,18 +360,19 @@ def _logits(
 
 @lru_cache(maxsize=1024)
 def _mesh_table(summed: _SynchronisedDevice) -> tuple[int, MeshTable]:
-    """The ZeRO stage that a device's states amount to, and its row of the table of synchronisation
-    over devices.
+    """Effective ZeRO stage of a device, and its row of synchronisation costs (cached).
+
+    The stage that its states amount to.
     """
     problem, stage, device, held_segments = summed.problem, summed.stage, summed.device, summed.here
     problem_of_kind, rules, shape = kind_problem(problem, device), summed.rules, summed.shape
-    zero = stage_of(
+    zero = effective_zero_stage(
         chain.from_iterable(p.held for p in held_segments),
         device=device,
         rules=rules,
         zero=rules.lanes[stage.lane].zero,
     )
-    sync = sync_of(
+    sync = device_sync_table(
         problem,
         [part.held for part in held_segments],
         device=device,
@@ -411,8 +427,9 @@ def _mesh_table(summed: _SynchronisedDevice) -> tuple[int, MeshTable]:
 
 
 def _table_elements(segment: Segment, local: int, length: int) -> int:
-    """Elements of the largest trained embedding or head that a device works with here, whichever of
-    its stages holds the (tied) weight.
+    """Elements of the largest trained embedding or head that a device works with.
+
+    Whichever of its stages holds the (tied) weight.
     """
     structure = CellStructure(stage=segment.cells, device=local, length=length)
     tables = [
@@ -433,7 +450,7 @@ def _table_elements(segment: Segment, local: int, length: int) -> int:
 
 @lru_cache(maxsize=256)
 def _norm_seconds(problem: Same[Problem], devices: DeviceList) -> FloatArray:
-    """Seconds of the all-reduce of the gradients' norm over all devices of the plan."""
+    """Seconds of the all-reduce of the gradient norm over all devices of the plan."""
     network = network_of_devices(problem.value, devices)
     return move_seconds(
         Collective.ALL_REDUCE,

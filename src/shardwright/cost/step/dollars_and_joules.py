@@ -1,4 +1,4 @@
-"""Dollars and joules of a step: the one formula for every answer and every search.
+"""Dollars and joules of a step, with the formula of every answer and every search.
 
     dollars = seconds
         x (sum over nodes with some device in use: devices x dollars of a device and hour)
@@ -27,7 +27,7 @@ SECONDS_PER_HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """Dollars and joules of a step of a plan.
+    """Dollars and joules of a step of a plan, and the devices that are paid and that work.
 
     Args:
         paid_devices: of each node group, in nodes with some device in use.
@@ -52,8 +52,9 @@ class Spending:
 def paid_devices(
     cluster: Cluster, working: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For each node group, the devices in nodes with some device among `working`, and the devices
-    that are.
+    """Devices in use of each node group, and devices of nodes with some device in use.
+
+    The paid devices first.
     """
     first, devices = 0, DeviceList.of(working)
     paid, used = [], []
@@ -73,14 +74,18 @@ def paid_devices(
 
 
 def _node_of_devices(working: DeviceList, first: int, end: int, size: int) -> IntArray:
-    """The node of each device in use of a node group from device `first` to before `end`."""
+    """Node number of each working device of one node group.
+
+    The group has devices `first` to before `end`.
+    """
     devices = working.array
     return (devices[(devices >= first) & (devices < end)] - first) // size
 
 
 def usd_per_hour(paid: Sequence[int], prices: Sequence[float | None]) -> float | None:
-    """Dollars an hour of the paid devices of each group, at prices of a device; None where a paid
-    group has no price.
+    """Dollars an hour of the paid devices of all groups, at a price for each device.
+
+    None where a paid group has no price.
     """
     total = 0.0
     for count, price in zip(paid, prices, strict=True):
@@ -91,12 +96,12 @@ def usd_per_hour(paid: Sequence[int], prices: Sequence[float | None]) -> float |
 
 
 def usd_of_step(seconds: float, *, usd_per_hour: float, egress_usd: float) -> float:
-    """Dollars of a step."""
+    """Dollars of a step: its seconds at the hourly price, and egress."""
     return seconds * usd_per_hour / SECONDS_PER_HOUR + egress_usd
 
 
 def watts_of(cluster: Cluster) -> tuple[float, ...]:
-    """Power limit of a device of each node group, in watts; 0 where it is not known."""
+    """Power limit of a device of each node group, in watts; 0 where the limit is not known."""
     powers = [power_limit(group.kind.accelerator) for group in cluster.groups]
     return tuple(0.0 if power is None else power.watts for power in powers)
 
@@ -117,7 +122,7 @@ def spending_of(
         egress_usd: of a step, see `egress`.
     """
     paid, used = paid_devices(cluster, working)
-    return at_prices(
+    return spending_at_prices(
         Spending(
             paid_devices=paid,
             working_devices=used,
@@ -133,10 +138,10 @@ def spending_of(
     )
 
 
-def at_prices(
+def spending_at_prices(
     spending: Spending, prices: Sequence[float | None], *, seconds: float, tokens: float
 ) -> Spending:
-    """`spending` at other prices of a device and hour of each node group; None = not known."""
+    """`spending` recomputed at other hourly device prices of each node group; None = not known."""
     hourly = usd_per_hour(spending.paid_devices, prices)
     usd = (
         None
@@ -155,6 +160,10 @@ def at_prices(
 
 
 def _joules(cluster: Cluster, used: Sequence[int], seconds: float) -> float | None:
+    """Joules of a step at the power limits of the devices in use.
+
+    None where a limit is not known.
+    """
     watts = watts_of(cluster)
     if any(count and not limit for count, limit in zip(used, watts, strict=True)):
         return None

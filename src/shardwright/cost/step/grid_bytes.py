@@ -25,7 +25,7 @@ from shardwright.cost.tables.bytes_per_parameter import (
     own_gradient_bytes,
     shard_bytes,
 )
-from shardwright.cost.tables.grid_rows import Choices, TableRows, grid_choices
+from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows, grid_choices
 from shardwright.cost.time_parts import EP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -36,8 +36,9 @@ Items = tuple[tuple[str, IntArray], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBytes:
-    """Bytes that one strategy's step keeps, before its actions are ordered. c = chunk, r = pipeline
-    rank.
+    """Bytes that one strategy's step keeps, before its actions are ordered.
+
+    c = chunk, r = pipeline rank.
 
     Args:
         static_bytes: items (name, (r,) bytes) that live through the step.
@@ -65,13 +66,13 @@ class StepBytes:
 
 
 def step_bytes(problem: Problem, grid: Grid, priced: TableRows) -> StepBytes:
-    """Bytes that the step of `grid` keeps, from its rows."""
+    """Bytes that the step of `grid` keeps on each pipeline rank, from its table rows."""
     choices = grid_choices(grid, priced.layout)
-    return bytes_of(problem, choices, priced, cuts_of(choices, priced))
+    return bytes_of(problem, choices, priced, rank_cuts(choices, priced))
 
 
-def bytes_of(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> StepBytes:
-    """Bytes that a step with these choices keeps."""
+def bytes_of(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts) -> StepBytes:
+    """Bytes that a step with these memory choices keeps on each pipeline rank."""
     states, host_states = (
         state_bytes(problem, choices, priced, cuts),
         host_state_bytes(problem, choices, cuts),
@@ -82,9 +83,10 @@ def bytes_of(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) 
     )
 
 
-def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -> StepBytes:
-    """Bytes that a step keeps besides parameters, gradients and optimizer states: they differ
-    between choices by recompute alone.
+def bytes_beside_states(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepBytes:
+    """Bytes that a step keeps besides parameters, gradients and optimizer states.
+
+    They differ between choices by recompute alone.
     """
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
     has_blocks = layout.by_rank > 0
@@ -108,9 +110,10 @@ def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -
     )
 
 
-def _paired_bytes(problem: Problem, choices: Choices, priced: TableRows) -> IntArray:
-    """(c,) the most bytes that a layer of each chunk keeps whose experts' traffic runs beside
-    another microbatch; 0 without any.
+def _paired_bytes(problem: Problem, choices: MemoryChoices, priced: TableRows) -> IntArray:
+    """(c,) most bytes that a layer of each chunk keeps while its expert traffic is overlapped.
+
+    With another microbatch; 0 without any such layer.
     """
     layers, row = priced.layers, priced.layer_row
     if not problem.runtime.expert_overlap:
@@ -122,7 +125,7 @@ def _paired_bytes(problem: Problem, choices: Choices, priced: TableRows) -> IntA
 
 
 class Cuts(NamedTuple):
-    """Elements of each rank by how their states are cut.
+    """Elements of each rank, grouped by the degrees that shard their states.
 
     Args:
         elements: (r, k) trainable elements of each way.
@@ -139,14 +142,15 @@ class Cuts(NamedTuple):
     frozen_degrees: IntArray
 
     def held(self, level: int) -> IntArray:
-        """(r,) elements of the state that ZeRO stage `level` begins to shard; see
-        `ShardedElements.held`.
+        """(r,) elements that a rank holds of the state that ZeRO stage `level` begins to shard.
+
+        See `ShardedElements.held`.
         """
         elements_held: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
         return elements_held
 
     def shards(self, *, width: float, alone: float, beside: float, master: bool) -> FloatArray:
-        """(r,) bytes of the parameters' shards on the device.
+        """(r,) bytes of the parameter shards on the device.
 
         A master copy stands for the shard where it is of the same elements. Where optimizer states
         are of elements outside the shard, and have no master copy, their values are kept too.
@@ -176,8 +180,8 @@ class Cuts(NamedTuple):
         return elements_held
 
 
-def cuts_of(choices: Choices, priced: TableRows) -> Cuts:
-    """Elements of each rank of a step by how their states are cut.
+def rank_cuts(choices: MemoryChoices, priced: TableRows) -> Cuts:
+    """Elements of each rank of a step, grouped by the degrees that shard their states.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and
     states (Megatron-LM's and DeepSpeed's tied embeddings under pipeline parallelism).
@@ -223,6 +227,7 @@ _SHARDS_WITH_STATES: Final = np.zeros(2, dtype=np.bool_)
 
 @lru_cache(maxsize=1024)
 def _no_frozen(ranks: int) -> IntArray:
+    """(ranks, 0) empty array of frozen elements (cached)."""
     return np.zeros((ranks, 0), dtype=np.int64)
 
 
@@ -230,9 +235,10 @@ _LEVELS = np.array([[1], [2], [3]])
 """ZeRO stages that begin to shard optimizer states, gradients and parameters."""
 
 
-def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> Items:
-    """Bytes of parameters, gradients and optimizer states of each rank (ceil of equal shards);
-    recompute does not change them.
+def state_bytes(problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts) -> Items:
+    """Bytes of parameters, gradients and optimizer states of each rank.
+
+    Ceil of equal shards; recompute does not change them.
     """
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     frozen = cuts.frozen_held
@@ -276,9 +282,10 @@ def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cut
     )
 
 
-def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
-    """Bytes of model states of each rank in host memory, and of the buffers beside them, which
-    `state_bytes` leaves out.
+def host_state_bytes(problem: Problem, choices: MemoryChoices, cuts: Cuts) -> Items:
+    """Bytes of model states and their buffers in host memory, of each rank.
+
+    `state_bytes` leaves them out.
 
     optimizer: the states' share that is offloaded. gradients: a copy of the gradients that the host
     updates with (`Runtime.host_gradient_bytes`). parameters: ZeRO-3's shards of the working copy
@@ -300,9 +307,10 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
     return tuple([(name, values) for name, values in items if values.any()])
 
 
-def _temporaries(choices: Choices, priced: TableRows) -> tuple[IntArray, IntArray]:
-    """(r,) bytes of the largest temporary of each kind: tensors that a layer's backward makes
-    again, and an embedding's or head's gradient.
+def _temporaries(choices: MemoryChoices, priced: TableRows) -> tuple[IntArray, IntArray]:
+    """(r,) bytes of the largest recomputed tensors, and of the largest embedding or head gradient.
+
+    Recomputed tensors are those that a layer's backward makes again.
     """
     layout, row, has_blocks = priced.layout, priced.layer_row, priced.layout.by_rank > 0
     table_gradient = np.where(has_blocks, priced.meshes.table_bytes[:, priced.mesh_row], 0).max(
@@ -313,15 +321,16 @@ def _temporaries(choices: Choices, priced: TableRows) -> tuple[IntArray, IntArra
 
 
 def again_bytes(saved: IntArray, mode: int) -> IntArray:
-    """(b,) or (b, n) bytes that a layer's backward makes again under recompute option `mode` of
-    `saved`, (b, modes) or (b, modes, n).
+    """Bytes of saved tensors that a layer's backward makes again under recompute option `mode`.
+
+    (b,) of `saved` (b, modes), or (b, n) of (b, modes, n).
     """
     recomputed: IntArray = np.maximum(saved[:, 0] - saved[:, mode], 0)
     return recomputed
 
 
 def _outside_bytes(problem: Problem, priced: TableRows) -> Items:
-    """Bytes of the communication buffers and context of each rank."""
+    """Bytes of the communication buffers and of the device context of each rank."""
     buffers = int(
         priced.meshes.communicator_bytes[priced.mesh_row]
         + priced.layers.overlap_buffers[priced.layer_row]
@@ -342,7 +351,10 @@ def _outside_bytes(problem: Problem, priced: TableRows) -> Items:
 def held_bytes(
     problem: Problem, costs: StepBytes, allocated: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """(r,) bytes that the allocator holds for `allocated`, and that the device holds in all."""
+    """(r,) bytes that the allocator holds for `allocated` bytes, and that the device holds.
+
+    The second include bytes outside the allocator.
+    """
     factor = reserve_factor(problem)
     reserved = _whole_bytes(
         python_form(reserved_bytes),
@@ -361,11 +373,11 @@ def held_bytes(
 def _whole_bytes(
     formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()
 ) -> IntArray:
-    """(r,) whole bytes of a formula of each rank's numbers."""
+    """(r,) result of a byte formula on each rank's numbers, as whole bytes."""
     result_bytes: FloatArray = formula(*[column.astype(np.float64) for column in columns], *more)
     return result_bytes.astype(np.int64)
 
 
 def reserve_factor(problem: Problem) -> float:
-    """Least ratio of bytes that the allocator holds to allocated bytes."""
+    """Minimum ratio of bytes that the allocator holds to allocated bytes."""
     return (100 + problem.runtime.allocator_reserve_percent) / 100

@@ -1,5 +1,6 @@
-"""Seconds of one strategy's tasks, composed from rows of the tables, beside the bytes that they
-keep.
+"""Seconds of one strategy's tasks, composed from rows of the tables.
+
+Beside the bytes that the tasks keep.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import python_form
 from shardwright.cost.buffers.activation_offload import waited_for_layers
-from shardwright.cost.step.grid_bytes import Cuts, StepBytes, bytes_of, cuts_of
+from shardwright.cost.step.grid_bytes import Cuts, StepBytes, bytes_of, rank_cuts
 from shardwright.cost.step.scalar_terms import (
     backward_layer,
     forward_layer,
@@ -24,7 +25,7 @@ from shardwright.cost.tables.bytes_per_parameter import (
     host_update_rate,
     update_bytes,
 )
-from shardwright.cost.tables.grid_rows import Choices, TableRows, grid_choices
+from shardwright.cost.tables.grid_rows import MemoryChoices, TableRows, grid_choices
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout
 from shardwright.cost.time_parts import PARTS
 from shardwright.lazy_dataclass import dataclass
@@ -40,8 +41,9 @@ enough for the clock."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts(StepBytes):
-    """Seconds and bytes of one strategy's step, before its actions are ordered. c = chunk, r =
-    pipeline rank.
+    """Seconds and bytes of one strategy's step, before its actions are ordered.
+
+    c = chunk, r = pipeline rank.
 
     Args:
         forward_s, backward_s: (c,) seconds of F and of B (recompute included).
@@ -91,13 +93,14 @@ PART_NAMES = (*PARTS, "recompute", "sharding", "scales", "host")
 
 
 def step_costs(problem: Problem, grid: Grid, priced: TableRows) -> StepCosts:
-    """Seconds and bytes of the step of `grid`, composed from its rows."""
-    return compose(problem, grid_choices(grid, priced.layout), priced)
+    """Seconds and bytes of the step of `grid`, composed from its table rows."""
+    return compose_step(problem, grid_choices(grid, priced.layout), priced)
 
 
-def compose(problem: Problem, choices: Choices, priced: TableRows) -> StepCosts:
-    """Seconds and bytes of a step from rows of the tables: of a grid, or of one device's chunks of
-    a general plan.
+def compose_step(problem: Problem, choices: MemoryChoices, priced: TableRows) -> StepCosts:
+    """Seconds and bytes of a step with given memory choices, from rows of the tables.
+
+    Of a grid, or of one device's chunks of a general plan.
     """
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
     gather, regather, reduce = _layer_sync(priced, choices.zero)
@@ -119,7 +122,7 @@ def compose(problem: Problem, choices: Choices, priced: TableRows) -> StepCosts:
     end = layout.counts @ (
         sync.to_owners[:, row_of_sync] + (0.0 if reduces_each_microbatch else reduce)
     )
-    cuts = cuts_of(choices, priced)
+    cuts = rank_cuts(choices, priced)
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
     step_memory = bytes_of(problem, choices, priced, cuts)
     return StepCosts(
@@ -149,8 +152,9 @@ def compose(problem: Problem, choices: Choices, priced: TableRows) -> StepCosts:
 
 
 def _layer_sync(priced: TableRows, zero: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(b,) seconds to gather one layer's parameters, to do so again before its backward, and to
-    reduce its gradients.
+    """(b,) seconds of one layer's all-gather, its gather before backward, and its reduction.
+
+    Of parameters and gradients, at a ZeRO stage.
     """
     sync, row = priced.meshes.sync, priced.mesh_row
     if zero == 3:
@@ -163,17 +167,19 @@ def _layer_sync(priced: TableRows, zero: int) -> tuple[FloatArray, FloatArray, F
     )
 
 
-def _host_gradients(problem: Problem, choices: Choices, priced: TableRows) -> FloatArray:
-    """(b,) seconds in which one layer's reduced gradients travel to host memory and back in each
-    microbatch.
+def _host_gradients(problem: Problem, choices: MemoryChoices, priced: TableRows) -> FloatArray:
+    """(b,) seconds in which one layer's reduced gradients travel to host memory and back.
+
+    In each microbatch.
     """
     share = choices.offload / 100.0 if gradients_leave(problem.runtime, zero=choices.zero) else 0.0
     return share * priced.meshes.host_gradient_s[:, priced.mesh_row]
 
 
-def _tied_seconds(choices: Choices, priced: TableRows) -> FloatArray:
-    """(c,) seconds to sum the gradients of weights that the first and the last chunk share (or, of
-    one chunk, that others share).
+def _tied_seconds(choices: MemoryChoices, priced: TableRows) -> FloatArray:
+    """(c,) seconds to sum the gradients of weights that the first and the last chunk share.
+
+    Or, of one chunk, those that others share.
     """
     sync, row = priced.meshes.sync, priced.mesh_row
     tied = np.zeros(len(priced.layout.contents))
@@ -183,14 +189,15 @@ def _tied_seconds(choices: Choices, priced: TableRows) -> FloatArray:
 
 def _parts(
     problem: Problem,
-    choices: Choices,
+    choices: MemoryChoices,
     priced: TableRows,
     gather: FloatArray,
     regather: FloatArray,
     reduce: FloatArray,
 ) -> FloatArray:
-    """(2, c, parts) seconds of F and B of each chunk by part, recompute, exposed sharding and
-    copies to the host included.
+    """(2, c, parts) seconds of forward and backward of each chunk, by part.
+
+    Recompute, exposed sharding and copies to the host are parts too.
     """
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
     slowdown, every_microbatch = (
@@ -295,8 +302,9 @@ def _parts(
 
 
 def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
-    """(c,) number of buckets of each chunk: one if nothing hides them
-    (`Runtime.overlap_grad_reduce`); else one a layer up to MAX_PIECES.
+    """(c,) number of buckets of each chunk's gradient reduction.
+
+    One if nothing hides them (`Runtime.overlap_grad_reduce`); else one a layer up to MAX_PIECES.
     """
     if not overlapped:
         return np.ones(len(layout.contents), dtype=np.int64)
@@ -305,10 +313,15 @@ def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
 
 
 def _step_end(
-    problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts, start: FloatArray
+    problem: Problem, choices: MemoryChoices, priced: TableRows, cuts: Cuts, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers
-    left at the start of the step.
+    """Seconds of each rank's optimizer step, its update alone, and gathers at the end or start.
+
+    Each chunk's gathers left at the start of the step come last.
+
+    Each chunk's gathers left at the start of the step come last.
+
+    Each chunk's gathers at the start of the step.
     """
     row = priced.mesh_row
     device = problem.cluster.node.accelerator

@@ -1,4 +1,4 @@
-"""Model FLOPs of a step, from which MFU and the universal lower bound are computed."""
+"""Model FLOPs of a step, from which MFU and the lower bound at peak are computed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ no step is, nor a poor plan's."""
 
 
 def model_flops(problem: Problem) -> tuple[float, float]:
-    """Model FLOPs of a step (forward and backward, no recompute): with scores under the mask, and
-    with the full square.
+    """Model FLOPs of a step: with attention under the mask, and with the full square.
+
+    Forward and backward, no recompute.
 
     Forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim +
     value_dim) x heads; as much for input gradients of GEMMs and for weight gradients of trained
@@ -34,6 +35,7 @@ def model_flops(problem: Problem) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _model_flops(keyed_problem: Same[Problem]) -> tuple[float, float]:
+    """Model FLOPs of a step, under the mask and with the full square (cached)."""
     problem = keyed_problem.value
     causal: float = 0.0
     full: float = 0.0
@@ -76,8 +78,9 @@ def _model_flops(keyed_problem: Same[Problem]) -> tuple[float, float]:
 
 
 def seconds_at_peak(problem: Problem) -> float:
-    """Seconds of the model FLOPs of a step at the peak of all devices together: no step is shorter.
-    Infinite where they have no units for the job's precision.
+    """Lower bound of the step in seconds: model FLOPs at the peak of all devices together.
+
+    Infinite where the devices have no units for the job's precision.
 
     Llama 3.1 405B, 2,048 sequences of 8,192 tokens on 16,384 H100: 4.23e19 FLOPs at 1.62e19 FLOP/s
     are 2.61 s.

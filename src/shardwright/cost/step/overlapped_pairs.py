@@ -1,6 +1,4 @@
-"""Seconds of two actions of a device that run overlapped: one's kernels beside the other's tokens
-on their way to experts and back.
-"""
+"""Seconds of two actions of a device that overlap: kernels beside expert communication."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ attention."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicationShare:
-    """Share of the device that a pair's communication takes from its kernels.
+    """Share of the device that the communication of an overlapped pair takes from its kernels.
 
     Args:
         share: of the multiprocessors.
@@ -34,8 +32,9 @@ class CommunicationShare:
 
 
 def communication_share(problem: Problem) -> CommunicationShare:
-    """The share that a runtime reserves for communication; DeepEP's default where it reserves
-    nothing.
+    """Share of the device that the runtime reserves for communication.
+
+    DeepEP's default where it reserves nothing.
     """
     multiprocessors = MULTIPROCESSORS.get(problem.cluster.node.accelerator.name)
     reserved = problem.runtime.reserved_multiprocessors
@@ -49,7 +48,9 @@ def communication_share(problem: Problem) -> CommunicationShare:
 def pair_seconds(
     first_action: Spent, second_action: Spent, taken: CommunicationShare
 ) -> FloatArray:
-    """Seconds of two actions that run overlapped, at most those of both one after the other.
+    """Seconds of two actions that run overlapped.
+
+    At most those of both one after the other.
 
         max(kernels + lost, moved, each alone), lost <= moved
 
@@ -79,7 +80,7 @@ def pair_seconds(
 
 
 def pair_share(action: Spent, partner: Spent, taken: CommunicationShare) -> FloatArray:
-    """Seconds of an action's share of an overlapped pair, in proportion to its own seconds."""
+    """Seconds of an overlapped pair attributed to one action, in proportion to its own seconds."""
     total = action[0] + partner[0]
     return np.where(
         action[0] > 0.0,

@@ -1,8 +1,7 @@
-"""Lower bound from round trips of microbatches through a pipeline, where an order keeps only so
-many of them in flight.
+"""Lower bound from round trips of microbatches through a pipeline with few in flight.
 
 Compiled, over plain numbers: bounds of cuts on equal devices (`search.joint`) and of stages on
-unlike ones (`search.mixed`) share it.
+unlike ones (`search.mixed`) share the bound.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from shardwright.compiled import inner
 
 @inner
 def round_trips(trip: float, apart: float, each: float, microbatches: int, in_flight: int) -> float:
-    """Least seconds from a stage's first forward to its last backward's end, as round trips one
-    after another; 0 if all microbatches are in flight at once.
+    """Least seconds from a stage's first forward to its last backward's end, by round trips.
+
+    One round trip after another; 0 if all microbatches are in flight at once.
 
         max over a of  a trip + (a - 1) apart + (m - 1 - (a - 1) q) each,   2 <= a, (a - 1) q < m
 

@@ -1,6 +1,4 @@
-"""Origins of a plan's prices: the table, fit or assumption that gave each share of the seconds of
-its kernels and collectives.
-"""
+"""Origins of a plan's prices: measured table, fit or assumption behind each share of seconds."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit_machine
 from shardwright.cost.kernels.measured_kernels import (
     attention_table_for,
     gemm_grid_for,
@@ -35,7 +33,7 @@ from shardwright.hardware.accelerator import Evidence, Origin
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
-from shardwright.program.block.block_program import BlockWork, Kernel, Move, Phase
+from shardwright.program.block.block_program import BlockWork, KernelKind, Move, Phase
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.plan_structure import on_replica
 from shardwright.program.block.symbolic_sizes import Degrees
@@ -46,11 +44,11 @@ from shardwright.program.stages.stage_segments import Segment, StageParts
 
 FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
 _FAMILY: Final = {
-    Kernel.GEMM: "GEMM",
-    Kernel.GROUPED_GEMM: "experts' GEMM",
-    Kernel.ATTENTION: "attention",
-    Kernel.ELEMENT: "element-wise",
-    Kernel.SCAN: "scan",
+    KernelKind.GEMM: "GEMM",
+    KernelKind.GROUPED_GEMM: "experts' GEMM",
+    KernelKind.ATTENTION: "attention",
+    KernelKind.ELEMENT: "element-wise",
+    KernelKind.SCAN: "scan",
 }
 _BANDWIDTH: Final = Origin(
     evidence=Evidence.ASSUMED, reference="bytes over a stated share of memory bandwidth"
@@ -71,8 +69,9 @@ _ALPHA_BETA: Final = Origin(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PricedSeconds:
-    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, with
-    one origin.
+    """Seconds of one kernel family in one layer of a block, with one origin.
+
+    F, I and W of one microbatch.
 
     Args:
         block: name.
@@ -91,8 +90,9 @@ class PricedSeconds:
 def priced_seconds(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
 ) -> tuple[PricedSeconds, ...]:
-    """A record for each block, family and origin of the first device of every family of `stages`;
-    equal blocks are priced once.
+    """Seconds of kernels and collectives in the stages by block, family and origin.
+
+    Of the first device of every family of `stages`; equal blocks are priced once.
 
     Their seconds are those of the block table.
     """
@@ -134,7 +134,7 @@ def _seconds_by_origin(
     local: int,
     base: int,
 ) -> dict[tuple[str, Origin], float]:
-    """Seconds of one block on one device by family and origin.
+    """Seconds of one block on one device by kernel family and origin of the price (cached).
 
     Args:
         kind: the problem as if all devices were of this one's kind.
@@ -142,7 +142,7 @@ def _seconds_by_origin(
     problem_of_kind, problem, block = kind.value, keyed_problem.value, keyed_block.value
     machine = problem_machine(problem_of_kind)
     sixteen, context = (
-        sixteen_bit(machine),
+        sixteen_bit_machine(machine),
         block_context(block_problem(problem_of_kind, block), block),
     )
     structure, first_device = on_replica(
@@ -180,11 +180,12 @@ def _seconds_by_origin(
 
 
 def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origin:
-    if work.kernel is Kernel.ELEMENT:
+    """Origin of a kernel's price: measured table, fitted rates or an assumption."""
+    if work.kernel is KernelKind.ELEMENT:
         return _BANDWIDTH
-    if work.kernel is Kernel.SCAN:
+    if work.kernel is KernelKind.SCAN:
         return _SCAN
-    if work.kernel is Kernel.ATTENTION:
+    if work.kernel is KernelKind.ATTENTION:
         return _attention_origin(work, machine)
     device, rates = machine.accelerator, machine.gemm
     (m, n, k), groups, experts = gemm_shape(work, degrees)
@@ -203,6 +204,7 @@ def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origi
 
 
 def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
+    """Origin of an attention kernel's price: measured table, fitted curve or an assumption."""
     assert work.attention is not None
     table = attention_table_for(machine.accelerator, machine.attention, work.attention)
     if table is None:
@@ -216,8 +218,9 @@ def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
 
 
 def _table_origin(name: str) -> Origin:
-    """Origin of the shipped tables; those of another part of the same die are taken over, not
-    measured.
+    """Origin of the shipped tables for an accelerator.
+
+    Those of another part of the same die are taken over, not measured.
     """
     if name in SAME_DIE:
         return Origin(
@@ -228,6 +231,7 @@ def _table_origin(name: str) -> Origin:
 
 
 def _move_origin(move: Move, span: Span, network: Network) -> Origin:
+    """Origin of a collective's price: its measured curve, else the alpha-beta formula."""
     for curve in network.curves:
         if (
             curve.collective == move.kind.value
@@ -239,17 +243,21 @@ def _move_origin(move: Move, span: Span, network: Network) -> Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Share of the seconds of one family, over all layers of the model, that each origin gave; the
-    largest first.
+class OriginShares:
+    """Share of one family's seconds that each origin gave, the largest first.
+
+    Over all layers of the model.
     """
 
     family: str
     parts: tuple[tuple[float, Origin], ...]
 
 
-def shares(records: tuple[PricedSeconds, ...]) -> tuple[Share, ...]:
-    """Shares of each family's seconds by origin; families without seconds are left out."""
+def shares_by_origin(records: tuple[PricedSeconds, ...]) -> tuple[OriginShares, ...]:
+    """Shares of each kernel family's seconds by origin of the price.
+
+    Families without seconds are left out.
+    """
     shares_of_families = []
     for family in FAMILIES:
         spent: dict[Origin, float] = {}
@@ -264,5 +272,5 @@ def shares(records: tuple[PricedSeconds, ...]) -> tuple[Share, ...]:
                 ((seconds / total, origin) for origin, seconds in spent.items()),
                 key=lambda p: -p[0],
             )
-            shares_of_families.append(Share(family=family, parts=tuple(parts)))
+            shares_of_families.append(OriginShares(family=family, parts=tuple(parts)))
     return tuple(shares_of_families)

@@ -1,8 +1,7 @@
-"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use
-the same code.
+"""Scalar cost terms that the bounds and the pricing of a single plan share.
 
-Terms without a compiled entry point for Python are called from there as they are written
-(`compiled.python_form`).
+Compiled, so that both use the same code. Terms without a compiled entry point for Python are called
+from there as they are written (`compiled.python_form`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Number = TypeVar("Number", float, FloatArray)
 
 @inner
 def beside(compute: float, hidden: float, slowdown: float) -> float:
-    """Seconds of compute with `hidden` seconds of communication beside it.
+    """Seconds of compute that overlaps with `hidden` seconds of communication.
 
     max(compute + (slowdown - 1) min(compute, hidden), hidden): kernels run slower while a
     collective takes some of the device.
@@ -32,8 +31,9 @@ def beside(compute: float, hidden: float, slowdown: float) -> float:
 
 @allocation_free
 def forward_layer(forward: float, gather: float, copy: float, zero: int, slowdown: float) -> float:
-    """Seconds of one layer's forward; under ZeRO-3 the next layer's parameters are gathered beside
-    it and then copied (`copy`) into their places.
+    """Seconds of one layer's forward, with ZeRO-3's gather of the next layer beside it.
+
+    Gathered parameters are then copied (`copy`) into their places.
     """
     return beside(forward + copy, gather, slowdown) if zero == 3 else forward
 
@@ -50,8 +50,10 @@ def backward_layer(
     every_microbatch: bool,
     slowdown: float,
 ) -> float:
-    """Seconds of one layer's backward (with any recompute); ZeRO-3 gathers parameters and, as
-    ZeRO-2, reduces gradients each microbatch, each with its copies.
+    """Seconds of one layer's backward, with the gathers and reductions that overlap with it.
+
+    With any recompute. ZeRO-3 gathers parameters and, as ZeRO-2, reduces gradients each microbatch,
+    each with its copies.
 
     A gather and a reduction of one group run one after the other, on its one communicator. Of
     `reduce`, `apart` seconds have a communicator, a stream and links of their own, and run beside
@@ -69,7 +71,8 @@ def backward_layer(
 
 @inner
 def gathers_again(elements: float, reuse: float) -> float:
-    """Number of gathers of a layer's parameters in the backward of a recomputed layer under ZeRO-3:
+    """Number of times that ZeRO-3 gathers a recomputed layer's parameters in its backward.
+
     1, and those of parameters that are released in between.
 
         1 + max(0, 1 - reuse / (2 elements))
@@ -95,7 +98,7 @@ def parameter_bytes(
     shard_width: float,
     frozen_width: float,
 ) -> Number:
-    """Bytes of parameters that live through the step on one device.
+    """Bytes of parameters that live through the step on one device under a ZeRO stage.
 
     Args:
         whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient
@@ -113,16 +116,17 @@ def parameter_bytes(
 
 @inner
 def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
-    """Elements that ZeRO-3 holds gathered: `ends`, the embedding and the head (the root unit,
-    gathered from the first forward to the last backward), the layer at work and `prefetch` ahead
-    of it, each of at most `largest`.
+    """Elements that ZeRO-3 holds gathered at once.
+
+    `ends`, the embedding and the head (the root unit, gathered from the first forward to the last
+    backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
     """
     return ends + largest * (1.0 + prefetch)
 
 
 @inner
 def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
-    """Bytes of the largest temporary beside the logits.
+    """Bytes of the largest temporary tensor beside the logits.
 
     It is `end`, an embedding's weight gradient, or the excess over the logits of `layer`, the
     tensors that a layer's backward makes again (the logits are gone when a layer is recomputed).
@@ -135,8 +139,9 @@ def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
 def reserved_bytes(
     allocated: Number, temporary: Number, logits: Number, blocks: Number, factor: float
 ) -> Number:
-    """Bytes that a caching allocator holds: blocks made for one kind of temporary serve no other,
-    larger one, so their sizes add up.
+    """Bytes that a caching allocator holds.
+
+    Blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
 
     Args:
         allocated: peak of the allocated bytes, `temporary` and `logits` included.
@@ -153,8 +158,9 @@ def reserved_bytes(
 def activation_room(
     most: Bytes, fixed: Bytes, temporary: Bytes, logits: Bytes, blocks: Bytes, factor: float
 ) -> FloatArray:
-    """Bytes of saved activations beside `fixed` ones, the logits and the `temporary` for which
-    `reserved_bytes` is at most `most`.
+    """Bytes of saved activations for which the allocator holds at most `most` bytes.
+
+    Beside `fixed` ones, the logits and the `temporary` (`reserved_bytes`).
     """
     brief = logits + temporary
     return np.asarray(
@@ -171,8 +177,9 @@ def optimizer_seconds(
     host_share: float,
     host_rate: float,
 ) -> float:
-    """Seconds of the update of `elements` / `shard` parameters: device part and host part side by
-    side.
+    """Seconds of the optimizer update of `elements` / `shard` parameters.
+
+    Device part and host part run side by side.
 
     Args:
         bytes_per_element: traffic of one element's update.

@@ -1,5 +1,6 @@
-"""Costs of every family of every stage: seconds of each action, and the families that wait for one
-another.
+"""Costs of every device family of every stage of a plan: seconds of each action.
+
+And the families that wait for one another.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ each once."""
 
 
 def sharings_of_stage(stage: StageParts, holdings: Holdings) -> list[Sharing]:
-    """Parameters that the families of a stage sum, in the form that `StageCosts.of` takes."""
+    """Parameters whose gradients the families of a stage sum, as `StageCosts.of` takes them."""
     number = {family.first: index for index, family in enumerate(stage.families)}
     return [
         ((stage.lane, stage.chunk, number[d]), h, 0, h.uses)
@@ -51,7 +52,7 @@ def sharings_of_stage(stage: StageParts, holdings: Holdings) -> list[Sharing]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCosts:
-    """Costs of every family of every stage.
+    """Costs of every device family of every stage, with the families that wait for each other.
 
     Args:
         families: by (lane, chunk, family).
@@ -83,7 +84,7 @@ class StageCosts:
         families: dict[tuple[int, int, int], FamilyCosts],
         sums: Iterable[Sharing],
     ) -> StageCosts:
-        """Costs of the families with their consequences: coupling, pieces, holders."""
+        """Costs of the families with coupled families, reduction pieces and parameter holders."""
         coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
         pieces: dict[tuple[int, int], int] = {}
         uses: Uses = {}
@@ -118,7 +119,7 @@ class StageCosts:
 
     @property
     def gathers(self) -> bool:
-        """True if parameters are gathered at the start of the step."""
+        """True if some parameters are gathered at the start of the step."""
         return any(
             float(step.gather_s.sum()) > 0.0
             for cost in self.families.values()
@@ -126,8 +127,9 @@ class StageCosts:
         )
 
     def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
-        """For each (lane, chunk, class), the uses whose last backwards its reduction, or that of
-        its tied weights, waits for.
+        """For each (lane, chunk, class), the uses whose last backwards its reduction waits for.
+
+        Its reduction, or that of its tied weights.
         """
         keyed_classes = Same(classes)
         classes_of_groups: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
@@ -149,14 +151,15 @@ class StageCosts:
         return holders
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
-        """The composed step of one chunk."""
+        """Composed costs of one slice of one chunk for a device family."""
         return self.families[lane, chunk, family].slices[part]
 
     def seconds(
         self, lane: int, chunk: int, family: int, part: int, kind: TaskKind, *, early: bool = False
     ) -> float:
-        """Seconds of an action: the slowest of the coupled families; those that run different
-        operators one after the other.
+        """Seconds of an action, with the wait for coupled families of the stage.
+
+        The slowest of the coupled families; those that run different operators one after the other.
 
         Args:
             early: its recompute is an action of its own.
@@ -175,14 +178,17 @@ class StageCosts:
 def _classes_in(
     groups: tuple[tuple[DeviceList, int], ...], classes: Same[tuple[DeviceClass, ...]]
 ) -> tuple[int, ...]:
-    """The classes of the members of some groups, each moved by a number of devices."""
+    """Numbers of the device classes that the members of some groups belong to.
+
+    Each group is moved by a number of devices.
+    """
     class_of = class_numbers(classes.value)
     devices = np.concatenate([group.array + offset for group, offset in groups])
     return tuple(np.flatnonzero(np.bincount(class_of[devices])).tolist())
 
 
 def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> float:
-    """Seconds of one action of the only chunk of `step`."""
+    """Seconds of one action (F, B, I, W or R) of the only chunk of `step`."""
     forward, backward, weight = (
         float(step.forward_s[0]),
         float(step.backward_s[0]),
@@ -200,8 +206,9 @@ def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> f
 
 
 def product_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in GEMMs and attention, without those that run again (a weight
-    gradient's action is all GEMMs).
+    """Seconds that an action spends in GEMMs and attention, without recomputed ones.
+
+    A weight gradient's action is all GEMMs.
     """
     if kind is TaskKind.W:
         return float(step.weight_s[0])
@@ -212,8 +219,9 @@ def product_seconds(step: StepCosts, kind: TaskKind) -> float:
 
 
 def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in which its kernels wait for communication (of a whole backward, all in
-    the input gradient).
+    """Seconds of an action in which its kernels wait for communication.
+
+    Of a whole backward, all in the input gradient.
     """
     if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
         return 0.0
@@ -221,8 +229,9 @@ def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
 
 
 def routed_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in which tokens travel to their experts or back and its kernels wait: an
-    overlapped pair can hide them.
+    """Seconds of an action in which its kernels wait for tokens to or from experts.
+
+    An overlapped pair can hide them.
     """
     if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
         return 0.0
@@ -232,8 +241,9 @@ def routed_seconds(step: StepCosts, kind: TaskKind) -> float:
 def _joined_families(
     stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]
 ) -> tuple[tuple[int, ...], ...]:
-    """For each family, those that blocking collectives join with it, itself included
-    (transitively).
+    """For each family, the families that blocking collectives join with it, itself included.
+
+    Transitively.
     """
     count = len(stage.families)
     if count == 1:
@@ -250,8 +260,8 @@ def _joined_families(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActionTable:
-    """Seconds of every action.
+class ActionSeconds:
+    """Seconds of every action of every device family, by kind and slice.
 
     Args:
         seconds: (2, kinds, families, slices) of an action, waiting for coupled families included;
@@ -265,8 +275,8 @@ class ActionTable:
     products: FloatArray
 
 
-def action_table(costs: StageCosts) -> ActionTable:
-    """The seconds of every action of every family, in the order of `costs.families`."""
+def action_seconds_table(costs: StageCosts) -> ActionSeconds:
+    """Tabulate the seconds of every action of every family, in the order of `costs.families`."""
     kinds = range(int(TaskKind.R) + 1)
     slices = max([len(c.slices) for c in costs.families.values()])
     seconds = np.zeros((2, len(kinds), len(costs.families), slices))
@@ -295,12 +305,15 @@ def action_table(costs: StageCosts) -> ActionTable:
         seconds[:, :, equal_places, : len(parts)] = with_waiting[:, :, None]
         routed[:, equal_places, : len(parts)] = np.minimum(tokens_moving, with_waiting[0])[:, None]
         products[:, equal_places, : len(parts)] = np.minimum(multiplying, with_waiting[0])[:, None]
-    return ActionTable(seconds=seconds, routed=routed, products=products)
+    return ActionSeconds(seconds=seconds, routed=routed, products=products)
 
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
-    """Seconds of the end of the step of a class: the norm of all gradients once, then the update
-    and its gathers, stage by stage.
+    """Seconds of a device class's gradient norm, optimizer updates and end gathers.
+
+    The norm of all gradients once, then the update and its gathers, stage by stage.
+
+    The norm of all gradients once, then the update and its gathers, stage by stage.
     """
     steps = [costs.families[place].slices[0] for place in device_class.families]
     norm_and_update = {
@@ -320,8 +333,9 @@ def kept_changes(
     kept_by: str = "saved_bytes",
     again_by: str = "restored_bytes",
 ) -> IntArray:
-    """(actions of its row,) bytes of activations that each action keeps from its start on, or
-    releases at its end (negative).
+    """(actions of its row,) bytes of activations that each action keeps (+) or releases (-).
+
+    Kept from the action's start on, released at its end.
 
     Args:
         kept_by, again_by: fields of `StepCosts`: bytes that a microbatch keeps, and bytes of them
@@ -363,7 +377,7 @@ def kept_changes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilyCosts:
-    """Costs of one family of devices of one stage.
+    """Costs of one family of identical devices of one stage.
 
     Args:
         slices: one composed step of one chunk for each slice of a microbatch (one if it is whole).
@@ -378,6 +392,6 @@ class FamilyCosts:
 
 
 def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
-    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
+    """Number of tokens of each slice of a lane's sequence, by weight; one slice if it is whole."""
     weights = plan.lanes[lane].slices
     return largest_remainder(length, weights) if weights else (length,)

@@ -1,7 +1,7 @@
-"""Seconds, FLOPs and saved bytes of a block's kernels on one device, without communication: they
-depend on degrees alone, not on how groups lie.
+"""Seconds, FLOPs and saved bytes of a block's kernels on one device, without communication.
 
-Few different degrees occur: many meshes share them, and so do the tables of one search.
+They depend on degrees alone, not on how groups lie. Few different degrees occur: many meshes share
+them, and so do the tables of one search.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
-from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit_machine
 from shardwright.cost.kernels.operator_seconds import (
     cut_seconds,
     gemm_cut_for,
@@ -29,24 +29,24 @@ from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block_program import (
     BlockProgram,
-    Kernel,
+    KernelKind,
     Move,
     Phase,
     Recomputable,
-    Saved,
+    SavedTensor,
 )
 from shardwright.program.block.recomputed_operators import recomputed_operators
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate
 from shardwright.runtime.runtime import FullRecompute, Runtime, TpOverlap
 
-Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
+Variant: TypeAlias = tuple[tuple[SavedTensor, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""
 Kernels: TypeAlias = dict[tuple[str, Phase], FloatArray]
 
 PART_OF_KERNEL: Final = {
-    Kernel.ELEMENT: ELEMENT,
-    Kernel.ATTENTION: ATTENTION,
-    Kernel.SCAN: ATTENTION,
+    KernelKind.ELEMENT: ELEMENT,
+    KernelKind.ATTENTION: ATTENTION,
+    KernelKind.SCAN: ATTENTION,
 }
 
 
@@ -82,14 +82,14 @@ class BlockSums:
     pair: PairedLayer
 
     def at(self, rows: IntArray) -> BlockSums:
-        """The sums of some rows."""
+        """The sums at the given rows."""
         return _map_arrays(lambda values: values[..., rows], self)
 
 
 def _map_arrays(
     change: Callable[..., FloatArray], first_sums: BlockSums, *other_sums: BlockSums
 ) -> BlockSums:
-    """Every array of `first` changed, together with the same one of the `others`."""
+    """Apply `change` to every array of `first_sums`, with that array of each of `other_sums`."""
     all_sums = (first_sums, *other_sums)
 
     def changed(name: str) -> FloatArray:
@@ -125,8 +125,9 @@ def block_sums(
     machine: Machine,
     members: Callable[[Move], IntArray],
 ) -> BlockSums:
-    """Sums over the kernels of `program` for every row, and its saved bytes under each variant; see
-    `block_table.block_tables`.
+    """Sums over the kernels of `program` for every row, and saved bytes under each variant.
+
+    See `block_table.block_tables`.
 
     Args:
         members: members of the groups of a move for which GEMMs are cut into pieces.
@@ -135,7 +136,7 @@ def block_sums(
     seconds, flops = np.zeros((len(PHASES), len(PARTS), n)), np.zeros(n)
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
     by_operator: Kernels = {}
-    sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
+    sixteen, unquantised = sixteen_bit_machine(machine), unquantised_operators(program)
     clock, pair = (
         HostClock(program, local, machine=machine, runtime=runtime),
         PairedLayer(program, rows=n),
@@ -189,7 +190,7 @@ def block_sums(
             (
                 w.operator
                 for w in reversed(program.works)
-                if w.kernel is Kernel.GEMM and w.phase is Phase.F
+                if w.kernel is KernelKind.GEMM and w.phase is Phase.F
             ),
             "",
         )
@@ -212,14 +213,17 @@ def block_sums(
     )
 
 
-def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[IntArray, IntArray]:
-    """(modes, variants, n) bytes that a microbatch keeps on the device from F to backward, and
-    those that it keeps in host memory.
+def _saved_bytes(
+    variants: list[tuple[SavedTensor, ...]], degrees: Degrees
+) -> tuple[IntArray, IntArray]:
+    """(modes, variants, n) bytes that a microbatch keeps on the device, and in host memory.
+
+    From forward to backward.
     """
     on_device, host = np.zeros(
         (2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64
     )
-    holders: dict[Saved, list[int]] = {}
+    holders: dict[SavedTensor, list[int]] = {}
     for number, tensors in enumerate(variants):
         for saved in tensors:
             holders.setdefault(saved, []).append(number)
@@ -247,7 +251,7 @@ _MOST_KEPT_ROWS: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistinctDegrees:
-    """The different degrees of some rows.
+    """The distinct degrees among some rows, and the place of each row among them.
 
     Args:
         codes: one number for each, rising; None where they are too large for one.
@@ -261,7 +265,7 @@ class DistinctDegrees:
 
 
 def distinct_degrees(rows: Rows) -> DistinctDegrees:
-    """The different degrees of `rows`, with which symbolic sizes are evaluated."""
+    """The distinct degrees of `rows`, with which symbolic sizes are evaluated."""
     all_rows = np.arange(len(rows))
     codes, degrees = np.zeros(len(rows), dtype=np.int64), rows.degrees()
     for name, bits in _BITS.items():
@@ -273,7 +277,7 @@ def distinct_degrees(rows: Rows) -> DistinctDegrees:
 
 
 class CachedBlockSums:
-    """Sums of one block under one lowering, for all degrees that occurred so far."""
+    """Cache of one lowered block's sums for all degrees that occurred so far."""
 
     __slots__ = ("_known",)
 
@@ -281,7 +285,7 @@ class CachedBlockSums:
         self._known: tuple[IntArray, BlockSums] | None = None
 
     def of(self, met: DistinctDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
-        """The sums of all rows.
+        """The sums of all rows, computed only for degrees that are not cached.
 
         Args:
             make: computes the sums of some of the rows.
@@ -313,12 +317,15 @@ class CachedBlockSums:
 
 
 def _missing(codes: IntArray, known: IntArray) -> BoolArray:
-    """(codes,) True for codes that are not among some known ones; both rise."""
+    """(codes,) True for codes that are not among the `known` ones.
+
+    Both rise.
+    """
     places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
     is_missing: BoolArray = known[places] != codes
     return is_missing
 
 
 def members_along(local: Degrees, move: Move) -> IntArray:
-    """Members of the groups of a move along its axis."""
+    """Number of members of a move's groups along its axis."""
     return local["ep"] * local["etp"] if move.axes[0] == "coset" else local[move.axes[0]]

@@ -1,4 +1,4 @@
-"""The block table: one structure of a block, priced for all degrees at once.
+"""Block table: seconds and bytes of one structure of a block, for all degrees at once.
 
 Every tier of bounds and the simulation compose rows of this table; no other module prices an
 operator or a collective.
@@ -33,7 +33,7 @@ from shardwright.cost.network.exposed_communication import (
 from shardwright.cost.network.grid_groups import Network
 from shardwright.cost.tables.block_compute import BlockSums, Variant, block_sums
 from shardwright.cost.tables.selective_recompute import repeats_move
-from shardwright.cost.tables.table_columns import BlockTable, BlockTables
+from shardwright.cost.tables.table_columns import BlockTable, BlockVariantTable
 from shardwright.cost.time_parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
 from shardwright.program.block.block_program import BlockProgram, Move, Phase
 from shardwright.program.block.local_sizes import is_hybrid
@@ -52,7 +52,7 @@ def block_table(
     wait_s: float = 0.0,
     host_rate: float = inf,
 ) -> BlockTable:
-    """Seconds and bytes of `program` for every row; see `block_tables`."""
+    """Seconds and bytes of `program` for every row of degrees; see `block_tables`."""
     single_variant = ((program.saved, runtime),)
     common: dict[str, Any] = {
         "machine": machine,
@@ -86,9 +86,10 @@ def block_tables(
     host_rate: float = inf,
     sums: BlockSums | None = None,
     moved: Callable[[Move], FloatArray] | None = None,
-) -> BlockTables:
-    """Seconds and bytes of a block for every row under runtimes that differ in the modules that run
-    again in backward (`program.block.rebuilt`).
+) -> BlockVariantTable:
+    """Seconds and bytes of a block for every row and each set of recomputed modules.
+
+    Runtimes differ in the modules that run again in backward (`recomputed_operators`).
 
     Args:
         program: its kernels and moves are the same under all variants.
@@ -146,7 +147,7 @@ def block_tables(
     )
     parked = checkpoint_seconds(program, local, rate=host_rate)
     island = network.domain
-    return BlockTables(
+    return BlockVariantTable(
         seconds=_with_modules(seconds, run_again, sums.stops, parked, recomputes=recomputes),
         saved_bytes=sums.saved_bytes,
         host_bytes=sums.host_bytes,
@@ -167,14 +168,14 @@ def _with_modules(
     *,
     recomputes: bool,
 ) -> FloatArray:
-    """(phases, parts, v, n) `seconds` where modules run again in backward, under checkpoints of
-    their own in layers that are not recomputed whole.
+    """(phases, parts, v, n) `seconds` with the modules that each variant recomputes in backward.
 
-    Args:
-        again: (parts, v, n) seconds of kernels and exposed moves of the modules.
-        stops: seconds that a checkpoint of a whole layer leaves out.
-        parked: seconds that it waits for its input in host memory.
-        redone: it has a backward, for which a whole layer could run again.
+    Modules run again under checkpoints of their own in layers that are not recomputed whole.
+
+    `run_again`: (parts, v, n) seconds of kernels and exposed moves of the modules. `stops`: seconds
+    that a checkpoint of a whole layer leaves out. `parked`: seconds that the layer waits for its
+    input in host memory. `recomputes`: the block has a backward, for which a whole layer could run
+    again.
     """
     seconds_of_variants = np.repeat(seconds[:, :, None], run_again.shape[1], axis=2)
     seconds_of_variants[1] += run_again
@@ -187,8 +188,9 @@ def _with_modules(
 
 
 def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
-    """Values with which the symbolic sizes of a block are evaluated: degrees, and ``positions``,
-    tokens of a sample on one member of a ring.
+    """Values with which the symbolic sizes of a block are evaluated.
+
+    Degrees, and ``positions``, tokens of a sample on one member of a ring.
 
     Args:
         sequence: tokens of a sample of the block's sequence (unsplit), for unfused attention's
@@ -200,8 +202,9 @@ def local_degrees(rows: Rows, *, sequence: int) -> dict[str, IntArray]:
 
 
 def _wait_for_host(seconds: FloatArray, clock: HostClock, pair: PairedLayer | None) -> FloatArray:
-    """Add the seconds that launches are late, and hide expert traffic behind another microbatch's
-    kernels where there is a `pair`; return the hidden seconds.
+    """Add the seconds of late launches; hide expert traffic where a `pair` overlaps.
+
+    Traffic hides behind another microbatch's kernels. Returns the hidden seconds.
     """
     seconds[0, LAUNCH], seconds[1, LAUNCH] = clock.exposed()
     if pair is None:

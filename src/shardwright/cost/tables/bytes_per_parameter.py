@@ -1,6 +1,4 @@
-"""Bytes of one parameter on a device beside its 16-bit weight, traffic of its update, and the rate
-at which a host updates it.
-"""
+"""Bytes of one parameter beside its 16-bit weight, traffic of its update, and host update rate."""
 
 from __future__ import annotations
 
@@ -8,15 +6,16 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.kernels.problem_machine import problem_machine
-from shardwright.cost.kernels.quantization_passes import narrow_bytes, narrow_forms
+from shardwright.cost.kernels.quantization_passes import quantised_bytes, quantised_copies
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime
 
 
 def update_bytes(problem: Problem) -> float:
-    """Traffic of one element's update in bytes: states read and written, gradient read twice (norm,
-    update), parameter written, gradient zeroed (with the whole buffer where the runtime's
-    `gradient_passes` count it).
+    """Memory traffic of one element's optimizer update in bytes.
+
+    States read and written, gradient read twice (norm, update), parameter written, gradient zeroed
+    (with the whole buffer where the runtime's `gradient_passes` count it).
     """
     job, runtime = problem.job, problem.runtime
     gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
@@ -24,8 +23,13 @@ def update_bytes(problem: Problem) -> float:
 
 
 def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
-    """(n,) traffic an element of passes over all local gradients at the step's end: the runtime's,
-    and two where it scales them for several `holders` (n,) of a parameter.
+    """(n,) memory traffic an element of passes over all local gradients at the step's end.
+
+    The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
+    parameter.
+
+    The runtime's passes, and two where it scales gradients for several `holders` (n,) of a
+    parameter.
     """
     runtime = problem.runtime
     scaled = (holders > 1) & runtime.scales_gradients
@@ -34,7 +38,10 @@ def gradient_pass_bytes(problem: Problem, holders: IntArray) -> IntArray:
 
 
 def shard_bytes(problem: Problem) -> float:
-    """Bytes of a parameter's ZeRO-3 shard on the device, beside the optimizer's master copy."""
+    """Bytes of a ZeRO-3 parameter shard's element on the device, beside the master copy.
+
+    The optimizer's master copy.
+    """
     runtime = problem.runtime
     return (
         0.0
@@ -44,14 +51,20 @@ def shard_bytes(problem: Problem) -> float:
 
 
 def frozen_shard_bytes(problem: Problem) -> float:
-    """Bytes on the device of a parameter's ZeRO-3 shard without an optimizer state of the device's
-    own, as of a frozen one. Left out: a base that is kept in fp32.
+    """Bytes on the device of an element of a frozen parameter's ZeRO-3 shard.
+
+    Of any parameter without an optimizer state of the device's own. Left out: a base that is kept
+    in fp32.
     """
     return 0.0 if problem.runtime.parameters_on_host else problem.job.parameter.bits / 8
 
 
 def narrow_copies(problem: Problem) -> float:
-    """Bytes of a parameter of GEMMs in 8 or 4 bits beyond (or below) its 16 bits, below ZeRO-3.
+    """Bytes of a parameter's kept 8- or 4-bit copies, less the 16 bits that they replace.
+
+    Below ZeRO-3; beyond (or below) its 16 bits.
+
+    Below ZeRO-3.
 
     Transformer Engine keeps quantised weights from one microbatch to the next, in as many forms as
     GEMMs need; where the runtime keeps parameters in 8 bits there are no others. Others quantise a
@@ -63,7 +76,7 @@ def narrow_copies(problem: Problem) -> float:
     machine = problem_machine(problem)
     if machine.compute.bits > 8 or not problem.runtime.saves_quantized:
         return 0.0
-    copies_bytes = narrow_bytes(machine) * narrow_forms(machine)
+    copies_bytes = quantised_bytes(machine) * quantised_copies(machine)
     return (
         copies_bytes - problem.job.parameter.bits / 8
         if problem.runtime.gathers_narrow and machine.compute.bits == 8
@@ -72,8 +85,9 @@ def narrow_copies(problem: Problem) -> float:
 
 
 def own_gradient_bytes(problem: Problem) -> int:
-    """Bytes of a parameter's own gradient, which lives beside the copy that gradients accumulate
-    in; 0 = the copy is the only one.
+    """Bytes of a parameter's own gradient beside the copy that gradients accumulate in.
+
+    0 = the copy is the only one.
 
     From ZeRO-2 on gradients are freed when they are reduced. Source: `Runtime.main_grad_copy`.
     """
@@ -81,15 +95,19 @@ def own_gradient_bytes(problem: Problem) -> int:
 
 
 def gradients_leave(runtime: Runtime, *, zero: int) -> bool:
-    """True if the gradients of elements whose states are offloaded lie in host memory alone, under
-    ZeRO stage `zero`.
+    """True if gradients of offloaded optimizer states are kept in host memory alone.
+
+    Under ZeRO stage `zero`.
+
+    Elements whose optimizer states are offloaded.
     """
     return runtime.gradients_on_host and zero >= 2
 
 
 def host_update_rate(problem: Problem, *, zero: int) -> float:
-    """Elements/s that one device's share of the host updates: gradient down, update in host memory,
-    parameter up, in series.
+    """Elements/s that one device's share of the host updates, with transfers.
+
+    Gradient down, update in host memory, parameter up, in series.
 
     Gradients that left as they were reduced are in host memory already
     (`sharding_overhead.host_gradient_seconds`).

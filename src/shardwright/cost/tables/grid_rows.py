@@ -1,4 +1,4 @@
-"""The rows of a grid in the tables, and its memory choices."""
+"""The table rows of a grid, and its memory choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.strategy.grid.grid import Grid, Recompute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRows:
-    """Rows of a grid in the tables, and the layout of its blocks over the pipeline."""
+    """Row numbers of a grid in the tables, and the layout of its blocks over the pipeline."""
 
     layers: LayerTable
     layer_row: int
@@ -24,8 +24,8 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """Memory choices of some pipeline ranks.
+class MemoryChoices:
+    """Memory choices of some pipeline ranks: ZeRO stage, offload and recompute.
 
     Args:
         zero: ZeRO stage.
@@ -40,8 +40,8 @@ class Choices:
     mode: int
 
 
-def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
-    """The memory choices of a grid."""
+def grid_choices(grid: Grid, layout: ChunkLayout) -> MemoryChoices:
+    """The memory choices that a grid states, as block counts by recompute mode."""
     modes = np.zeros((*layout.counts.shape, len(MODES)), dtype=np.int64)
     if grid.recompute is Recompute.FULL:
         modes[:, :, 2] = first_layers(layout, grid.recompute_layers)
@@ -50,7 +50,7 @@ def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
     elif grid.host:
         modes[:, :, 3] = first_layers(layout, grid.host)
     modes[:, :, 0] = layout.counts - modes.sum(axis=2)
-    return Choices(
+    return MemoryChoices(
         zero=grid.zero,
         offload=grid.offload,
         modes=modes,

@@ -1,5 +1,6 @@
-"""Layout of a model's blocks over pipeline chunks, as matrices: composing a step needs it for (pp,
-vpp), and no degrees.
+"""Layout of a model's blocks over pipeline chunks, as matrices.
+
+Composing a step needs the layout for (pp, vpp), and no degrees.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def has_trained(block: Block) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkLayout:
-    """Blocks of each pipeline chunk. c = chunk, r = pipeline rank, b = block of the model. Equal
-    only to itself.
+    """Blocks of each pipeline chunk as matrices; equal only to itself.
+
+    c = chunk, r = pipeline rank, b = block of the model.
 
     Args:
         contents: blocks of each chunk in order.
@@ -44,7 +46,7 @@ class ChunkLayout:
         layer, unit, head: (b,) True for blocks that are layers, that ZeRO-3 gathers by themselves
             (see `is_unit`), that compute logits.
         first: (c,) the first block of each chunk.
-        turned, reduced, sent: see `turned_at`, `reduced_last`, `sent_on`.
+        turned, reduced, sent: see `first_backward_block`, `last_reduced_block`, `sent_stream`.
         by_rank: (r, b) blocks of each rank.
         streams: number of different ones that the model has.
         pp, vpp: ranks, and chunks a rank.
@@ -66,15 +68,17 @@ class ChunkLayout:
 
 
 def is_unit(block: Block) -> bool:
-    """True if ZeRO-3 gathers the block by itself, and frees it behind its work: a layer, a
-    teacher's too; embeddings and heads are roots.
+    """True if ZeRO-3 gathers the block by itself and frees it after its work: a layer.
+
+    A teacher's layers too; embeddings and heads are roots.
     """
     return not block.has_vocabulary
 
 
 class BlockFacts(NamedTuple):
-    """Facts of every block of a model, as in `ChunkLayout`; whether it has a backward, and a
-    trained parameter.
+    """Facts of every block of a model: layer, head, backward, trained parameters, stream.
+
+    As in `ChunkLayout`.
 
     Args:
         stream: (b,) number of the stream of its output: outputs with as many tokens of as many
@@ -90,12 +94,13 @@ class BlockFacts(NamedTuple):
 
 
 def block_facts(model: Model) -> BlockFacts:
-    """The facts of a model's blocks, found once."""
+    """For every block: layer, head, backward, trained parameters and stream (cached)."""
     return _block_facts(Same(model))
 
 
 @lru_cache(maxsize=64)
 def _block_facts(model: Same[Model]) -> BlockFacts:
+    """The facts of a model's blocks (cached by the model's identity)."""
     blocks = model.value.blocks
     return BlockFacts(
         layer=np.array([b.is_layer for b in blocks]),
@@ -108,6 +113,7 @@ def _block_facts(model: Same[Model]) -> BlockFacts:
 
 
 def _streams(blocks: Sequence[Block]) -> IntArray:
+    """(b,) number of the hidden-state stream that each block writes; -1 = a teacher's."""
     number: dict[tuple[str, int], int] = {}
     # A block that writes no hidden state ends the model, and sends nothing on.
     keys = [None if b.is_of_teacher else (b.sequence, b.output_width) for b in blocks]
@@ -121,8 +127,9 @@ def _streams(blocks: Sequence[Block]) -> IntArray:
 
 
 def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) the block of each chunk whose backward is the first: the last one with any; the last of
-    all where none has any.
+    """(c,) block of each chunk whose backward runs first.
+
+    The last block with any backward; the last of all where none has any.
     """
     back = block_facts(model).back
     blocks = []
@@ -137,8 +144,9 @@ def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
 
 
 def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the
-    first of all where none has any.
+    """(c,) block of each chunk whose gradients are reduced last.
+
+    The first block with any trained parameter; the first of all where none has any.
     """
     trained = block_facts(model).trained
     blocks = []
@@ -153,8 +161,11 @@ def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
 
 
 def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) number of the stream that each chunk sends to the next one: its last block's output, a
-    teacher's apart.
+    """(c,) number of the hidden-state stream that each chunk sends to the next chunk.
+
+    The output of its last block, a teacher's left out.
+
+    The output of its last block, a teacher's left out.
     """
     stream = block_facts(model).stream
     student_blocks = [[block for block, _ in content if stream[block] >= 0] for content in contents]
@@ -166,8 +177,9 @@ def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:
 def layout_of(
     model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
 ) -> ChunkLayout:
-    """The layout of `model` on pp x vpp chunks: the same object for the same ones, as every row of
-    options and every mesh needs it.
+    """The layout of `model` on pp x vpp chunks (cached).
+
+    The same object for the same arguments, as every row of options and every mesh needs it.
 
     Raises:
         StrategyError: layers do not divide (rule ``grid.layers``).
@@ -182,6 +194,7 @@ def layout_of(
 def _layout_of(
     keyed_model: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]
 ) -> ChunkLayout | StrategyError:
+    """The layout of a model on pp x vpp chunks, or the error that there is none (cached)."""
     model = keyed_model.value
     try:
         contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)
@@ -210,7 +223,7 @@ def _layout_of(
 
 
 def first_layers(layout: ChunkLayout, layers: int) -> IntArray:
-    """(c, b) blocks of each chunk that are among its first `layers` layers, 0 = all of them."""
+    """(c, b) number of blocks of each chunk that are among its first `layers` layers; 0 = all."""
     all_layers = layout.counts * layout.layer
     if not layers or layers >= all_layers.sum(axis=1).max():
         return all_layers

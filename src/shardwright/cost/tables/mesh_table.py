@@ -1,5 +1,6 @@
-"""Mesh table: seconds and bytes of synchronisation, gradient clipping, copies, scales and buffers,
-over mesh rows.
+"""Mesh table: seconds and bytes of gradient synchronisation and buffers, over mesh rows.
+
+Also gradient clipping, copies and scales.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ from shardwright.runtime.runtime import ScaleGroup
 
 
 def shared_parameters(model: Model) -> frozenset[str]:
-    """Parameters of the model's own first block that the last one uses too, as ``block.parameter``:
-    tied embeddings.
+    """Parameters of the first block that the last one uses too: tied embeddings.
+
+    As ``block.parameter``, of the model's own blocks.
     """
     student_blocks = [
         block
@@ -59,9 +61,9 @@ def shared_parameters(model: Model) -> frozenset[str]:
 
 
 def parameters_elsewhere(model: Model) -> frozenset[str]:
-    """Parameters that layers share, or that stand between two chains of layers and are used in
-    both, as ``block.parameter``: biases by distance, and the word embeddings of an encoder and a
-    decoder.
+    """Parameters that layers share, or that two chains of layers use, as ``block.parameter``.
+
+    Relative position biases, and the word embeddings of an encoder and a decoder.
 
     The devices that sum them depend on where a pipeline cuts, and a sum over more devices may take
     less time.
@@ -136,8 +138,9 @@ def mesh_table(
 
 
 def _table_elements(problem: Problem, rows: Rows) -> IntArray:
-    """(blocks, n) elements of the largest trained table of words or positions that a device has of
-    each block.
+    """(blocks, n) elements of the largest trained embedding table that a device has of each block.
+
+    A table of words or positions.
     """
     programs, degrees = (
         programs_of(problem, Structure(sequence_parallel=True, routed=True)),
@@ -152,7 +155,7 @@ def _table_elements(problem: Problem, rows: Rows) -> IntArray:
 
 
 def untimed_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
-    """Elements that every mesh row holds, and its waits for scales; all other costs are zero."""
+    """Mesh table with the elements of every row and its waits for scales; other costs are zero."""
     n, network = len(rows), network_of(problem.cluster, library=problem.runtime.collective_library)
     sync = _synchronisation(problem, rows, shard, network, timed=False)
     no_seconds, no_bytes = np.zeros(n), np.zeros(n, dtype=np.int64)
@@ -173,7 +176,7 @@ def untimed_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
 
 
 def scale_waits(problem: Problem, rows: Rows) -> FloatArray:
-    """(n,) seconds that each pass of a chunk waits for its scales (see `scale_reductions`)."""
+    """(n,) seconds that each pass of a chunk waits for its scales (`scale_reductions`)."""
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     waits = scale_seconds(
         problem,
@@ -194,6 +197,7 @@ def _synchronisation(
     timed: bool = True,
     lying: tuple[SumSpans, SumSpans] | None = None,
 ) -> SyncTable:
+    """Synchronisation table of all blocks of the model for every mesh row and sharding group."""
     # Rows do not tell whether the stream is cut by position: elements that more devices sum there
     # are not priced at all.
     programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
@@ -221,8 +225,9 @@ def _synchronisation(
 
 
 def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
-    """(n,) True where every run of axes, from the innermost on, fits into units of each tier or
-    fills them: all groups of an axis lie alike.
+    """(n,) True where all groups of each axis lie the same way in the network's units.
+
+    Every run of axes, from the innermost on, fits into units of each tier or fills them.
     """
     alike = np.ones(len(rows), dtype=np.bool_)
     for axis in ("tp", "cp", "dp", "pp"):
@@ -236,8 +241,9 @@ _GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
 
 
 def num_communicators(rows: Rows) -> IntArray:
-    """(n,) number of groups of more than one device that a device is in: tp, cp, holders of its
-    gradients, ep, etp, its pipeline, all devices.
+    """(n,) number of process groups of more than one device that a device belongs to.
+
+    tp, cp, holders of its gradients, ep, etp, its pipeline, all devices.
     """
     groups = (rows["cp"] > 1).astype(np.int64)
     for axis in _GROUPS:

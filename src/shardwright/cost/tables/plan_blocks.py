@@ -1,5 +1,6 @@
-"""Seconds and bytes of one block on one device of a general plan, from the same tables and terms as
-a grid's.
+"""Seconds and bytes of one block on one device of a general plan.
+
+From the same tables and terms as a grid's.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ from shardwright.strategy.plan.stages import Keep
 
 
 def blocking_groups(problem: Problem, stage: StageParts) -> Grouping | None:
-    """The devices that each device of a stage's families meets in blocking collectives; None where
-    equal devices meet equal ones.
+    """Devices that each device of a stage meets in blocking collectives, for all families.
+
+    None where equal devices meet equal ones.
 
     That holds where trees are regular, and where a family's devices meet only each other. Two
     copies of an input that six devices read go from the first to two of them, and from the second
@@ -83,7 +85,7 @@ def blocking_groups(problem: Problem, stage: StageParts) -> Grouping | None:
 
 
 def divided_by_work(problem: Problem, stage: StageParts) -> StageParts:
-    """The stage with its families divided so that devices of one family have blocks of equal cost.
+    """Stage with its families divided so that devices of one family have blocks of equal cost.
 
     Where one class of operators lies on fewer devices than another, devices that hold as much may
     still send or sum unlike parts: of five devices that read tensors of which six hold a third
@@ -111,8 +113,9 @@ def divided_by_work(problem: Problem, stage: StageParts) -> StageParts:
 
 @lru_cache(maxsize=4096)
 def _is_uneven(cells: StageCells) -> bool:
-    """True if classes of operators lie on different numbers of devices, or a tree is not cut alike
-    everywhere.
+    """True if operator classes lie on different numbers of devices, or a tree is irregular.
+
+    A tree is irregular where it is not cut the same way everywhere.
     """
     sizes = {len(tree) for tree in cells.cells.values() if tree}
     return len(sizes) > 1 or any(
@@ -125,8 +128,10 @@ def _is_uneven(cells: StageCells) -> bool:
 def block_on_device(
     problem: Problem, stage: StageParts, segment: Segment, device: int, cut: tuple[int, ...] | None
 ) -> tuple[BlockTable, int, tuple[int, ...]]:
-    """A block's row of the tables, bytes of tensor-parallel overlap's buffers, and the devices that
-    blocking collectives join with this one, counted from the stage's first.
+    """Table row of a block on a device, overlap buffer bytes, and devices that it waits for.
+
+    Buffers of tensor-parallel overlap; devices that blocking collectives join with this one,
+    counted from the stage's first.
 
     Args:
         cut: tokens of each slice up to this one; None where a sequence is whole.
@@ -145,20 +150,21 @@ _PRODUCTS: Final = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, Op
 
 
 def parts_along(cell: Cell | None, *dims: Dim) -> int:
-    """Number of parts along these dims."""
+    """Number of parts that a cell's tree is cut into along these dims."""
     if cell is None:
         return 1
     return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
 
 
 def product_class(cells: StageCells) -> OperatorClass:
-    """The operator class whose GEMMs a stage's devices share."""
+    """Operator class whose GEMMs the stage's devices share."""
     return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)
 
 
 def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
-    """Values with which the sizes of a block on one device are evaluated; all others are numbers
-    already (see `block_table`).
+    """Values with which the symbolic sizes of a block on one device are evaluated.
+
+    All others are numbers already (see `block_table`).
     """
     core = structure.cell(OperatorClass.CORE) or structure.cell(product_class(structure.stage))
     ring = parts_along(core, Dim.SEQUENCE)
@@ -172,8 +178,9 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
 
 
 def network_unit(problem: Problem) -> int:
-    """Number of devices after which the network repeats: a stage's costs depend on its place in
-    them; 0 = it does not repeat.
+    """Number of devices after which the network repeats; 0 = it does not repeat.
+
+    A stage's costs depend on its place in them.
     """
     return repetition_devices(plan_units(problem))
 
@@ -187,8 +194,11 @@ def _row_on_device(
     place: tuple[int, int],
     cut: tuple[int, ...] | None,
 ) -> tuple[BlockTable, int, tuple[int, ...]]:
-    """One block on one device: its row, bytes of tensor-parallel overlap's buffers, and the devices
-    that blocking collectives join with it, counted from the stage's first.
+    """Table row of a block on a device, overlap buffer bytes, and devices to wait for (cached).
+
+    Devices are counted from the stage's first.
+
+    Devices are counted from the stage's first.
 
     Equal blocks of a stage, and of stages that are alike, are priced once.
 
@@ -249,8 +259,9 @@ def _priced_row(
     local: tuple[tuple[str, int], ...],
     keeps: tuple[Keep, ...],
 ) -> BlockTable:
-    """The row of a block whose moves name their groups by number: devices that have as much and
-    whose groups lie alike share it.
+    """Table row of a block whose moves name their groups by span number (cached).
+
+    Devices that have as much and whose groups lie the same way share the row.
     """
     problem, degrees = (
         keyed_problem.value,

@@ -1,6 +1,4 @@
-"""The tables that the bounds and the pricing of plans read: block tables over layer rows,
-synchronisation over mesh rows.
-"""
+"""Tables that bounds and plan prices read: blocks over layer rows, synchronisation over meshes."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from shardwright.cost.tables.block_compute import (
 )
 from shardwright.cost.tables.block_table import block_tables, local_degrees
 from shardwright.cost.tables.layers_by_chunk import block_facts
-from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTables, LayerTable
+from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockVariantTable, LayerTable
 from shardwright.cost.time_parts import MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
@@ -55,8 +53,9 @@ from shardwright.runtime.runtime import Options
 def layer_table(
     problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = ((),)
 ) -> LayerTable:
-    """Seconds and bytes of every block of the model for every row; rows of one structure are priced
-    together.
+    """Seconds and bytes of every block of the model for every row.
+
+    Rows of one structure are priced together.
 
     Args:
         modules: sets of options that say which modules run again in backward; the table has all
@@ -150,7 +149,7 @@ def layer_table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LoweredBlock:
-    """A block under one structure and several sets of modules.
+    """A block lowered under one structure, with one variant for each set of recomputed modules.
 
     Args:
         tokens: of a sample of its sequence.
@@ -167,7 +166,7 @@ class _LoweredBlock:
 def _lowered_block(
     problems: tuple[Same[Problem], ...], block: Same[Block], structure: Structure
 ) -> _LoweredBlock:
-    """A block under problems that differ in the modules that run again in backward."""
+    """Lower a block under problems that differ in the modules that run again in backward."""
     operators = {o.name: o for o in block.value.operators}
     contexts = [block_context(keyed_problem.value, block.value) for keyed_problem in problems]
     saved = saved_tensors_of_contexts(block.value, operators, structure, contexts)
@@ -183,7 +182,7 @@ def _lowered_block(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowsAlike:
-    """Rows of one structure whose groups lie in one way.
+    """Rows of one structure whose groups lie the same way.
 
     Args:
         places: of the rows.
@@ -196,6 +195,7 @@ class _RowsAlike:
 
 
 def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_RowsAlike]:
+    """Divide the rows into groups of one structure whose process groups lie the same way."""
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {
         o.attention.kv_heads
@@ -234,6 +234,7 @@ def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_RowsA
 def _some_sums(
     lowered: _LoweredBlock, local: Degrees, chosen: IntArray, *, machine: Machine
 ) -> BlockSums:
+    """Kernel sums of a lowered block for the chosen rows."""
     sizes = {name: values[chosen] for name, values in local.items()}
     return block_sums(
         lowered.program,
@@ -245,8 +246,9 @@ def _some_sums(
 
 
 def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
-    """(n,) True where all tensor-parallel groups of a mesh lie in islands: they divide these, or
-    the whole mesh lies in one.
+    """(n,) True where all tensor-parallel groups of a mesh lie in one NVLink island each.
+
+    They divide the islands, or the whole mesh lies in one.
 
     Where an island's end is no end of a run of groups, it cuts one of them.
     """
@@ -260,8 +262,9 @@ def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
 
 
 def _within(rows: Rows, network: Network) -> BoolArray:
-    """(n,) True where tensor-parallel groups of the plan lie in an island, as `within` says; of
-    rows of a part of a mesh: those of the part.
+    """(n,) True where the plan's tensor-parallel groups lie in an island.
+
+    As the column `within` says; of rows of a part of a mesh: those of the part.
     """
     return (
         rows["within"] > 0
@@ -271,8 +274,9 @@ def _within(rows: Rows, network: Network) -> BoolArray:
 
 
 def _surely_within(rows: Rows, network: Network) -> BoolArray:
-    """(n,) `_within`, but for rows of a part of a mesh True only if the groups of any mesh with
-    such groups lie in islands: so that bytes stay a lower bound.
+    """(n,) True where the groups of any mesh with such tensor-parallel groups lie in islands.
+
+    `_within`, but stricter for rows of a part of a mesh, so that bytes stay a lower bound.
     """
     return (
         rows["within"] > 0
@@ -282,8 +286,9 @@ def _surely_within(rows: Rows, network: Network) -> BoolArray:
 
 
 class _SharedOverRows:
-    """Values that the blocks of a model share over some rows: their degrees, how their groups lie,
-    and seconds of moves that are alike.
+    """Values that the blocks of a model share over some rows, computed once.
+
+    Their degrees, how their groups lie, and seconds of equal moves.
     """
 
     def __init__(self, problem: Problem, rows: Rows, network: Network) -> None:
@@ -294,20 +299,20 @@ class _SharedOverRows:
         self.met = distinct_degrees(rows)
 
     def local(self, tokens: int) -> Degrees:
-        """Values with which sizes of a block with so many tokens a sample are evaluated."""
+        """Values with which sizes of a block with `tokens` tokens a sample are evaluated."""
         if tokens not in self._local:
             self._local[tokens] = local_degrees(self._rows, sequence=tokens)
         return self._local[tokens]
 
     def spans(self, move: Move) -> tuple[Span, ...]:
-        """Spans in which the groups of a move may lie: those along its axis."""
+        """Spans in which the groups of a move may lie, along its axis."""
         axis = move.axes[0]
         if axis not in self._spans:
             self._spans[axis] = spans_along(axis, self._rows, self._network)
         return self._spans[axis]
 
     def moved(self, move: Move, *, tokens: int) -> FloatArray:
-        """Seconds of a move of a block with so many tokens a sample."""
+        """Seconds of a move of a block with `tokens` tokens a sample."""
         key = (_move_key(Same(move)), tokens)
         if key not in self._moved:
             self._moved[key] = least_move_seconds(
@@ -318,7 +323,7 @@ class _SharedOverRows:
 
 @lru_cache(maxsize=8192)
 def _move_key(move: Same[Move]) -> object:
-    """The same object for moves that send the same bytes along the same axis."""
+    """One object for all moves that send the same bytes along the same axis."""
     moved = move.value
     return _object_of(
         (moved.kind, moved.volume, moved.axes[0], moved.copies, moved.rows, moved.groups)
@@ -327,11 +332,12 @@ def _move_key(move: Same[Move]) -> object:
 
 @lru_cache(maxsize=8192)
 def _object_of(content: tuple[object, ...]) -> object:
+    """One unique object for each distinct content (cached)."""
     return object()
 
 
 def _as_slice(places: IntArray) -> IntArray | slice:
-    """The rising `places`, as a slice where none between them is left out."""
+    """The rising `places`, as a slice where no place between them is left out."""
     first_place, last_place = int(places[0]), int(places[-1])
     return (
         slice(first_place, last_place + 1)
@@ -340,8 +346,8 @@ def _as_slice(places: IntArray) -> IntArray | slice:
     )
 
 
-def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
-    """The columns of a block with an axis of sets of modules before their rows."""
+def _by_set(table: BlockVariantTable) -> dict[str, FloatArray | IntArray]:
+    """Columns of a block table with an axis of module sets before their rows."""
     return {
         "seconds": table.seconds,
         "saved_bytes": table.saved_bytes,
@@ -354,8 +360,9 @@ def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:
-    """Seconds of a send across a border of each device's part of the stream; copies over tp are
-    sent once and gathered behind, if the runtime does so.
+    """Seconds of a send of each device's part of the stream across a stage border.
+
+    Copies over tp are sent once and gathered behind, if the runtime does so.
     """
     copied = (rows["sp"] == 0) & (rows["tp"] > 1)
     if not problem.runtime.p2p_scatter_gather or not copied.any():
@@ -371,8 +378,9 @@ def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -
 
 
 def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
-    """`logits_bytes` of every row: the tokens of a microbatch of a member of cp, ceil(vocab / tp)
-    words.
+    """(n,) peak bytes of logits of every row, and of their allocator blocks.
+
+    Of the tokens of a microbatch of a member of cp, ceil(vocab / tp) words.
     """
     loss, tokens = (
         loss_of(problem.model),

@@ -1,6 +1,4 @@
-"""Effects of a plan's keep lines on a block: operators that are recomputed one by one, and
-activations that wait in host memory.
-"""
+"""Effects of a plan's keep lines on a block: recomputed operators, offloaded activations."""
 
 from __future__ import annotations
 
@@ -28,8 +26,9 @@ def kept_variant(
     degrees: Degrees,
     problem: Problem,
 ) -> BlockTable:
-    """`table` with the tensors that `keeps` drop or move; whole blocks and cores alone are modes of
-    the table and left as they are.
+    """`table` with the tensors that `keeps` recompute or offload.
+
+    Whole blocks and cores alone are modes of the table and left as they are.
 
     Recomputed operators run their forward again before the input gradient, and their outputs are
     not saved. Tensors that are moved to the host (or NVMe) cross the device's PCIe link once each
@@ -74,8 +73,9 @@ def kept_variant(
 
 
 def is_on_host(keep: Keep) -> bool:
-    """True if all tensors that a keep line's blocks keep wait in host memory: a mode of the block
-    table.
+    """True if a keep line offloads all tensors of its blocks to host memory.
+
+    A mode of the block table.
     """
     return keep.how is ActivationPolicy.HOST and "full" in keep.operators and keep.percent == 100
 
@@ -89,8 +89,9 @@ def transfer_bandwidth(problem: Problem, how: ActivationPolicy) -> float:
 
 
 def named_operators(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
-    """Names of a block's operators that a keep line means: by name, by class, or as
-    ``class.name``.
+    """Names of the operators of a block that a keep line selects.
+
+    By name, by class, or as ``class.name``.
     """
     return {
         o.name

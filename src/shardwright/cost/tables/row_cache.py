@@ -1,5 +1,6 @@
-"""Cache of tables by their rows: costs of blocks and meshes depend on degrees and on how groups
-lie, not on the caller.
+"""Cache of tables by the numbers in their rows.
+
+Costs of blocks and meshes depend on degrees and on how groups lie, not on the caller.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ _MOST_ROWS_IN_ALL: Final = 2**17
 
 
 class _TableCache:
+    """Cache of tables that drops the least recently used when their rows exceed a limit."""
+
     def __init__(self) -> None:
         self._tables: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
         self._rows, self._lock = 0, Lock()
 
     def find(self, key: Hashable) -> Any:
+        """The table stored under `key`, marked as recently used; None if there is none."""
         with self._lock:
             if key not in self._tables:
                 return None
@@ -35,6 +39,7 @@ class _TableCache:
             return self._tables[key][1]
 
     def keep(self, key: Hashable, table: object, *, rows: int) -> None:
+        """Store a table of `rows` rows; drop the least recently used tables beyond the limit."""
         with self._lock:
             if key in self._tables:
                 return
@@ -50,8 +55,9 @@ _cache: Final = _TableCache()
 def cached_table(
     make: Callable[..., T], problem: Problem, rows: Rows, *, sets: int = 1, **more: Any
 ) -> T:
-    """``make(problem, rows, **more)``: the same object as before where the same function was called
-    before for rows with the same numbers.
+    """``make(problem, rows, **more)``, cached by the numbers of rows and arguments.
+
+    The same object as before where the same function was called before.
 
     Args:
         make: a function of a module: compared by identity, and so is the problem.

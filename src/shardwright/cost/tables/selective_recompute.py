@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Kernel, Move
+from shardwright.program.block.block_program import BlockProgram, BlockWork, KernelKind, Move
 from shardwright.program.block.selective_recompute import named_policy, saved_products
 from shardwright.program.block.symbolic_sizes import Degrees, evaluate_sum
 from shardwright.runtime.runtime import Runtime, SelectiveRecompute
 
 
 def repeats_move(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
-    """A function that is True for forward moves that a selective recompute repeats.
+    """A predicate that is true for forward moves that a selective recompute repeats.
 
     A core that runs again exchanges its keys again; a per-operator policy keeps it and the outputs
     of reduce_scatter; under a policy by name an operator that runs again communicates again.
@@ -49,7 +49,7 @@ def recomputed_share(
     if kept_products is None or core:
         return 0.0
     parts = kept_products.get(work.operator, ())
-    if work.kernel is not Kernel.GEMM or work.adapter or not any(parts):
+    if work.kernel is not KernelKind.GEMM or work.adapter or not any(parts):
         return 1.0
     recomputed_outputs = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
     if not recomputed_outputs:

@@ -1,5 +1,6 @@
-"""Cost of sharded data parallelism to the compute stream itself: copies in and out of collectives'
-buffers, and kernels that run slower.
+"""Overhead of sharded data parallelism on the compute stream: copies and slower kernels.
+
+Copies in and out of the buffers of collectives; kernels run slower beside collectives.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import extent_of
+from shardwright.collectives.groups.tier_quantities import span_quantities
 from shardwright.cost.gradients.reduction_seconds import LISTED_GATHER_OPERATORS
 from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.gradients.wire_bytes import gathered_bytes
@@ -21,8 +22,9 @@ from shardwright.program.problem import Problem
 
 
 def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArray:
-    """Factor >= 1 on kernels that run beside the collectives of some groups (of dp x cp), shape
-    (n,); 1 for groups of one.
+    """(n,) factor >= 1 on kernels that run beside the collectives of some groups.
+
+    Groups of dp x cp; 1 for groups of one.
 
         1 + (slowdown - 1) x min(1, B / B_0)
 
@@ -37,18 +39,19 @@ def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArr
     factor = slowdown_beside(
         problem.constants, factor=problem.cluster.node.accelerator.overlap_slowdown
     )
-    extent = extent_of(span)
-    ring = extent.ring_seconds_per_byte * network.tiers[0].bandwidth
+    quantities = span_quantities(span)
+    ring = quantities.ring_seconds_per_byte * network.tiers[0].bandwidth
     share = np.where(ring > 0.0, 1.0 / np.maximum(ring, 1.0), 0.0)
     return np.asarray(
-        1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]),
+        1.0 + (factor - 1.0) * (share if quantities.rows is None else share[quantities.rows]),
         dtype=np.float64,
     )
 
 
 def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
-    """(blocks, n) seconds in which the gradients of one layer and microbatch travel to host memory
-    and back, all of its states offloaded.
+    """(blocks, n) seconds in which one layer's gradients travel to host memory and back.
+
+    Of one microbatch, all of the layer's optimizer states offloaded.
 
         t = 2 x shard x bytes of a gradient / rate of PCIe
 
@@ -74,8 +77,9 @@ def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
 
 
 def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds (blocks, n) of copies around one layer's all_gather of parameters before its forward,
-    around that before its backward, and around its reduction of gradients.
+    """(blocks, n) seconds of copies around one layer's all-gathers and its gradient reduction.
+
+    The all-gather of parameters before its forward, that before its backward, and the reduction.
 
         t = local elements x bytes an element / (0.8 BW)
             where the element's states are sharded over more than one device

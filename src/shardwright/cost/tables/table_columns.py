@@ -11,7 +11,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTable:
-    """A block's row of seconds and bytes for each of n degree rows.
+    """A block's seconds and bytes as columns, one entry for each of n degree rows.
 
     Args:
         seconds: shape (phases, parts, n): F, I, W and the seconds that recompute adds, by part.
@@ -40,9 +40,10 @@ class BlockTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTables:
-    """A block's rows under several variants: a `BlockTable` with an axis of v variants before the
-    rows where they differ.
+class BlockVariantTable:
+    """A block's seconds and bytes under several variants of recomputed modules.
+
+    A `BlockTable` with an axis of v variants before the rows where they differ.
 
     Args:
         seconds: (phases, parts, v, n).
@@ -102,7 +103,7 @@ OF_BLOCKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshTable:
-    """Synchronisation and its side costs over n mesh rows.
+    """Seconds and bytes of synchronisation and its side costs over n mesh rows.
 
     Args:
         sync: per block.

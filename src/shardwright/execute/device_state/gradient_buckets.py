@@ -173,7 +173,7 @@ def _beside(groups: Groups, users: Mapping[Key, _Users]) -> Beside:
 
 def _sharing(holders: tuple[int, ...], used: _Users, beside: Beside) -> list[tuple[int, ...]]:
     """Devices that share states: of a tied parameter those of one operator, of others those of a
-    bucket (`gradient_sums.in_buckets`).
+    bucket (`plan_synchronisation.placed_in_buckets`).
     """
     alike = used.alike(holders)
     if len(alike) > 1:

@@ -1,6 +1,4 @@
-"""Communication of a block: between operators, to experts and back, inside an operator, and at a
-block's end.
-"""
+"""Communication of a block: between operators, to experts, inside an operator, at its end."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from shardwright.model.ir.block import MEMORY
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.block.block_program import Exposure, Move, Phase
-from shardwright.program.block.local_sizes import Context, local_tokens, part
-from shardwright.program.block.operator_placement import Change, Placing, is_routed
+from shardwright.program.block.local_sizes import LoweringContext, local_tokens, part
+from shardwright.program.block.operator_placement import LayoutChange, Placing, is_routed
 from shardwright.program.block.quantised_operators import (
     is_scaled_by_block,
     scaled_width,
@@ -28,10 +26,11 @@ _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def edge_moves(
-    source: Operator | None, target: Operator, structure: Placing, context: Context
+    source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[tuple[Hashable, Move]]:
-    """Communication between two operators, each move with the layouts that it lies between
-    (`Change.between`).
+    """Communication between two operators, each move with the layouts that it changes.
+
+    (`LayoutChange.between`).
     """
     if target.kind is OperatorKind.EMBEDDING:
         return []
@@ -54,8 +53,9 @@ def edge_moves(
 
 
 def _at_router(operator: Operator, source: Operator | None) -> Operator:
-    """A stand-in operator for the tokens at the router, from which tokens go to experts and to
-    which they return.
+    """A stand-in operator with the layout that tokens have at the router.
+
+    From there tokens go to experts, and there they return.
     """
     extents = source.writes if source is not None else operator.reads
     return replace(
@@ -70,8 +70,9 @@ def _at_router(operator: Operator, source: Operator | None) -> Operator:
 
 
 def _change_moves(
-    change: Change, source: Operator | None, target: Operator, context: Context
+    change: LayoutChange, source: Operator | None, target: Operator, context: LoweringContext
 ) -> list[Move]:
+    """The moves of one layout change: forward, backward, and a gather for the weight gradient."""
     forward, backward = change.forward, change.backward
     moves = []
     if forward is not None:
@@ -132,7 +133,7 @@ def _change_moves(
     return moves
 
 
-def _gathers_quantised(operator: Operator | None, context: Context) -> bool:
+def _gathers_quantised(operator: Operator | None, context: LoweringContext) -> bool:
     """True if the operand of `operator` is quantised before its members gather it."""
     quantises = context.runtime.gathers_quantized and 8 * context.element > context.compute_bits
     return (
@@ -140,9 +141,10 @@ def _gathers_quantised(operator: Operator | None, context: Context) -> bool:
     )
 
 
-def _quantised_bytes(size: Size, context: Context, *, forms: int) -> Size:
-    """Bytes of a wide tensor of `size` bytes in `forms` quantised copies with their scales, rounded
-    down.
+def _quantised_bytes(size: Size, context: LoweringContext, *, forms: int) -> Size:
+    """Bytes of `forms` quantised copies, with scales, of a wide tensor of `size` bytes.
+
+    Rounded down.
     """
     bytes_per_element = scaled_width(context.runtime.scaling, context.compute_bits)
     return replace(size, times=int(size.times * forms * bytes_per_element / context.element))
@@ -157,6 +159,7 @@ def _move(
     exposure: Exposure,
     group: tuple[int, ...] = (),
 ) -> Move:
+    """A move of `target` in a phase over the process group of one axis."""
     return Move(
         operator=target.name,
         phase=phase,
@@ -168,7 +171,8 @@ def _move(
     )
 
 
-def _hidden_if_overlapped(context: Context, wanted: Exposure) -> Exposure:
+def _hidden_if_overlapped(context: LoweringContext, wanted: Exposure) -> Exposure:
+    """The wanted exposure if the runtime's tensor-parallel overlap allows it, else BLOCKING."""
     if context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC):
         return wanted
     if context.runtime.tp_overlap is TpOverlap.DGRAD and wanted is not Exposure.BESIDE_GEMM:
@@ -177,8 +181,9 @@ def _hidden_if_overlapped(context: Context, wanted: Exposure) -> Exposure:
 
 
 def _forward_exposure(
-    kind: Collective, source: Operator | None, target: Operator, context: Context
+    kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
+    """Exposure of a forward collective between two operators: the GEMM that may hide it."""
     beside = target if kind is Collective.ALL_GATHER else source
     if beside is None or beside.kind not in _GEMMS or kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
@@ -188,8 +193,9 @@ def _forward_exposure(
 
 
 def _backward_exposure(
-    kind: Collective, source: Operator | None, target: Operator, context: Context
+    kind: Collective, source: Operator | None, target: Operator, context: LoweringContext
 ) -> Exposure:
+    """Exposure of a backward collective between two operators: the GEMM that may hide it."""
     if kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
     if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in _GEMMS:
@@ -208,9 +214,10 @@ def _backward_exposure(
     return _hidden_if_overlapped(context, Exposure.BESIDE_GEMM)
 
 
-def _has_casts_between(operator: Operator, context: Context) -> bool:
-    """True if casts and scales stand between a GEMM and its collectives: a compiler joins the two
-    only where nothing does.
+def _has_casts_between(operator: Operator, context: LoweringContext) -> bool:
+    """True if casts and scales stand between a GEMM and its collectives.
+
+    A compiler joins the two only where nothing does.
 
     The forward's own product is scaled inside. Source: PyTorch,
     torch/_inductor/fx_passes/micro_pipeline_tp.py (`_find_consumer_matmuls`,
@@ -229,10 +236,11 @@ def _has_casts_between(operator: Operator, context: Context) -> bool:
 
 
 def _dispatch_moves(
-    source: Operator | None, target: Operator, structure: Placing, context: Context
+    source: Operator | None, target: Operator, structure: Placing, context: LoweringContext
 ) -> list[Move]:
-    """Communication of tokens to their experts (or back): all_to_all over ep, and a gather (or
-    reduce) over etp; backward is the mirror image.
+    """Communication of tokens to their experts (or back): all-to-all over ep, gather over etp.
+
+    A reduce over etp on the way back; backward is the mirror image.
     """
     outward = is_routed(target)
     expert = target if outward else source
@@ -286,9 +294,10 @@ ROW_BYTES: Final = 4
 """Of each expert's weight in a row that HybridEP sends: fp32."""
 
 
-def _row_share(experts: int, elements: int, context: Context) -> int:
-    """Bytes that travel for each byte of a copy's own routing weight: 1, or as many as the rows of
-    all experts have, of which an island sends its part.
+def _row_share(experts: int, elements: int, context: LoweringContext) -> int:
+    """Bytes that HybridEP sends for each byte of a copy's own routing weight; else 1.
+
+    As many as the rows of all experts have, of which an island sends its part.
 
     Source: deepseek-ai/DeepEP csrc/hybrid_ep/backend/hybrid_ep_backend.cuh at b24ea354abdd
     (`experts_per_rank x num_of_ranks_per_node` floats beside every token, forward dispatch and
@@ -302,9 +311,10 @@ def _row_share(experts: int, elements: int, context: Context) -> int:
     )
 
 
-def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move:
-    """The all-gather of the routing map before HybridEP sends a token: one byte for each pair of a
-    token and an expert.
+def _map_move(expert: Operator, *, structure: Placing, context: LoweringContext) -> Move:
+    """All-gather of the routing map before HybridEP sends tokens.
+
+    One byte for each pair of a token and an expert.
 
     Backward reads the map that forward made. Source: `Executor::allgather_routing_map`,
     csrc/hybrid_ep/executor/executor.cu.
@@ -323,10 +333,12 @@ def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move
 
 
 def _gathered_moves(
-    expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context
+    expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: LoweringContext
 ) -> list[Move]:
-    """Communication of a dispatcher that gathers: an all-gather of all tokens of the devices that
-    share experts, and a reduce-scatter of the experts' outputs.
+    """Moves of an all-gather dispatcher: all tokens to all expert devices, outputs reduced back.
+
+    An all-gather of all tokens of the devices that share experts, and a reduce-scatter of the
+    experts' outputs.
 
     Backward is the mirror image. With the tokens go their scores of all experts, in 32 bits, and
     one byte for each score that says whether the expert was chosen.
@@ -353,7 +365,7 @@ SCALED_ELEMENTS: Final = 128
 DeepEP's scales of 4 bytes)."""
 
 
-def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
+def _sent_bytes(elements: int, context: LoweringContext, *, to_experts: bool) -> int:
     """Bytes of one copy of a token, or of its gradient, on its way to or from its experts.
 
     Operands of experts may travel in 8 bits; outputs of experts are summed in 16.
@@ -368,9 +380,12 @@ def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
     return context.element * elements
 
 
-def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
-    """Communication that brings a block's output into the residual stream's layout, where its last
-    operator is outside the stream (a vocabulary-parallel lookup).
+def exit_moves(
+    last: Operator, structure: Placing, context: LoweringContext
+) -> list[tuple[Hashable, Move]]:
+    """Communication that brings a block's output into the residual stream's layout.
+
+    Where its last operator is outside the stream (a vocabulary-parallel lookup).
     """
     if last.kind is OperatorKind.LOSS or last.klass is OperatorClass.STREAM:
         return []
@@ -392,9 +407,11 @@ def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tup
     ]
 
 
-def operator_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
-    """Communication inside an operator: keys of an attention core cut by position, statistics of a
-    loss cut by vocabulary, and of a norm.
+def operator_moves(operator: Operator, structure: Placing, context: LoweringContext) -> list[Move]:
+    """Communication inside an operator: attention keys, loss statistics, norm statistics.
+
+    Keys of an attention core cut by position, statistics of a loss cut by vocabulary, and of a
+    norm.
     """
     if operator.kind is OperatorKind.LOSS:
         tokens = local_tokens(operator.klass, structure, context)
@@ -431,9 +448,10 @@ def operator_moves(operator: Operator, structure: Placing, context: Context) -> 
     ]
 
 
-def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
-    """All-reduces of a norm's sums of squares (and sums, of a LayerNorm) where several devices hold
-    a token's width, or heads under one gain.
+def _norm_moves(operator: Operator, structure: Placing, context: LoweringContext) -> list[Move]:
+    """All-reduces of a norm's sums of squares where several devices hold a token's width.
+
+    And sums, of a LayerNorm; or where they hold heads under one gain.
     """
     gains = [p.extents[0] for p in operator.parameters if not p.name.endswith(".bias")]
     split = structure.members(
@@ -461,8 +479,10 @@ def _ring_moves(
     lengths: tuple[int, ...],
     group: tuple[int, ...],
 ) -> list[Move]:
-    """Sends of keys and values round a ring; in backward once more, and behind them their
-    gradients, which end where the keys began.
+    """Sends of keys and values round a ring, and in backward of their gradients too.
+
+    Keys travel once more in backward, and behind them their gradients, which end where the keys
+    began.
     """
     passed = structure.passed_tokens(operator, lengths)
     if len(passed) == 1:
@@ -477,6 +497,7 @@ def _ring_moves(
 def _ring(
     operator: Operator, phase: Phase, volume: tuple[Size, ...], group: tuple[int, ...]
 ) -> Move:
+    """One send round the ring of a context-parallel group, repeated for every hop."""
     return Move(
         operator=operator.name,
         phase=phase,

@@ -1,9 +1,8 @@
-"""A lowered block: kernels, communication, saved tensors and parameters of each phase, with
-symbolic sizes.
+"""A lowered block: kernels, communication, saved tensors and parameters of each phase.
 
-The structure depends only on how operator classes are cut; `program.block.sizes` evaluates the
-sizes on arrays of degrees. The cost model, the simulator and an executor read this and nothing
-else.
+Sizes are symbolic: the structure depends only on how operator classes are cut, and
+`symbolic_sizes.evaluate` evaluates the sizes on arrays of degrees. The cost model, the simulator
+and an executor read this and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Phase(StrEnum):
     W = "W"
 
 
-class Kernel(StrEnum):
+class KernelKind(StrEnum):
     """Families of kernels, one cost formula each."""
 
     GEMM = "gemm"
@@ -77,7 +76,7 @@ class BlockWork:
 
     operator: str
     phase: Phase
-    kernel: Kernel
+    kernel: KernelKind
     m: Size | None = None
     n: tuple[Size, ...] = ()
     k: Size | None = None
@@ -139,8 +138,10 @@ class Move:
 
 
 class Recomputable(StrEnum):
-    """Recompute modes that drop a saved tensor: only `full`, or `selective` too; NEVER for the
-    block's own input.
+    """Recompute modes that drop a saved tensor: only `full`, or `selective` too.
+
+    NEVER: for the block's own input. NONE_AND_FULL: only `selective` keeps the tensor, by the
+    choice of a policy.
 
     NONE_AND_FULL: only `selective` keeps the tensor, by the choice of a policy.
     """
@@ -152,9 +153,10 @@ class Recomputable(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """A tensor that lives from F to I or W of its microbatch: its bytes, and the recompute modes
-    that drop it.
+class SavedTensor:
+    """A tensor saved from a microbatch's forward for its backward.
+
+    It lives from F to I or W. With its bytes, and the recompute modes that drop it.
 
     Args:
         host: where `selective` keeps the tensor, it waits in host memory.
@@ -170,8 +172,8 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A parameter's local elements and its class.
+class LocalParameter:
+    """Local elements of a parameter on one device, its class and how its gradient is summed.
 
     Args:
         tied: another block stores the parameter.
@@ -208,8 +210,8 @@ class BlockProgram:
     block: str
     works: tuple[BlockWork, ...] = field(hash=False)
     moves: tuple[Move, ...]
-    saved: tuple[Saved, ...] = field(hash=False)
-    stored: tuple[Stored, ...] = field(hash=False)
+    saved: tuple[SavedTensor, ...] = field(hash=False)
+    stored: tuple[LocalParameter, ...] = field(hash=False)
     output_volume: Size
     operators: tuple[Operator, ...] = field(hash=False)
     constant: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
-"""Bytes that eager PyTorch's chains of kernels move for each element of a 2-byte tensor: counted
-operator by operator, nothing fitted.
+"""Bytes that eager PyTorch's kernels move for each element of a norm, activation or loss.
 
-Each kernel reads its inputs and writes its output once; a cast to fp32 is a kernel of its own.
+Of a 2-byte tensor; counted operator by operator, nothing fitted. Each kernel reads its inputs and
+writes its output once; a cast to fp32 is a kernel of its own.
 
 Sources: RMSNorm in fp32 (InternEvo internlm/model/ops/norm.py; torchtitan v0.1.0 models/norms.py),
 rotary embedding on complex numbers, silu(gate) * up and cross-entropy of logits.float() (torchtitan

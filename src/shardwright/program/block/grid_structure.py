@@ -1,4 +1,4 @@
-"""The cut of each operator class by a grid of parallel degrees: mesh axes and the dims they cut.
+"""Mesh axes of a grid of parallel degrees, and the dims of each operator class that they cut.
 
 Degrees are not part of the structure (an axis of degree one costs nothing).
 """
@@ -12,7 +12,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.layout_changes import axis_change
-from shardwright.program.block.operator_placement import TOKEN_DIMS, Change, resolved
+from shardwright.program.block.operator_placement import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.symbolic_sizes import Factor, Size
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import reference_runs
@@ -20,7 +20,7 @@ from shardwright.program.layout.device_cells import reference_runs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisCut:
-    """A mesh axis and the dim that it cuts."""
+    """A mesh axis and the tensor dim that the axis cuts."""
 
     axis: str
     dim: Dim
@@ -28,6 +28,7 @@ class AxisCut:
 
 @lru_cache(maxsize=256)
 def _cuts(sequence_parallel: bool, routed: bool, klass: OperatorClass) -> tuple[AxisCut, ...]:
+    """Mesh axes and the dims that they cut in an operator class, outermost first (cached)."""
     ring = AxisCut(axis="ring", dim=Dim.SEQUENCE)
     if klass in (OperatorClass.STREAM, OperatorClass.ROUTER):
         stream = Dim.SEQUENCE if sequence_parallel else Dim.REPLICATE
@@ -41,6 +42,7 @@ def _cuts(sequence_parallel: bool, routed: bool, klass: OperatorClass) -> tuple[
 
 @lru_cache(maxsize=1024)
 def _tokens(sequence_parallel: bool, routed: bool, klass: OperatorClass, length: int) -> Size:
+    """Tokens that one device works on in operators of a class, as a symbolic size (cached)."""
     axes = tuple(c.axis for c in _cuts(sequence_parallel, routed, klass) if c.dim in TOKEN_DIMS)
     return Size(scale=("mbs",), factors=(Factor(runs=length, axes=axes),))
 
@@ -49,6 +51,7 @@ def _tokens(sequence_parallel: bool, routed: bool, klass: OperatorClass, length:
 def _part(
     sequence_parallel: bool, routed: bool, extent: Same[Extent], of: Same[Operator], once: bool
 ) -> Size:
+    """Elements of one extent on one device, as a symbolic size (cached)."""
     operator, runs = of.value, extent.value
     cuts = _cuts(sequence_parallel, routed, operator.klass)
     axes = (
@@ -61,8 +64,7 @@ def _part(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """The cut of operators by a grid, as far as lowering a block depends on it (a `Placing` with
-    symbolic sizes).
+    """The cut of operators by a grid's axes, a `Placing` with symbolic sizes.
 
     Args:
         sequence_parallel: tp cuts the residual stream by position (else members hold copies).
@@ -79,22 +81,32 @@ class Structure:
     shared_keys: bool = False
 
     def cuts(self, klass: OperatorClass) -> tuple[AxisCut, ...]:
-        """Mesh axes that cut operators of `klass`, outermost first (the batch axis is already in
-        the microbatch's size).
+        """Mesh axes and the dims that they cut in operators of `klass`, outermost first.
+
+        The batch axis is already in the microbatch's size.
         """
         return _cuts(self.sequence_parallel, self.routed, klass)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens that one device works on in operators of `klass`; see `Placing.tokens`."""
+        """Tokens that one device works on in operators of `klass`, as a symbolic size.
+
+        See `Placing.tokens`.
+        """
         return _tokens(self.sequence_parallel, self.routed, klass, length)
 
     def part(self, extent: Extent, operator: Operator, *, once: bool = False) -> Size:
-        """Elements of one extent on one device; see `Factor` for `once`."""
+        """Elements of one extent of an operator on one device, as a symbolic size.
+
+        See `Factor` for `once`.
+        """
         return _part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies on one device: topk of each token in its share of the expert-parallel
-        group.
+        """Routed token copies that one device's experts work on: topk times its tokens.
+
+        topk of each token in its share of the expert-parallel group.
+
+        Its share of the expert-parallel group.
         """
         assert operator.experts is not None
         if not self.routed:
@@ -103,52 +115,61 @@ class Structure:
         return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that one device's experts serve: those of its expert-parallel group, or its own
-        where the experts are cut like the MLP.
+        """Tokens that one device's experts serve.
+
+        Those of its expert-parallel group, or its own where the experts are cut like the MLP.
         """
         return (
             self.coset_tokens(length) if self.routed else self.tokens(OperatorClass.EXPERTS, length)
         )
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies that one device sends: topk of each token; all members send as many."""
+        """Routed copies that one device sends: topk of each of its tokens.
+
+        All members send as many.
+        """
         assert operator.experts is not None
         return self.tokens(OperatorClass.ROUTER, length).scaled(operator.experts.topk)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies of all members along ``etp``."""
+        """Routed copies of all expert-tensor-parallel members (axis ``etp``) together."""
         routed = self.sent_copies(operator, length)
         return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
 
     def coset_tokens(self, length: int) -> Size:
-        """Tokens of all members along ``ep`` and ``etp``."""
+        """Tokens of all members along ``ep`` and ``etp`` together."""
         local = self.tokens(OperatorClass.ROUTER, length)
         return Size(times=local.times, scale=(*local.scale, "ep", "etp"), factors=local.factors)
 
     def coset(self) -> tuple[int, ...]:
-        """Always empty: the axis ``coset`` names the devices."""
+        """Always empty: in a grid the axis ``coset`` names the devices that share experts."""
         return ()
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens of all members along ``ring``."""
+        """Tokens of all context-parallel members along ``ring`` together."""
         local = self.tokens(operator.klass, sum(lengths))
         return Size(times=local.times, scale=(*local.scale, "ring"), factors=local.factors)
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys one device passes on, on every hop; all members have as many."""
+        """Tokens whose keys one device passes on in every hop of the ring.
+
+        All members have as many.
+        """
         return (self.tokens(operator.klass, sum(lengths)),)
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Always empty: the axes ``ep`` and ``etp`` name the devices."""
+        """Always empty: in a grid the axes ``ep`` and ``etp`` name the groups."""
         return (), ()
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Always empty: a mesh axis names the devices."""
+        """Always empty: in a grid a mesh axis names the devices of the group."""
         return ()
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """Axes along which a gradient is summed: tp for a norm's gain where tp cuts tokens, and the
-        axis that cuts the product for a bias.
+        """Axes along which devices hold the same parameter and sum its gradient.
+
+        tp for a norm's gain where tp cuts tokens, and the axis that cuts the product for a bias.
+        See `Placing.summed_along`.
 
         See `Placing.summed_along`.
         """
@@ -180,9 +201,10 @@ class Structure:
         length: int,
         element: int,
         memory_length: int = 0,
-    ) -> tuple[Change, ...]:
-        """Collectives that the tensor between two operators goes through: at most one an axis, and
-        one of key heads that all members of ``ulysses`` read.
+    ) -> tuple[LayoutChange, ...]:
+        """Collectives that the tensor between two operators goes through, one at most an axis.
+
+        And one of key heads that all members of ``ulysses`` read.
 
         Keys with several readers, but not all, move once here: the plan knows how each reader gets
         them, and no way moves fewer bytes.

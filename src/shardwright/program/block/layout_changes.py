@@ -8,13 +8,14 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.block.layout_collectives import PARTIAL, WHOLE, transition
-from shardwright.program.block.operator_placement import TOKEN_DIMS, Change, resolved
+from shardwright.program.block.operator_placement import TOKEN_DIMS, LayoutChange, resolved
 from shardwright.program.block.symbolic_sizes import Size
 
 
 def output_layout(operator: Operator | None, dim: Dim) -> str:
-    """Layout of the operator's output along a mesh axis that cuts `dim`: a dim letter, WHOLE or
-    PARTIAL.
+    """Layout of the operator's output along a mesh axis that cuts `dim`.
+
+    A dim letter, WHOLE or PARTIAL.
     """
     if dim is Dim.REPLICATE:
         return WHOLE
@@ -29,8 +30,10 @@ def output_layout(operator: Operator | None, dim: Dim) -> str:
 
 
 def input_layouts(operator: Operator, dim: Dim) -> tuple[str, str]:
-    """Layouts along a mesh axis that cuts `dim`: the one in which the operator reads its input, and
-    the one of the cotangent that it returns.
+    """Layouts of the operator's input and of the input's cotangent along an axis.
+
+    Along a mesh axis that cuts `dim`: the one in which the operator reads its input, and the one of
+    the cotangent that it returns.
     """
     if dim is Dim.REPLICATE:
         return WHOLE, WHOLE
@@ -53,9 +56,10 @@ def axis_change(
     target: Operator,
     volume: Callable[[Operator], tuple[Size, ...]],
     shared: bool = False,
-) -> Change | None:
-    """Collectives that move a tensor from `source` to `target` along one mesh axis, forward and
-    backward; None if nothing moves.
+) -> LayoutChange | None:
+    """Collectives that move a tensor from `source` to `target` along one mesh axis.
+
+    Forward and backward; None if nothing moves.
 
     Args:
         axis: name of the mesh axis.
@@ -85,7 +89,7 @@ def axis_change(
     if forward is None and backward is None:
         return None
     gathered, local = volume(_column_side(source, target)), volume(target)
-    return Change(
+    return LayoutChange(
         axis=axis,
         forward=forward,
         backward=backward,
@@ -95,8 +99,9 @@ def axis_change(
 
 
 def _column_side(source: Operator | None, target: Operator) -> Operator:
-    """The operator at the end of an edge that holds the gathered tensor: the one outside the
-    residual stream.
+    """The operator at the end of an edge that holds the gathered tensor.
+
+    The one outside the residual stream.
     """
     if source is None or target.klass not in (OperatorClass.STREAM, OperatorClass.ROUTER):
         return target

@@ -1,5 +1,4 @@
-"""Transitions of a tensor along one axis: from two layouts, the collective that turns one into the
-other.
+"""The collective that turns one layout of a tensor along an axis into another.
 
 A layout along an axis is a dim letter (sharded on it), REPLICATE (whole), or PARTIAL (a sum still
 to be made). The collective of the cotangent is found by the same table from the cotangents'
@@ -16,8 +15,9 @@ WHOLE = Dim.REPLICATE.value
 
 
 def transition(source: str, wanted: str) -> Collective | None:
-    """The collective over one axis that turns layout `source` into `wanted`; None if a local slice
-    suffices or nothing changes.
+    """The collective over one axis that turns layout `source` into `wanted`.
+
+    None if a local slice suffices or nothing changes.
 
     Source: DESIGN section 2 (transitions); the exact patterns of Xu et al. 2021 (GSPMD), section 3.
     """

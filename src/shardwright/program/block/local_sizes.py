@@ -1,6 +1,4 @@
-"""Local sizes of a block's tensors on one device, and the context that lowering reads beside the
-block.
-"""
+"""Local sizes of a block's tensors on one device, and the context that lowering reads."""
 
 from __future__ import annotations
 
@@ -19,8 +17,9 @@ DEEPEP_PEERS: Final = 8
 
 
 def is_hybrid(runtime: Runtime, *, island: int) -> bool:
-    """True if a dispatcher that sends each token once is HybridEP, not DeepEP: in islands of more
-    than `PEERS` devices, or where the runtime asks for it.
+    """True if a deduplicating token dispatcher is HybridEP, not DeepEP.
+
+    In islands of more than `DEEPEP_PEERS` devices, or where the runtime asks for it.
 
     DeepEP's host waits for the device, so that no CUDA graph holds it (Megatron-Core, fused_a2a.py
     at 02ad939ba9d1: `FusedDispatch`).
@@ -44,7 +43,7 @@ def router_kernels(runtime: Runtime) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class LoweringContext:
     """Sequence lengths, number formats and runtime choices that lowering a block needs.
 
     Args:
@@ -73,14 +72,15 @@ class Context:
     before: tuple[int, ...] = ()
 
 
-def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> Size:
-    """Tokens that one device works on in operators of `klass`."""
+def local_tokens(klass: OperatorClass, structure: Placing, context: LoweringContext) -> Size:
+    """Tokens that one device works on in operators of `klass`, of the block's sequence."""
     return structure.tokens(klass, context.tokens)
 
 
-def operator_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens that one device works on in `operator`: those of the memory sequence where the
-    operator reads only that (keys of cross-attention).
+def operator_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
+    """Tokens that one device works on in `operator`, of the sequence that the operator reads.
+
+    Those of the memory sequence where the operator reads only that (keys of cross-attention).
     """
     return structure.tokens(
         operator.klass, context.memory_tokens if operator.inputs == (MEMORY,) else context.tokens
@@ -88,18 +88,22 @@ def operator_tokens(operator: Operator, structure: Placing, context: Context) ->
 
 
 def part(extent: Extent, operator: Operator, structure: Placing) -> Size:
-    """Elements of one extent on one device."""
+    """Elements of one extent of an operator on one device."""
     return structure.part(extent, operator)
 
 
 def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, ...]:
-    """Extents of one token: a GEMM of one expert sees one expert."""
+    """Extents of one token, without the experts' extent of a routed operator.
+
+    A GEMM of one expert sees one expert.
+    """
     return tuple(e for e in extents if e.dim is not Dim.EXPERTS) if is_routed(operator) else extents
 
 
-def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Routed tokens on the busiest device: topk copies of each token of its share of the
-    expert-parallel group.
+def dispatched_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
+    """Routed tokens on the busiest device, with the imbalance of experts.
+
+    topk copies of each token of its share of the expert-parallel group.
 
     Every device is priced like the one with the busiest experts, as all wait for it.
     """

@@ -1,9 +1,9 @@
-"""Lower one block under one structure: kernels, derived communication, saved tensors, parameters.
+"""Lower one block under one structure: kernels, communication, saved tensors, parameters.
 
 Each operator's class says how its dims are cut; a tensor's layout along an axis follows from the
-operator that makes it and the one that reads it. Where the two differ, `reshard.transition` names
-the collective, forward and, on cotangents, backward. Operators before the first trained parameter
-have no backward (`model.gradients`).
+operator that makes it and the one that reads it. Where the two differ,
+`layout_collectives.transition` names the collective, forward and, on cotangents, backward.
+Operators before the first trained parameter have no backward (`model.gradients`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,15 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.block.block_communication import edge_moves, exit_moves, operator_moves
-from shardwright.program.block.block_program import BlockProgram, BlockWork, Move, Phase, Stored
+from shardwright.program.block.block_program import (
+    BlockProgram,
+    BlockWork,
+    LocalParameter,
+    Move,
+    Phase,
+)
 from shardwright.program.block.local_sizes import (
-    Context,
+    LoweringContext,
     dispatched_tokens,
     operator_tokens,
     part,
@@ -50,9 +56,8 @@ or none, counted as a byte each way."""
 
 
 @lru_cache(maxsize=4096)
-def lower_block(block: Block, structure: Placing, context: Context) -> BlockProgram:
-    """The program of one block under `structure`: kernels, communication, saved tensors and
-    parameters.
+def lower_block(block: Block, structure: Placing, context: LoweringContext) -> BlockProgram:
+    """Lower one block under `structure` to kernels, moves, saved tensors and parameters.
 
     Sizes stay symbolic in the degrees of the structure's axes and ``mbs`` (samples a microbatch).
     """
@@ -124,14 +129,14 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
 
 
 def _without_cotangents(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
-    """Moves of a tensor, without those of its cotangent."""
+    """Moves of a tensor, without the moves of the tensor's cotangent."""
     return [(between, move) for between, move in moves if move.phase is not Phase.I]
 
 
 def _without_unread_input_gradient(
     works: tuple[BlockWork, ...], operator: Operator, *, needs_input_gradient: bool
 ) -> tuple[BlockWork, ...]:
-    """Kernels of an operator, without those of an input gradient that no other operator reads.
+    """Kernels of an operator, without those of an input gradient that no operator reads.
 
     One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
     """
@@ -143,9 +148,7 @@ def _without_unread_input_gradient(
 
 
 def _mark_quantised_gathers(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:
-    """Kernels with `gathered` set where each member quantises an operand before the members gather
-    it.
-    """
+    """Kernels with `gathered` set where members quantise an operand before they gather it."""
     gathered_operands: dict[tuple[str, Phase], tuple[str, int]] = {
         (m.beside or m.operator, m.phase): (m.axes[0], len(m.group) or 1)
         for m in moves
@@ -166,8 +169,9 @@ def _mark_quantised_gathers(works: list[BlockWork], moves: tuple[Move, ...]) -> 
 
 
 def _kernels_of(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
-    """Kernels of an operator, those of its adapter first; frozen parameters have no weight
-    gradient.
+    """Kernels of an operator in all phases, those of its adapter first.
+
+    Frozen parameters have no weight gradient.
     """
     kernels = KERNELS_OF[operator.kind](operator, local)
     if operator.parameters and not operator.trains_weights:
@@ -175,8 +179,8 @@ def _kernels_of(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
     return (*(adapter_works(operator, local) if operator.adapted else ()), *kernels)
 
 
-def _sorts_by_expert(operator: Operator, structure: Placing, context: Context) -> bool:
-    """True if routed copies that came by all_to_all are sorted by local expert once more.
+def _sorts_by_expert(operator: Operator, structure: Placing, context: LoweringContext) -> bool:
+    """True if routed copies that came by all-to-all are sorted by local expert once more.
 
     They lie by sender (Megatron-Core's sort_chunks_by_idxs).
     """
@@ -185,8 +189,8 @@ def _sorts_by_expert(operator: Operator, structure: Placing, context: Context) -
     return structure.routed and context.runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL
 
 
-def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens of one local expert on the busiest device.
+def _routed_tokens(operator: Operator, structure: Placing, context: LoweringContext) -> Size:
+    """Number of tokens of one local expert on the busiest device.
 
         ceil(ceil(served x each / positions) x imbalance)
 
@@ -198,13 +202,15 @@ def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> 
     return served.divided(context.tokens).uneven(context.imbalance_percent)
 
 
-def _per_expert(context: Context, operator: Operator) -> int:
+def _per_expert(context: LoweringContext, operator: Operator) -> int:
+    """Tokens of one sample that one expert serves, rounded up."""
     assert operator.experts is not None
     shape = operator.experts
     return max(-(-context.tokens * shape.topk // shape.experts), 1)
 
 
-def _local(operator: Operator, structure: Placing, context: Context) -> Local:
+def _local(operator: Operator, structure: Placing, context: LoweringContext) -> Local:
+    """Local sizes of an operator on one device, and the runtime choices that decide its kernels."""
     runtime = context.runtime
     routed = operator.kind is OperatorKind.GROUPED_LINEAR
     cross = operator.attention is not None and operator.attention.cross
@@ -261,11 +267,12 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
 
 def _stored(
     operator: Operator, parameter: Parameter, structure: Placing, *, backward: bool
-) -> Stored:
+) -> LocalParameter:
+    """A parameter's local elements on one device, and how its gradient is summed."""
     size = Size()
     for extent in parameter.extents:
         size = size * part(extent, operator, structure)
-    return Stored(
+    return LocalParameter(
         parameter=parameter.name,
         elements=size,
         klass=parameter.klass,

@@ -1,4 +1,4 @@
-"""The kernels that each kind of operator runs in F, I and W, with symbolic local sizes.
+"""Kernels that each kind of operator runs in F, I and W, with symbolic local sizes.
 
 Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient (n, k, m) over
 tokens.
@@ -14,14 +14,14 @@ from typing import Any
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.block import eager_kernel_bytes as eager
-from shardwright.program.block.block_program import BlockWork, Kernel, Phase
+from shardwright.program.block.block_program import BlockWork, KernelKind, Phase
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.block.unfused_expert_kernels import bias_works, clamp_works, has_late_bias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """Local sizes of an operator on one device, and the runtime's choices that decide its kernels.
+    """Local sizes of an operator on one device, and the runtime choices that decide its kernels.
 
     Args:
         tokens: query tokens.
@@ -80,7 +80,7 @@ class Local:
 
 
 def _gemms(o: Operator, x: Local, **shape: Any) -> tuple[BlockWork, ...]:
-    """The GEMMs of a linear operator in F, I and W.
+    """The three GEMMs of a linear operator, one in each of F, I and W.
 
     All have the forward's `n` and `k`: the input gradient has shape (m, k, n), and the cost formula
     swaps them, because a fused projection's n is a sum and `Size` has no sums.
@@ -98,17 +98,19 @@ def _gemms(o: Operator, x: Local, **shape: Any) -> tuple[BlockWork, ...]:
 
 
 def _linear(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of a linear operator: three GEMMs, gradient sums and gradient accumulation."""
     k = prod(x.reads[1:], start=x.reads[0])
     return (
-        *_gemms(o, x, kernel=Kernel.GEMM, m=x.tokens, k=k),
+        *_gemms(o, x, kernel=KernelKind.GEMM, m=x.tokens, k=k),
         *(_gradient_sums(o, x, k) if x.own_sums else ()),
         *_gradient_addition(o, x, tuple(n * k for n in x.writes)),
     )
 
 
 def _gradient_addition(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork, ...]:
-    """The kernel that reads a weight gradient back and adds it to the accumulated one, where no
-    GEMM does this in its epilogue.
+    """The kernel that adds a weight gradient to the accumulated gradient, if not in the GEMM.
+
+    It reads the weight gradient back, where no GEMM does this in its epilogue.
     """
     if not x.added_bytes:
         return ()
@@ -116,7 +118,7 @@ def _gradient_addition(o: Operator, x: Local, elements: tuple[Size, ...]) -> tup
         BlockWork(
             operator=o.name,
             phase=Phase.W,
-            kernel=Kernel.ELEMENT,
+            kernel=KernelKind.ELEMENT,
             read=tuple(e.scaled(x.added_bytes + x.element) for e in elements),
             written=tuple(e.scaled(x.added_bytes) for e in elements),
             one_pass=True,
@@ -125,8 +127,10 @@ def _gradient_addition(o: Operator, x: Local, elements: tuple[Size, ...]) -> tup
 
 
 def _gradient_sums(o: Operator, x: Local, k: Size) -> tuple[BlockWork, ...]:
-    """Kernels that sum the gradient of a bias (read once), and of an input that several projections
-    read (a sum, or a join of parts, for each but one).
+    """Kernels that sum the gradient of a bias, and of an input with several readers.
+
+    A bias's gradient is read once; an input that several projections read takes a sum, or a join of
+    parts, for each but one.
     """
     works = []
     if any(".bias" in p.name for p in o.parameters):
@@ -142,11 +146,12 @@ def _gradient_sums(o: Operator, x: Local, k: Size) -> tuple[BlockWork, ...]:
 
 
 def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of experts' grouped linear operator: grouped GEMMs, accumulation and biases."""
     assert x.experts is not None
     assert x.expert_tokens is not None
     k, g, m = x.reads[0], x.experts, x.expert_tokens
     return (
-        *_gemms(o, x, kernel=Kernel.GROUPED_GEMM, m=m, k=k, groups=g, apart=True),
+        *_gemms(o, x, kernel=KernelKind.GROUPED_GEMM, m=m, k=k, groups=g, apart=True),
         *_gradient_addition(o, x, tuple(n * k * g for n in x.writes)),
         *(
             bias_works(o, elements=x.tokens * x.writes[0], experts=g, element=x.element)
@@ -157,17 +162,18 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Kernels of a LoRA adapter, y += (x A) B: two GEMMs in each phase, and the sums of outputs and
-    of input gradients.
+    """Kernels of a LoRA adapter, y += (x A) B: two GEMMs in each phase, and two sums.
+
+    The sums of outputs and of input gradients.
 
     The input gradient of B, which the weight gradient of A needs too, is kept between them.
     """
     k = prod(x.reads[1:], start=x.reads[0])
     rank = Size(times=o.rank)
-    shape: dict[str, Any] = {"kernel": Kernel.GEMM, "m": x.tokens}
+    shape: dict[str, Any] = {"kernel": KernelKind.GEMM, "m": x.tokens}
     if o.experts is not None and x.experts is not None:
         shape = {
-            "kernel": Kernel.GROUPED_GEMM,
+            "kernel": KernelKind.GROUPED_GEMM,
             "m": x.expert_tokens,
             "groups": x.experts,
             "apart": True,
@@ -195,10 +201,11 @@ def _element(
     *,
     native: bool = False,
 ) -> BlockWork:
+    """An element-wise kernel that reads and writes tensors of `times` bytes an element."""
     return BlockWork(
         operator=o.name,
         phase=phase,
-        kernel=Kernel.ELEMENT,
+        kernel=KernelKind.ELEMENT,
         read=tuple(s.scaled(times) for s in read),
         written=tuple(s.scaled(times) for s in written),
         native=native,
@@ -212,8 +219,10 @@ def _eager_kernels(
     width: tuple[Size, ...],
     native: bool = False,
 ) -> tuple[BlockWork, ...]:
-    """Chains of eager PyTorch's kernels in F, I and W (as far as `traffic` goes) that move so many
-    bytes for each of `width` elements a token, counted for 2-byte activations.
+    """Chains of eager PyTorch's kernels in F, I and W, by counted bytes an element.
+
+    As far as `traffic` goes: bytes for each of `width` elements a token, counted for 2-byte
+    activations.
     """
     moved = _per_token(x, width)
     return tuple(
@@ -223,10 +232,12 @@ def _eager_kernels(
 
 
 def _per_token(x: Local, parts: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Sizes of tensors of all tokens of the device, given their parts a token."""
     return tuple(x.tokens * p for p in parts)
 
 
 def _norm(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of a LayerNorm or RMSNorm, fused or in eager PyTorch."""
     width = _per_token(x, x.reads)
     native = any(p.name.endswith(".bias") for p in o.parameters)  # LayerNorm
     if x.eager and x.fp32_norms:
@@ -249,6 +260,7 @@ def _norm(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _rotary(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of a rotary embedding, fused or in eager PyTorch."""
     if x.eager and not x.fused_chains:
         return _eager_kernels(o, x, eager.ROTARY, eager.ROTARY, width=x.reads)
     width = _per_token(x, x.reads)
@@ -259,6 +271,7 @@ def _rotary(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _activation(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of an activation, gated or not, fused or in eager PyTorch."""
     if x.eager and o.gated and not x.fused_chains:
         return _eager_kernels(o, x, eager.GATE_FORWARD, eager.GATE_BACKWARD, width=x.writes)
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
@@ -271,6 +284,7 @@ def _activation(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _residual(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of a residual addition, with a dropout mask if the job uses dropout."""
     width = _per_token(x, x.writes)
     forward = _element(o, Phase.F, width + width, width, x.element, native=True)
     if not x.dropout:
@@ -285,12 +299,13 @@ def _residual(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of an attention core: fused attention, or GEMMs over score matrices."""
     if x.scores_fused:
         return tuple(
             BlockWork(
                 operator=o.name,
                 phase=phase,
-                kernel=Kernel.ATTENTION,
+                kernel=KernelKind.ATTENTION,
                 tokens=x.tokens,
                 context=x.context,
                 passed=x.keys_passed,
@@ -303,7 +318,7 @@ def _attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Batched GEMMs over whole score matrices, with softmax (and dropout) passes over memory."""
+    """Kernels of unfused attention: batched GEMMs over score matrices, softmax, dropout."""
     assert o.attention is not None
     assert x.heads is not None
     shape = o.attention
@@ -320,7 +335,7 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         return BlockWork(
             operator=o.name,
             phase=phase,
-            kernel=Kernel.GROUPED_GEMM,
+            kernel=KernelKind.GROUPED_GEMM,
             m=m,
             n=(n,),
             k=k,
@@ -350,11 +365,12 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         works += [
             _element(o, phase, (scores,), (scores,), x.element) for phase in (Phase.F, Phase.I)
         ]
-        works = [replace(w, one_pass=True) if w.kernel is Kernel.ELEMENT else w for w in works]
+        works = [replace(w, one_pass=True) if w.kernel is KernelKind.ELEMENT else w for w in works]
     return tuple(works)
 
 
 def _read_and_write_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """A kernel in F and one in I that read their input and write their output once."""
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
     return (
         _element(o, Phase.F, inputs, outputs, x.element),
@@ -363,22 +379,26 @@ def _read_and_write_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _route(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """The router's kernels: many small ones in forward, one in backward (more are not
-    published).
+    """Kernels of a router: many small ones in forward, one in backward.
+
+    More are not published.
     """
     forward, backward = _read_and_write_once(o, x)
     return (replace(forward, further=max(x.router_kernels - 1, 0)), backward)
 
 
 def _permute(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of a permutation of tokens for experts, in PyTorch or Triton."""
     if x.indexed and o.experts is not None:
         return _indexed(o, x)
     return tuple(replace(w, by_row=x.by_row) for w in _read_and_write_once(o, x))
 
 
 def _indexed(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """PyTorch's own permutation kernels: ``index_select`` gathers rows on their way to experts,
-    ``scatter_add_`` adds them on the way back.
+    """PyTorch's permutation kernels: ``index_select`` to experts, ``scatter_add_`` back.
+
+    ``index_select`` gathers rows on their way to experts, ``scatter_add_`` adds them on the way
+    back.
 
     Each is the other's gradient; ``scatter_add_`` reads and writes the sums. They take an element a
     thread, so they are no faster than a Triton kernel of a program a row. Leaves out zeroing the
@@ -395,13 +415,15 @@ def _indexed(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def chunk_sort_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Kernels that lay whole chunks of tokens in another order, forward and backward: a copy, not a
-    gather of rows.
+    """Kernels that lay whole chunks of tokens in another order, forward and backward.
+
+    A copy, not a gather of rows.
     """
     return _read_and_write_once(o, x)
 
 
 def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of an embedding: a lookup in forward, a sum into the table in W."""
     width = _per_token(x, x.writes)
     return (
         _element(o, Phase.F, width, width, x.element),
@@ -410,6 +432,7 @@ def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of the loss: cross-entropy, or the divergence from a teacher's logits."""
     if o.reads_teacher_logits:
         # No framework's own loss reads two logits: it is plain PyTorch in all of them.
         traffic = eager.DIVERGENCE_FORWARD, eager.DIVERGENCE_BACKWARD
@@ -437,11 +460,12 @@ def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _scan(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels of a chunked scan (Mamba-2, gated delta rule), forward and backward."""
     return tuple(
         BlockWork(
             operator=o.name,
             phase=phase,
-            kernel=Kernel.SCAN,
+            kernel=KernelKind.SCAN,
             tokens=x.tokens,
             context=x.context,
             heads=x.heads,

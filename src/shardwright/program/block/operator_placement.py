@@ -1,5 +1,6 @@
-"""The protocol through which lowering a block sees how operators are cut: by the axes of a grid, or
-by the cells of one device of a general plan.
+"""Protocol through which lowering a block sees how operators are cut over devices.
+
+By the axes of a grid, or by the cells of one device of a general plan.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """Collectives that bring a tensor from the layout of its maker to the layout of its reader, and
-    the tensor's cotangent back.
+class LayoutChange:
+    """Collectives between the layout of a tensor's maker and the layout of its reader.
+
+    They bring the tensor to its reader, and its cotangent back.
 
     Args:
         axis: mesh axis, or the one that the change resembles.
@@ -40,11 +42,11 @@ class Change:
 
 
 class Placing(Protocol):
-    """The cut of a block's operators, as seen by one device."""
+    """The cut of a block's operators over devices, as seen by one device."""
 
     @property
     def sequence_parallel(self) -> bool:
-        """True if the residual stream is cut by position where the products are not."""
+        """True if the residual stream is cut by position where the GEMMs are not."""
         ...
 
     @property
@@ -54,17 +56,18 @@ class Placing(Protocol):
 
     @property
     def routed(self) -> bool:
-        """True if tokens are sent to their experts; else every member has them."""
+        """True if tokens are sent to their experts; else every member has all experts' tokens."""
         ...
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens that a device works on in operators of `klass`, of sequences of `length`
-        positions.
+        """Tokens that a device works on in operators of `klass`.
+
+        Of sequences of `length` positions.
         """
         ...
 
     def part(self, extent: Extent, operator: Operator) -> Size:
-        """Elements of one of the operator's extents on a device."""
+        """Elements of one of the operator's extents that a device holds."""
         ...
 
     def dispatched(self, operator: Operator, length: int) -> Size:
@@ -72,14 +75,16 @@ class Placing(Protocol):
         ...
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that a device's experts serve, its own and those of other devices, of sequences of
-        `length` positions.
+        """Tokens that a device's experts serve, its own and those of other devices.
+
+        Of sequences of `length` positions.
         """
         ...
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """The full buffer, in copies, of an all_to_all that sends a device's routed copies to their
-        experts: the larger of what it sends and receives.
+        """Size, in routed copies, of the all-to-all that sends a device's tokens to experts.
+
+        The full buffer: the larger of what it sends and receives.
         """
         ...
 
@@ -96,34 +101,39 @@ class Placing(Protocol):
         ...
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the devices of an attention core's group hold together, of stretches of
-        these lengths.
+        """Tokens whose keys the devices of an attention core's group hold together.
+
+        Of stretches of these lengths.
         """
         ...
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices between which tokens travel to experts, and devices that share experts; empty =
-        axes ``ep`` and ``etp``.
+        """Devices between which tokens travel to experts, and devices that share experts.
+
+        Empty = axes ``ep`` and ``etp``.
         """
         ...
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys a device passes on: one entry where every hop carries as many, else one
-        for each hop in order.
+        """Tokens whose keys a device passes on in each hop of the ring.
+
+        One entry where every hop carries as many, else one for each hop in order.
         """
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Devices that differ only in their part of `dim` of `operator`; empty = an axis names
-        them.
+        """Devices that differ only in their part of `dim` of `operator`.
+
+        Empty = an axis names them.
         """
         ...
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """Axes beside dp and cp along which devices hold the same elements and compute different
-        terms of their gradient.
+        """Axes besides dp and cp along which devices sum the gradient of the same elements.
 
-        Cells say this themselves (`program.stages.contribution`).
+        They hold the same elements and compute different terms of their gradient.
+
+        Cells say this themselves (`sum_groups`).
         """
         ...
 
@@ -139,7 +149,7 @@ class Placing(Protocol):
         length: int,
         element: int,
         memory_length: int = 0,
-    ) -> tuple[Change, ...]:
+    ) -> tuple[LayoutChange, ...]:
         """Collectives that the tensor between two operators goes through.
 
         Args:
@@ -151,7 +161,7 @@ class Placing(Protocol):
 
 
 def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:
-    """The dim that a cut means for `operator`: the operator's own width, or the dim itself."""
+    """The tensor dim that a cut means for `operator`: WIDTH is the operator's own width dim."""
     return operator.width() if cut_dim is Dim.WIDTH else cut_dim
 
 

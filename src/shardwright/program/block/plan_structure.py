@@ -1,5 +1,6 @@
-"""The cut of a block's operators on one device of a general plan's stage: sizes are numbers, and
-moves name devices.
+"""The cut of a block's operators on one device of a general plan's stage.
+
+Sizes are numbers, and moves name devices.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from shardwright.hardware.device_topology import equal_units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
-from shardwright.program.block.operator_placement import Change
+from shardwright.program.block.operator_placement import LayoutChange
 from shardwright.program.block.shared_key_cotangents import cotangent_routes
 from shardwright.program.block.symbolic_sizes import Size
 from shardwright.program.identity_keys import Same
@@ -41,7 +42,7 @@ from shardwright.strategy.plan.split_tree import Exchange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellStructure:
-    """One device of a general plan's stage, as lowering sees it (a `Placing`).
+    """One device of a general plan's stage, as lowering sees the cut of operators (a `Placing`).
 
     Args:
         stage: the cells of all devices of the stage.
@@ -70,9 +71,7 @@ class CellStructure:
 
     @property
     def gather(self) -> bool:
-        """True if the members of the attention core's group gather keys, instead of passing them
-        round a ring.
-        """
+        """True if the attention group gathers keys instead of passing them round a ring."""
         return self.stage.exchange is Exchange.GATHER
 
     @property
@@ -91,6 +90,7 @@ class CellStructure:
         return len(_devices_of_same_tokens(self)) == 1
 
     def _count(self, klass: OperatorClass, length: int) -> int:
+        """Number of tokens that the device works on in operators of a class."""
         return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
@@ -98,7 +98,7 @@ class CellStructure:
         return Size(times=self._count(klass, length))
 
     def part(self, extent: Extent, operator: Operator) -> Size:
-        """Elements of one extent that the device holds; see `Placing.part`."""
+        """Elements of one extent that the device holds, as a number; see `Placing.part`."""
         cell = self.cell(operator.klass)
         if cell is None:
             return Size(times=0)
@@ -106,7 +106,7 @@ class CellStructure:
         return Size(times=high - low)
 
     def _experts(self, operator: Operator) -> int:
-        """Number of local experts."""
+        """Number of experts on the device; all experts where none are cut."""
         assert operator.experts is not None
         cell = self.cell(OperatorClass.EXPERTS)
         way = cut_dims(cell, operator).get(Dim.EXPERTS) if cell is not None else None
@@ -116,8 +116,11 @@ class CellStructure:
         return high - low
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies on the device: topk of each token that its experts serve, times its share
-        of the experts (rounded up).
+        """Routed token copies that the device's experts work on.
+
+        topk of each token that its experts serve, times its share of the experts (rounded up).
+
+        Times its share of the experts (rounded up).
         """
         assert operator.experts is not None
         region = self._count(OperatorClass.EXPERTS, length)
@@ -131,12 +134,16 @@ class CellStructure:
         )
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that the device's experts serve; see `Placing.served_tokens`."""
+        """Tokens of this and other devices that the device's experts serve.
+
+        See `Placing.served_tokens`.
+        """
         return self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """The larger of the routed copies that the device sends and receives; see
-        `Placing.sent_copies`.
+        """The larger of the routed copies that the device sends and receives.
+
+        See `Placing.sent_copies`.
 
         Tokens go to experts in equal shares; copies that stay on the device are not sent.
         """
@@ -163,8 +170,9 @@ class CellStructure:
         return self._count(OperatorClass.ROUTER, length)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """Routed copies that the device's experts work on, gathered from all devices that share
-        those experts.
+        """Routed copies that the device's experts work on.
+
+        Gathered from all devices that share those experts.
         """
         return (
             self.dispatched(operator, length)
@@ -173,23 +181,31 @@ class CellStructure:
         )
 
     def coset_tokens(self, length: int) -> Size:
-        """Tokens that the devices of `coset` route together; see `Placing.coset_tokens`."""
+        """Tokens that all devices that share experts with this device route together.
+
+        See `Placing.coset_tokens`.
+        """
         return Size(times=sum(replace(self, device=d).router_tokens(length) for d in self.coset()))
 
     def coset(self) -> tuple[int, ...]:
-        """Devices with experts for this device's tokens, and devices that only route them; see
-        `Placing.coset`.
+        """Devices with experts for this device's tokens, and devices that only route them.
+
+        See `Placing.coset`.
         """
         across, inside = self.expert_groups()
         return tuple(sorted({*across, *inside, *_devices_of_same_tokens(self), self.device}))
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the core's group holds together; see `Placing.gathered_tokens`."""
+        """Tokens whose keys the attention core's group holds together.
+
+        See `Placing.gathered_tokens`.
+        """
         return Size(times=sum(self._parts(operator, lengths)))
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys pass the device on each hop of the ring: its own part first, then those
-        of the devices before it.
+        """Tokens whose keys pass the device on each hop of the ring.
+
+        Its own part first, then those of the devices before it.
 
         The last hop carries the part of the device behind it. One entry where all parts are equal.
         """
@@ -207,16 +223,18 @@ class CellStructure:
         )
 
     def own_region(self) -> Box:
-        """Samples and positions that the device's experts serve; of a device without experts, those
-        that it routes or makes.
+        """Samples and positions that the device's experts serve.
+
+        Of a device without experts, those that it routes or makes.
         """
         classes = (OperatorClass.EXPERTS, OperatorClass.ROUTER, OperatorClass.STREAM)
         cell = next((c for klass in classes if (c := self.cell(klass)) is not None), None)
         return self.region(cell) if cell is not None else ((), ())
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices with other experts for the same tokens (or that only hold such tokens), and
-        devices with other parts of the same experts.
+        """Devices with other experts for the same tokens, and with other parts of its experts.
+
+        The first include devices that only hold such tokens.
         """
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
         own_tokens = self.own_region()
@@ -237,12 +255,13 @@ class CellStructure:
         )
 
     def region(self, cell: Cell) -> Box:
-        """Samples and positions of a cell."""
+        """Samples and positions that a cell covers, as a box."""
         return token_box(cell, samples=self.stage.samples, length=self.length)
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """One device for each part of `dim` of `operator`, all equal to this device in every other
-        cut; () if the dim is not cut.
+        """One device for each part of `dim` of `operator`, equal to this one in all other cuts.
+
+        () if the dim is not cut.
 
         The j-th copies of all parts belong together, so that all members see one group.
         """
@@ -275,8 +294,9 @@ class CellStructure:
         )
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """Always empty: the cells themselves say which devices add up a gradient (see
-        `Placing.summed_along`).
+        """Always empty: the cells themselves state which devices add up a gradient.
+
+        See `Placing.summed_along`.
         """
         return ()
 
@@ -292,9 +312,10 @@ class CellStructure:
         length: int,
         element: int,
         memory_length: int = 0,
-    ) -> tuple[Change, ...]:
-        """Collectives that the tensor between two operators goes through on this device: the steps
-        of `transition` that involve it.
+    ) -> tuple[LayoutChange, ...]:
+        """Collectives on this device that the tensor between two operators goes through.
+
+        The steps of `transition` that involve it.
         """
         extents = source.writes if source is not None else target.reads
         maker = source if source is not None else stream_operator(extents)
@@ -303,7 +324,7 @@ class CellStructure:
             and maker.kind is not OperatorKind.NORM
         ):
             return ()
-        changes: list[Change] = []
+        changes: list[LayoutChange] = []
         for extent in dict.fromkeys(extents):
             repeats = extents.count(extent)
             made, wanted = (
@@ -329,8 +350,9 @@ class CellStructure:
 def on_replica(
     cells: StageCells, device: int, *, length: int, island: int = 0
 ) -> tuple[CellStructure, int]:
-    """The structure of a device among the devices that may share samples with it, and the number of
-    the first of them; see `replica`.
+    """The structure of a device among its replica's devices, and the number of the first one.
+
+    Devices that may share samples with it; see `replica`.
     """
     near = replica(cells, device, max(island, 1))
     return (
@@ -343,8 +365,9 @@ def on_replica(
 def _steps(
     source: Same[Layout], wanted: Same[Layout], device: int, island: int
 ) -> Transition | None:
-    """The transition among the devices that exchange something with `device`; None if it has every
-    element that it needs and no other device asks for one.
+    """The transition among the devices that exchange something with `device` (cached).
+
+    None if it has every element that it needs and no other device asks for one.
     """
     near = component(device, source.value, wanted.value)
     return (
@@ -373,8 +396,11 @@ def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int
 
 @lru_cache(maxsize=4096)
 def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
-    """Devices whose experts serve the tokens that this device's own experts serve (or that it
-    routes), or some of those tokens.
+    """Devices whose experts serve tokens that this device's experts serve too.
+
+    Or that it routes, where it has no experts.
+
+    Or that it routes, where it has no experts.
     """
     tokens = projection(structure.stage, OperatorClass.EXPERTS, TOKENS)
     own_tokens = structure.own_region()
@@ -390,12 +416,14 @@ def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
 
 
 def _covers(outer: Box, inner: Box) -> bool:
+    """True if box `outer` contains box `inner`."""
     return intersection(outer, inner) == inner
 
 
 def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layout] | None:
-    """The parts of two layouts that lie on devices which exchange something with `device`, directly
-    or through others; None if it neither needs nor gives anything.
+    """The parts of two layouts on devices that exchange elements with `device`.
+
+    Directly or through others; None if it neither needs nor gives anything.
     """
     if source == wanted:
         return None
@@ -434,8 +462,9 @@ def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layo
 
 
 def _by_samples(layout: Layout) -> dict[Box, dict[Box, list[int]]]:
-    """Devices of a layout, by the samples of their boxes and then by the whole box: most pairs of
-    devices differ in samples already.
+    """Devices of a layout, by the samples of their boxes and then by the whole box.
+
+    Most pairs of devices differ in samples already.
     """
     devices_by_box: dict[Box, dict[Box, list[int]]] = {}
     for h in layout:
@@ -444,7 +473,7 @@ def _by_samples(layout: Layout) -> dict[Box, dict[Box, list[int]]]:
 
 
 def _devices_that_overlap(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> Iterator[int]:
-    """Devices whose boxes share an element with `box`."""
+    """Devices whose boxes share an element with `box`, some of them several times."""
     for samples, boxes in layout.items():
         if intersection(samples, box[:1]):
             for other_box, devices in boxes.items():
@@ -453,17 +482,19 @@ def _devices_that_overlap(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> 
 
 
 def _holds_wanted(wanted: Holding, held: list[Holding]) -> bool:
+    """True if one of the device's whole holdings contains the wanted box."""
     return any(
         h.part is None and (h.box == wanted.box or intersection(h.box, wanted.box) == wanted.box)
         for h in held
     )
 
 
-def _merge_same_steps(changes: list[Change]) -> tuple[Change, ...]:
-    """Changes with the volumes of those that take the same step added up: extents of one tensor
-    travel together.
+def _merge_same_steps(changes: list[LayoutChange]) -> tuple[LayoutChange, ...]:
+    """Changes that take the same step, merged with their volumes added up.
+
+    Extents of one tensor travel together.
     """
-    by_step: dict[object, Change] = {}
+    by_step: dict[object, LayoutChange] = {}
     for change in changes:
         key = (change.axis, change.forward, change.backward, change.group, _step(change))
         merged = by_step.get(key)
@@ -479,8 +510,8 @@ def _merge_same_steps(changes: list[Change]) -> tuple[Change, ...]:
     return tuple(by_step.values())
 
 
-def _step(change: Change) -> int:
-    """Number of the step that a change is, on the way of its extent."""
+def _step(change: LayoutChange) -> int:
+    """Number of the step that a change takes on the way of its extent."""
     assert isinstance(change.between, tuple)
     number: int = change.between[1]
     return number
@@ -488,9 +519,9 @@ def _step(change: Change) -> int:
 
 def _changes(
     steps: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
-) -> list[Change]:
-    """Each step of a transition that involves `device`, as a change of one direction."""
-    changes: list[Change] = []
+) -> list[LayoutChange]:
+    """The steps of a transition that involve `device`, each as a change of one direction."""
+    changes: list[LayoutChange] = []
     for number, step in enumerate(steps.steps if steps is not None else ()):
         pairs = zip(step.groups, step.elements, strict=True)
         group, elements = next(((g, size) for g, size in pairs if device in g), ((), 0))
@@ -504,7 +535,7 @@ def _changes(
             continue
         sizes = (Size(times=volume),)
         changes.append(
-            Change(
+            LayoutChange(
                 axis="ulysses" if kind is Collective.ALL_TO_ALL else "tp",
                 forward=kind if forward else None,
                 backward=None if forward else kind,

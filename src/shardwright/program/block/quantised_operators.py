@@ -1,4 +1,4 @@
-"""Operators, and their parameters, that a recipe of 8 or 4 bits quantises."""
+"""Operators and parameters that a recipe of 8 or 4 bits quantises."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _WIDE: Final = (OperatorClass.HEAD, OperatorClass.ROUTER)
 
 
 def stays_wide(operator: Operator) -> bool:
-    """True if the products of `operator` stay in 16 bits under every recipe: logits, routers,
-    attention scores.
+    """True if the GEMMs of `operator` stay in 16 bits under every recipe.
+
+    Logits, routers, attention scores.
 
     Source: Transformer Engine's recipes quantise the layers' projections only; torchao's float8
     conversion filters ``output`` (both from memory).
@@ -25,21 +26,24 @@ def stays_wide(operator: Operator) -> bool:
 
 
 def is_scaled_by_block(scaling: Scaling, bits: int) -> bool:
-    """True if scales run along the summed dim, so that the products of forward and backward need
-    operands quantised twice: MX, blockwise, NVFP4.
+    """True if scales run along blocks of the summed dim: MX, blockwise, NVFP4.
+
+    The GEMMs of forward and backward then need operands quantised twice.
     """
     return bits == 4 or scaling in _SCALE_BYTES
 
 
 def scaled_width(scaling: Scaling, bits: int) -> float:
-    """Bytes of an element of `bits` bits with its part of the scales: 4 bytes for each row or
-    tensor are left out.
+    """Bytes of an element of `bits` bits with its part of the block scales.
+
+    4 bytes for each row or tensor are left out.
     """
     return 0.5 + _FP4_SCALE_BYTES if bits == 4 else bits / 8 + _SCALE_BYTES.get(scaling, 0.0)
 
 
 def is_narrow(operator: Operator, parameter: Parameter) -> bool:
-    """True if `parameter` is a matrix that `operator` multiplies with in 8 or 4 bits; biases stay
-    wide.
+    """True if `parameter` is a matrix that `operator` multiplies with in 8 or 4 bits.
+
+    Biases stay wide.
     """
     return operator.kind in _PRODUCTS and not stays_wide(operator) and len(parameter.extents) > 1

@@ -1,5 +1,6 @@
-"""Operators that run again in backward instead of keeping their outputs, whatever the layer's
-recompute: named modules, Mamba's convolutions, logits.
+"""Operators that run again in backward instead of keeping their outputs.
+
+Whatever the layer's recompute: named modules, Mamba's convolutions, logits.
 
 Source: Megatron-Core, transformer_config.py, ``recompute_modules``: layernorm, mla_up_proj,
 moe_act, mlp, shared_experts, moe, each under a checkpoint of its own.
@@ -34,7 +35,7 @@ class RecomputedOperators:
 
 
 def recomputed_operators(operators: tuple[Operator, ...], runtime: Runtime) -> RecomputedOperators:
-    """Operators of a block that the runtime runs again in backward."""
+    """Operators of a block that the runtime recomputes in backward, as dropped and rerun names."""
     return _recomputed_operators(Same(operators), Same(runtime))
 
 
@@ -42,6 +43,7 @@ def recomputed_operators(operators: tuple[Operator, ...], runtime: Runtime) -> R
 def _recomputed_operators(
     block_operators: Same[tuple[Operator, ...]], block_runtime: Same[Runtime]
 ) -> RecomputedOperators:
+    """Operators that the runtime recomputes in backward (cached by identity)."""
     operators, runtime = block_operators.value, block_runtime.value
     parts = [_outputs(_convolutions(operators))]
     if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:
@@ -88,15 +90,17 @@ def _recomputed_operators(
 
 
 def is_dropped(tensor: str, names: frozenset[str]) -> bool:
-    """True if a kept tensor is an output, a quantised copy of one, or a tensor beside one, of an
-    operator of `names`.
+    """True if a kept tensor belongs to an operator of `names`.
+
+    An output, a quantised copy of one, or a tensor beside one.
     """
     return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
 
 
 def _convolutions(operators: tuple[Operator, ...]) -> frozenset[str]:
-    """Convolutions before a Mamba scan, which Mamba's library makes again in backward in every
-    framework, as part of the same function.
+    """Names of the convolutions before a Mamba scan, which backward recomputes.
+
+    Mamba's library makes them again in every framework, as part of the same function.
 
     Source: state-spaces/mamba, ops/triton/ssd_combined.py at 01b717ae0db0
     (`MambaSplitConv1dScanCombinedFn`: keeps the projection's output and the scan's) and
@@ -108,13 +112,15 @@ def _convolutions(operators: tuple[Operator, ...]) -> frozenset[str]:
 
 
 def _outputs(names: Iterable[str]) -> RecomputedOperators:
+    """Operators whose outputs are all dropped and recomputed."""
     operator_names = frozenset(names)
     return RecomputedOperators(dropped=operator_names, again=operator_names)
 
 
 def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
-    """The up projections from the latents and the rotary embedding behind them; empty without
-    latent attention.
+    """Names of latent attention's up projections and the rotary embedding behind them.
+
+    Empty without latent attention.
 
     Queries, keys and values are dropped behind the core and made again before its backward
     (``mla_up_proj``).
@@ -132,8 +138,10 @@ def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
 
 
 def _checkpointed(module: tuple[Operator, ...], runtime: Runtime) -> RecomputedOperators:
-    """Operators of a module under a checkpoint of its own: no inner output is kept, and every
-    operator runs again, except the last product where a checkpoint stops early.
+    """Dropped and rerun operators of a module under a checkpoint of its own.
+
+    No inner output is kept, and every operator runs again, except the last product where a
+    checkpoint stops early.
     """
     names = [o.name for o in module]
     stops = runtime.full_recompute is FullRecompute.STOPS_EARLY

@@ -1,5 +1,6 @@
-"""Tensors of a block's forward that its backward needs: each once, with the recompute modes that
-drop it.
+"""Tensors of a block's forward that its backward needs, with the recompute modes that drop them.
+
+Each once.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from shardwright.model.backward_reach import has_backward, without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
-from shardwright.program.block.block_program import Recomputable, Saved
+from shardwright.program.block.block_program import Recomputable, SavedTensor
 from shardwright.program.block.local_sizes import (
-    Context,
+    LoweringContext,
     dispatched_tokens,
     local_tokens,
     operator_tokens,
@@ -30,14 +31,14 @@ _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 _FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS)
 
 
-def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
+def stream_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
     """Bytes of the residual stream that one device holds at the block's border."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * _hidden(block)
     )
 
 
-def output_volume(block: Block, structure: Placing, context: Context) -> Size:
+def output_volume(block: Block, structure: Placing, context: LoweringContext) -> Size:
     """Bytes of the block's output that one device holds."""
     return local_tokens(OperatorClass.STREAM, structure, context).scaled(
         context.element * block.output_width
@@ -45,6 +46,7 @@ def output_volume(block: Block, structure: Placing, context: Context) -> Size:
 
 
 def _hidden(block: Block) -> int:
+    """Elements of a token in the block's residual stream; 1 if no extent has the hidden dim."""
     return next(
         (
             e.size
@@ -56,9 +58,10 @@ def _hidden(block: Block) -> int:
     )
 
 
-def _stream_share(block: Block, structure: Placing, context: Context) -> Size:
-    """Bytes of the residual stream that each device keeps where the devices that hold copies share
-    it out, like heads or the feed-forward.
+def _stream_share(block: Block, structure: Placing, context: LoweringContext) -> Size:
+    """Bytes of a device's share of the residual stream, where copies are divided over devices.
+
+    The devices that hold copies share the stream out, like heads or the feed-forward.
     """
     cut = next(
         (o for o in block.operators if o.width() in (Dim.HEADS, Dim.FFN) and not is_routed(o)), None
@@ -71,10 +74,11 @@ def _stream_share(block: Block, structure: Placing, context: Context) -> Size:
 
 
 def saved_tensors(
-    block: Block, operators: dict[str, Operator], structure: Placing, context: Context
-) -> tuple[Saved, ...]:
-    """Every tensor that some operator keeps for backward, once; dropout masks and unfused attention
-    scores included.
+    block: Block, operators: dict[str, Operator], structure: Placing, context: LoweringContext
+) -> tuple[SavedTensor, ...]:
+    """Every tensor that some operator keeps for backward, each once.
+
+    Dropout masks and unfused attention scores included.
     """
     return _after_recompute(
         _kept_without_recompute(block, operators, structure, context),
@@ -86,10 +90,14 @@ def saved_tensors(
 
 
 def saved_tensors_of_contexts(
-    block: Block, operators: dict[str, Operator], structure: Placing, contexts: Sequence[Context]
-) -> tuple[tuple[Saved, ...], ...]:
-    """`saved_tensors` under several contexts whose runtimes differ only in the modules that run
-    again in backward.
+    block: Block,
+    operators: dict[str, Operator],
+    structure: Placing,
+    contexts: Sequence[LoweringContext],
+) -> tuple[tuple[SavedTensor, ...], ...]:
+    """`saved_tensors` under contexts that differ only in recomputed modules.
+
+    The modules of their runtimes that run again in backward.
     """
     kept = _kept_without_recompute(block, operators, structure, contexts[0])
     return tuple(
@@ -98,10 +106,10 @@ def saved_tensors_of_contexts(
 
 
 def _kept_without_recompute(
-    block: Block, operators: dict[str, Operator], structure: Placing, context: Context
-) -> dict[str, Saved]:
-    """Tensors that operators keep where nothing is recomputed, by name."""
-    kept: dict[str, Saved] = {}
+    block: Block, operators: dict[str, Operator], structure: Placing, context: LoweringContext
+) -> dict[str, SavedTensor]:
+    """Tensors that operators keep for backward where nothing is recomputed, by name."""
+    kept: dict[str, SavedTensor] = {}
     constant = without_gradient(block)
     for operator in block.operators:
         if (
@@ -119,7 +127,7 @@ def _kept_without_recompute(
                     if context.runtime.checkpoints_on_host
                     else None
                 )
-                kept[name] = Saved(
+                kept[name] = SavedTensor(
                     tensor=name,
                     volume=stream_volume(block, structure, context),
                     dropped=Recomputable.NEVER,
@@ -138,15 +146,13 @@ def _kept_without_recompute(
 
 
 def _after_recompute(
-    kept: dict[str, Saved],
+    kept: dict[str, SavedTensor],
     block: Block,
     operators: dict[str, Operator],
     structure: Placing,
-    context: Context,
-) -> tuple[Saved, ...]:
-    """Saved tensors that are left of `kept` after the runtime's recomputed modules and its
-    selective policy.
-    """
+    context: LoweringContext,
+) -> tuple[SavedTensor, ...]:
+    """Saved tensors left after the runtime's recomputed modules and its selective policy."""
     if not has_backward(block):
         return ()
     dropped = recomputed_operators(block.operators, context.runtime).dropped
@@ -165,21 +171,22 @@ def _after_recompute(
 
 
 def _under_operator_policy(
-    kept: dict[str, Saved],
+    kept: dict[str, SavedTensor],
     block: Block,
     operators: dict[str, Operator],
     structure: Placing,
-    context: Context,
-) -> dict[str, Saved]:
-    """`kept` under a per-operator policy: it drops every tensor but the input and fused cores, and
-    keeps matrix products, whoever reads them.
+    context: LoweringContext,
+) -> dict[str, SavedTensor]:
+    """`kept` under a per-operator policy, which keeps matrix products and fused cores.
+
+    It drops every tensor but these and the input, and keeps matrix products, whoever reads them.
     """
     products = saved_products(block.operators)
     if products is None:
         return {name: _only_dropped_by_full(s) for name, s in kept.items()}
     cores = {o.name for o in block.operators if o.attention is not None}
     read = _read_by_backward(block, kept)
-    tensors: dict[str, Saved] = {}
+    tensors: dict[str, SavedTensor] = {}
     for name, saved in kept.items():
         core = name in cores or name.removesuffix(".lse") in cores
         tensors[name] = (
@@ -198,32 +205,33 @@ def _under_operator_policy(
                 # A compiler's partitioner drops what the policy keeps and no backward reads; an
                 # eager policy does not look.
                 volume_bytes = volume.scaled(context.element)
-                tensors[output] = Saved(
+                tensors[output] = SavedTensor(
                     tensor=output, volume=volume_bytes, dropped=Recomputable.NONE_AND_FULL
                 )
         if structure.sequence_parallel and _is_row_parallel(operators[name]):
             # The policy names reduce_scatter among what it keeps.
             scattered = f"{name}.scattered"
             volume = stream_volume(block, structure, context)
-            tensors[scattered] = Saved(
+            tensors[scattered] = SavedTensor(
                 tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL
             )
     return tensors
 
 
 def _under_named_policy(
-    kept: dict[str, Saved],
+    kept: dict[str, SavedTensor],
     policy: NamedPolicy,
     operators: dict[str, Operator],
     structure: Placing,
-    context: Context,
-) -> dict[str, Saved]:
-    """`kept` under a policy that names tensors: those that it drops, and those that it keeps for
-    operators that run again.
+    context: LoweringContext,
+) -> dict[str, SavedTensor]:
+    """`kept` under a policy that names the tensors to keep or to offload.
+
+    It has the tensors that the policy drops, and those that it keeps for operators that run again.
 
     A core's log-sum-exp goes with its output.
     """
-    tensors: dict[str, Saved] = {}
+    tensors: dict[str, SavedTensor] = {}
     for name, saved in kept.items():
         source = name.removesuffix(".quantised").removesuffix(".lse")
         operator_name = (
@@ -240,7 +248,7 @@ def _under_named_policy(
             operators[name], operators[name], structure, context
         ).items():
             volume_bytes = volume.scaled(context.element)
-            tensors[output] = Saved(
+            tensors[output] = SavedTensor(
                 tensor=output,
                 volume=volume_bytes,
                 dropped=Recomputable.NONE_AND_FULL,
@@ -250,8 +258,9 @@ def _under_named_policy(
 
 
 def _is_row_parallel(operator: Operator) -> bool:
-    """True if a cut of the operator's width cuts its inputs and not its outputs: members hold parts
-    of a sum.
+    """True if a cut of the operator's width cuts its inputs only (row-parallel).
+
+    Members hold parts of a sum.
     """
     width = operator.width()
     return (
@@ -261,9 +270,10 @@ def _is_row_parallel(operator: Operator) -> bool:
     )
 
 
-def _read_by_backward(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
-    """Operators whose output backward reads, or a recomputation on the way to a tensor that
-    backward reads.
+def _read_by_backward(block: Block, kept: dict[str, SavedTensor]) -> frozenset[str]:
+    """Names of operators whose output the backward or a recomputation reads.
+
+    A recomputation on the way to a tensor that backward reads.
     """
     needed = {name.removesuffix(".quantised") for name in kept}
     for operator in reversed(block.operators):
@@ -273,10 +283,12 @@ def _read_by_backward(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
 
 
 def _dropped_by_policy(*, saved: bool) -> Recomputable:
+    """Recompute modes that drop a tensor, given that a selective policy saves it or not."""
     return Recomputable.FULL if saved else Recomputable.SELECTIVE
 
 
-def _only_dropped_by_full(saved: Saved) -> Saved:
+def _only_dropped_by_full(saved: SavedTensor) -> SavedTensor:
+    """The tensor, dropped by full recompute alone where selective recompute dropped it."""
     return (
         replace(saved, dropped=Recomputable.FULL)
         if saved.dropped is Recomputable.SELECTIVE
@@ -289,9 +301,9 @@ def _saved_output(
     reader: Operator,
     quantised: tuple[int, bool],
     structure: Placing,
-    context: Context,
-) -> dict[str, Saved]:
-    """Outputs of `source` that are kept, by name.
+    context: LoweringContext,
+) -> dict[str, SavedTensor]:
+    """Outputs of `source` that are kept for backward, wide, quantised or both, by name.
 
     Args:
         quantised: bytes an element in which some operator keeps the outputs quantised, 0 if none;
@@ -301,21 +313,21 @@ def _saved_output(
     for name, volume in _outputs(source, reader, structure, context).items():
         quantised_bytes, kept_wide = quantised
         if kept_wide:
-            tensors[name] = Saved(
+            tensors[name] = SavedTensor(
                 tensor=name, volume=volume.scaled(context.element), dropped=Recomputable.FULL
             )
         if quantised_bytes:
             copy = f"{name}.quantised" if kept_wide else name
-            tensors[copy] = Saved(
+            tensors[copy] = SavedTensor(
                 tensor=copy, volume=volume.scaled(quantised_bytes), dropped=Recomputable.FULL
             )
     return tensors
 
 
 def _outputs(
-    source: Operator, reader: Operator, structure: Placing, context: Context
+    source: Operator, reader: Operator, structure: Placing, context: LoweringContext
 ) -> dict[str, Size]:
-    """Elements of each output of `source` on one device, as `reader` keeps them."""
+    """Elements of each output of `source` on one device, as `reader` keeps the output."""
     holder = source
     if (
         not context.runtime.tp_input_regather
@@ -336,9 +348,10 @@ def _outputs(
     return elements
 
 
-def _kept_widths(name: str, block: Block, context: Context) -> tuple[int, bool]:
-    """Bytes an element in which a linear operator or an activation keeps tensor `name` quantised (0
-    = none does), and whether any operator keeps it as it is.
+def _kept_widths(name: str, block: Block, context: LoweringContext) -> tuple[int, bool]:
+    """Bytes an element of a tensor that is kept quantised, and if it is kept wide too.
+
+    By a linear operator or an activation; 0 = no operator keeps tensor `name` quantised.
     """
     quantises = context.runtime.saves_quantized and context.gemm_element < context.element
     widths = [0]
@@ -356,9 +369,12 @@ def _kept_widths(name: str, block: Block, context: Context) -> tuple[int, bool]:
     return max(widths), 0 in widths[1:]
 
 
-def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:
-    """Dropout masks, an eager gate's activation, and attention scores (unfused) or their
-    log-sum-exp (fused), by name.
+def _saved_extra(
+    operator: Operator, structure: Placing, context: LoweringContext
+) -> dict[str, SavedTensor]:
+    """Tensors kept beside an operator's output: masks, gate activations, attention scores.
+
+    By name. Scores are unfused attention's; fused attention keeps their log-sum-exp.
     """
     name, width = operator.name, context.element
     local = local_tokens(operator.klass, structure, context)
@@ -398,7 +414,7 @@ def _saved_extra(operator: Operator, structure: Placing, context: Context) -> di
         else:
             scores_by_name["lse"] = rows.scaled(4)
     return {
-        f"{name}.{suffix}": Saved(tensor=f"{name}.{suffix}", volume=volume, dropped=dropped)
+        f"{name}.{suffix}": SavedTensor(tensor=f"{name}.{suffix}", volume=volume, dropped=dropped)
         for volumes, dropped in (
             (bytes_by_name, Recomputable.FULL),
             (scores_by_name, Recomputable.SELECTIVE),

@@ -1,5 +1,6 @@
-"""Tensors that a selective recompute policy keeps beside a block's input, and operators that run
-again for the others.
+"""Tensors that a selective recompute policy keeps, and operators that run again.
+
+Kept beside a block's input; operators run again for the tensors that are not kept.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ...]] | None:
-    """For each linear operator, which of its outputs a per-operator policy keeps: the block's first
-    matrix product, the third, and so on.
+    """For each linear operator, True for the outputs that a per-operator policy keeps.
+
+    The block's first matrix product, the third, and so on.
 
     A fused projection counts as one product for each of its outputs. Grouped products are not kept.
     None for an embedding or a head: they are outside the checkpoint.
@@ -42,7 +44,7 @@ def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPolicy:
-    """A selective recompute policy that names tensors, applied to one block.
+    """A selective recompute policy that names the tensors to keep, applied to one block.
 
     Args:
         kept: names of the kept tensors that backward, or an operator that runs again for it, reads.
@@ -57,8 +59,10 @@ class NamedPolicy:
 
 @lru_cache(maxsize=256)
 def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPolicy | None:
-    """Tensors that `Runtime.kept_outputs` keep in a block, and operators that run again; None where
-    another policy holds, and for an embedding or a head.
+    """The runtime's policy of kept tensor names applied to a block, with operators to rerun.
+
+    Tensors that `Runtime.kept_outputs` keep. None where another policy holds, and for an embedding
+    or a head.
 
     Backward's inputs that the policy does not keep are made again from the tensors it keeps, and
     nothing else is: a use of a kept tensor ends the chain, so the last product of a layer never

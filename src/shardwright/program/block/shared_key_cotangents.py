@@ -1,9 +1,10 @@
-"""Cotangents of key heads that several parts of the query heads read: each reader returns a part of
-a sum.
+"""Cotangents of key heads that several parts of the query heads read (grouped-query attention).
+
+Each reader returns a part of a sum.
 
 A maker that was cut by query heads owns its own part of them: the cotangent that it receives for a
 key head is the sum over those queries, and makers with other parts of the same key head add theirs
-when gradients are summed (`program.stages.holdings` counts them so).
+when gradients are summed (`plan_holdings` counts them so).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from shardwright.program.layout.tensor_layout import Box, Interval, Layout, inte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CotangentRoute:
-    """The redistribution that brings a tensor's cotangent back to the tensor's makers.
+    """The redistribution that brings a tensor's cotangent back to the devices that made the tensor.
 
     Args:
         source: parts of the cotangent that readers return.
@@ -46,8 +47,10 @@ class CotangentRoute:
 def cotangent_routes(
     cells: StageCells, maker: Operator, reader: Operator, extent: Extent, length: int
 ) -> tuple[CotangentRoute, ...]:
-    """`shared_backs` of the layouts that the operators themselves make and return for `length`
-    tokens; one object for equal layouts of a stage.
+    """Redistributions of an extent's cotangent from reader to maker for `length` tokens.
+
+    `shared_cotangent_routes` of the layouts that the operators themselves make and return; one
+    object for equal layouts of a stage.
     """
     made, returned = (
         made_layout(cells, maker, extent, length),
@@ -69,8 +72,9 @@ def shared_cotangent_routes(
     made: Layout,
     returned: Layout,
 ) -> tuple[CotangentRoute, ...]:
-    """Redistributions that return the cotangent of an extent: one for every part of the finer list
-    that its makers have.
+    """Redistributions that return the cotangent of an extent from readers to makers.
+
+    One for every part of the finer list that its makers have.
 
     Every reader's part lies in one of the makers' parts: sums over the readers inside, which is
     what lowering prices. Otherwise the sum over all readers goes to every maker of a key head, and
@@ -128,7 +132,7 @@ def shared_cotangent_routes(
 def _part_of_device(
     cells: StageCells, operator: Operator, device: int, extent: Extent, runs: int
 ) -> Interval:
-    """A device's part of the extent's dim, in the finer list of `runs`."""
+    """A device's part of the extent's dim, as runs of the finer list of `runs`."""
     operator_runs = reference_runs(operator, extent.dim)
     low, high = covered_runs(
         cut_dims(cells.cells[operator.klass][device], operator).get(extent.dim, ()),
@@ -139,8 +143,9 @@ def _part_of_device(
 
 
 def _parts_overlap(layout: Layout, parts: Mapping[int, Interval]) -> bool:
-    """True if an element lies in boxes of different parts. Where not even the last dim overlaps, no
-    tokens are compared.
+    """True if some element lies in boxes of two different parts.
+
+    Where not even the last dim overlaps, no tokens are compared.
     """
 
     def meet(boxes: Iterable[tuple[Box, Interval]]) -> bool:
@@ -156,12 +161,14 @@ def _parts_overlap(layout: Layout, parts: Mapping[int, Interval]) -> bool:
 
 
 def _inside(inner: Interval, outer: Interval) -> bool:
+    """True if interval `inner` lies in interval `outer`."""
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _owned_by_earlier_makers(
     made: Layout, owns: Mapping[int, Interval]
 ) -> tuple[tuple[int, Box, Box], ...]:
+    """(device, its box, box inside that a maker with earlier query heads owns) of each overlap."""
     zero_boxes = []
     for h in made:
         before = dict.fromkeys(m.box for m in made if owns[m.device] < owns[h.device])

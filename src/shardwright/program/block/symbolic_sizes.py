@@ -1,6 +1,4 @@
-"""Sizes of a lowered block: products of stretches of dims, each cut by some axes, evaluated on
-arrays of degrees.
-"""
+"""Symbolic sizes of a lowered block: products of dims cut by axes, evaluated on degrees."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ Degrees = Mapping[str, IntArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """The largest part of a stretch of runs x quantum elements that `axes` cut: quantum x ceil(runs
-    / product of the degrees).
+    """Largest part of runs x quantum elements that `axes` cut.
+
+    quantum x ceil(runs / product of the degrees).
 
     Args:
         once: where parts have copies, as there are more parts than runs, each element counts once:
@@ -34,8 +33,10 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """A symbolic size: times x product of `scale` variables x product of factors, divided by
-    `divisor`, times `percent` / 100.
+    """A symbolic size: a product of constants, variables and factors, divided and scaled.
+
+    times x product of `scale` variables x product of factors, divided by `divisor`, times `percent`
+    / 100.
 
     Each quotient is rounded up, once the product is complete; at most one factor of a product has a
     divisor or a percentage.
@@ -65,12 +66,12 @@ class Size:
         return replace(self, divisor=divisor)
 
     def uneven(self, percent: int) -> Size:
-        """`percent` percent of this size, rounded up."""
+        """This size times `percent` percent, rounded up."""
         return replace(self, percent=percent)
 
 
 def evaluate(size: Size, degrees: Degrees) -> IntArray:
-    """`size` in elements for every entry of the degree arrays (exact integers)."""
+    """Value of a symbolic size for every entry of the degree arrays (exact integers)."""
     elements = _product(size, degrees)
     if size.divisor != 1:
         elements = -(-elements // size.divisor)
@@ -78,6 +79,7 @@ def evaluate(size: Size, degrees: Degrees) -> IntArray:
 
 
 def _product(size: Size, degrees: Degrees) -> IntArray:
+    """`size` without its divisor and percentage, for every entry of the degree arrays."""
     constant = size.times
     product: IntArray | None = None
     for name in size.scale:
@@ -102,7 +104,10 @@ def _product(size: Size, degrees: Degrees) -> IntArray:
 
 
 def evaluate_sum(sizes: tuple[Size, ...], degrees: Degrees) -> IntArray:
-    """Sum of several sizes (a fused projection's outputs) for every entry of the degree arrays."""
+    """Sum of several symbolic sizes for every entry of the degree arrays.
+
+    Such as a fused projection's outputs.
+    """
     total = evaluate(sizes[0], degrees)
     for size in sizes[1:]:
         total = total + evaluate(size, degrees)

@@ -1,5 +1,4 @@
-"""Kernels that fused frameworks still launch on their own: clamps of a gate's halves, and biases of
-the experts' second product.
+"""Kernels of experts that fused frameworks launch on their own: clamps of gates, and biases.
 
 Counted in Megatron-Core for 2-byte activations, each kernel reading its inputs and writing its
 output once; nothing fitted. A compiler makes none of them. A kernel that joins the experts'
@@ -22,7 +21,7 @@ from typing import Final
 
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.program.block.block_program import BlockWork, Kernel, Phase
+from shardwright.program.block.block_program import BlockWork, KernelKind, Phase
 from shardwright.program.block.symbolic_sizes import Size
 
 WIDTH: Final = 2
@@ -37,8 +36,9 @@ JOIN: Final = 2 + 2
 
 
 def clamp_works(o: Operator, *, elements: Size, element: int) -> tuple[BlockWork, ...]:
-    """Element-wise kernels that clamp the two halves of a gate and join them, in forward and
-    backward.
+    """Element-wise kernels that clamp the two halves of a gate and join them.
+
+    In forward and backward.
 
     Args:
         elements: elements of the gate's output.
@@ -54,8 +54,9 @@ def clamp_works(o: Operator, *, elements: Size, element: int) -> tuple[BlockWork
 def bias_works(
     o: Operator, *, elements: Size, experts: Size, element: int
 ) -> tuple[BlockWork, ...]:
-    """Element-wise kernels that add the biases behind the second product of the local experts, in
-    forward and backward.
+    """Element-wise kernels that add the biases behind the local experts' second product.
+
+    In forward and backward.
 
     Args:
         elements: elements of the product's output.
@@ -71,8 +72,9 @@ def bias_works(
 
 
 def has_late_bias(o: Operator) -> bool:
-    """True for the second product of experts that have a bias: its output is as wide as the
-    residual stream.
+    """True for the second product of experts that have a bias.
+
+    Its output is as wide as the residual stream.
     """
     grouped = o.kind is OperatorKind.GROUPED_LINEAR and any(".bias" in p.name for p in o.parameters)
     return grouped and all(extent.dim is Dim.HIDDEN for extent in o.writes)
@@ -86,10 +88,11 @@ def _element_wise_kernel(
     element: int,
     groups: Size | None = None,
 ) -> BlockWork:
+    """An element-wise kernel of `traffic` bytes an element, one launch for each of `groups`."""
     return BlockWork(
         operator=o.name,
         phase=phase,
-        kernel=Kernel.ELEMENT,
+        kernel=KernelKind.ELEMENT,
         read=(elements.scaled(traffic * element // WIDTH),),
         one_pass=True,
         groups=groups,

@@ -1,3 +1,4 @@
-"""Layouts of tensors on the devices of a stage: cells, boxes and replicas. What runs there is in
-program.block.
+"""Layouts of tensors on the devices of a stage: cells, boxes and replicas.
+
+The kernels of these devices are in program.block.
 """

@@ -1,5 +1,6 @@
-"""Cells: the samples, positions and parts of every other dim that each device of a stage works on,
-by operator class.
+"""Cells: the samples, positions and parts of other dims that each device works on.
+
+By operator class, for the devices of a stage.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ from shardwright.strategy.plan.stages import Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisStep:
-    """One cut on the way down a tree to a device: equal parts (a count) or weights, the index of
-    the part taken, and whether pieces are taken zigzag.
+    """One cut on the way down a placement tree to a device: the parts and the index taken.
+
+    Parts are equal (a count) or weights; pieces may be taken zigzag.
     """
 
     parts: int | tuple[int, ...]
@@ -42,7 +44,7 @@ class AxisStep:
 
     @property
     def total(self) -> int:
-        """Sum of the weights; the count of equal parts."""
+        """Sum of the weights of the parts; the number of parts where they are equal."""
         return self.parts if isinstance(self.parts, int) else sum(self.parts)
 
 
@@ -51,19 +53,20 @@ Way = tuple[AxisStep, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A device's way down one tree: the cuts of each dim in order, outermost first
-    (`Dim.REPLICATE`: which copy it is).
+    """The cuts of each dim on a device's way down one placement tree, outermost first.
+
+    `Dim.REPLICATE`: which copy it is.
     """
 
     ways: tuple[tuple[Dim, Way], ...]
 
     def way(self, *dims: Dim) -> Way:
-        """All cuts of these dims, in the order of the tree."""
+        """All cuts of the given dims, in the order of the tree."""
         return tuple([step for dim, way in self.ways for step in way if dim in dims])
 
 
-class Cells(tuple[Cell, ...]):
-    """A row of cells, equal only to itself: a cheap key for values cached by cells."""
+class CellRow(tuple[Cell, ...]):
+    """A row of cells that equals only itself: a cheap key for caches."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -71,8 +74,9 @@ class Cells(tuple[Cell, ...]):
 
 
 def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """`count` runs divided by weight: rounded down, with one more for the largest remainders, ties
-    to the lower index.
+    """Divide `count` by weights into whole numbers by the largest-remainder method.
+
+    Rounded down, with one more for the largest remainders, ties to the lower index.
     """
     total = sum(weights)
     floors = [count * w // total for w in weights]
@@ -85,7 +89,10 @@ def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def cut(indices: Indices, step: AxisStep) -> Indices:
-    """The part of an index list that `step` takes; zigzag takes pieces i and 2n - 1 - i of 2n."""
+    """The part of an index list that `step` takes.
+
+    Zigzag takes pieces i and 2n - 1 - i of 2n.
+    """
     pieces = _pieces(indices, step.parts, step.zigzag)
     return (
         joined_intervals((*pieces[step.index], *pieces[-1 - step.index]))
@@ -96,7 +103,7 @@ def cut(indices: Indices, step: AxisStep) -> Indices:
 
 @lru_cache(maxsize=1024)
 def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tuple[Indices, ...]:
-    """An index list cut in pieces: one a part, or two where parts are taken zigzag."""
+    """An index list cut into pieces, one for each part, or two for each zigzag part."""
     weights = (1,) * parts if isinstance(parts, int) else parts
     ends = list(
         accumulate(
@@ -117,8 +124,9 @@ def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tup
 
 @lru_cache(maxsize=65536)
 def indices(way: Way, length: int) -> Indices:
-    """The indices that a way takes of a list of `length` (empty where more parts than indices leave
-    none).
+    """The indices that a sequence of cuts takes of a list of `length`.
+
+    Empty where more parts than indices leave none.
     """
     taken: Indices = ((0, length),) if length else ()
     for step in way:
@@ -128,8 +136,9 @@ def indices(way: Way, length: int) -> Indices:
 
 @lru_cache(maxsize=65536)
 def covered_runs(way: Way, runs: int, reference: int) -> Interval:
-    """The runs [low, high) of a coarser list that a way touches, where the way cuts a list of
-    `reference` runs; copies where a part would have none.
+    """Interval of runs of a coarser list that a sequence of cuts touches.
+
+    [low, high), where the way cuts a list of `reference` runs; copies where a part would have none.
 
     Key heads under query heads: a part of the query heads needs every key head that one of them
     reads.
@@ -153,8 +162,9 @@ def covered_runs(way: Way, runs: int, reference: int) -> Interval:
 
 
 class TreeCells(Mapping[int, Cell]):
-    """The cells of a tree of equal parts by device, in the order of its leaves; each is made when
-    it is asked for.
+    """Cells of a tree of equal parts by device, each made on demand.
+
+    In the order of the tree's leaves.
 
     Args:
         levels: the tree's cuts, outermost first.
@@ -209,19 +219,19 @@ class TreeCells(Mapping[int, Cell]):
 
 
 def devices_of(tree: Mapping[int, Cell]) -> IntArray:
-    """Devices of the leaves of a tree as an array, in their order."""
+    """Devices of the leaves of a placement tree as an array, in the tree's order."""
     if isinstance(tree, TreeCells):
         return tree.devices
     return np.fromiter(tree, dtype=np.int64, count=len(tree))
 
 
 def row_of(tree: Mapping[int, Cell]) -> DeviceList:
-    """Devices of the leaves of a tree as a device list, in their order."""
+    """Devices of the leaves of a placement tree as a DeviceList, in the tree's order."""
     return tree.row if isinstance(tree, TreeCells) else DeviceList.of(tree)
 
 
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
-    """(device, its cell, its family) of every leaf of a tree.
+    """(device, its cell, its family) of every leaf of a placement tree.
 
     The family is the unequal choices on the way, -1 for equal parts.
     """
@@ -232,7 +242,7 @@ def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[in
 
 
 def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
-    """The cuts of a tree of equal parts, outermost first; None if some parts are unequal."""
+    """The cuts of a placement tree of equal parts, outermost first; None if parts are unequal."""
     levels: list[Split] = []
     while split is not None:
         if isinstance(split.parts, tuple):
@@ -245,6 +255,7 @@ def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
 def _leaves(
     split: Split | None, base: int, ways: tuple[tuple[Dim, Way], ...], family: tuple[int, ...]
 ) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
+    """(device, its cell, its family) of every leaf below `split`, whose parts may be unequal."""
     if split is None:
         yield base, Cell(ways=ways), family
         return
@@ -262,7 +273,7 @@ def _leaves(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTree:
-    """The tree that cuts operators of one class over devices."""
+    """The placement tree that cuts the operators of one class over devices."""
 
     klass: OperatorClass
     split: Split | None
@@ -272,8 +283,9 @@ class ClassTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageCells:
-    """The cell of every device of a stage (counted from its first one) in every class's tree. Equal
-    only to itself.
+    """The cell of every device of a stage in every class's tree; equal only to itself.
+
+    Devices are counted from the stage's first one.
 
     Args:
         samples: samples of one microbatch of the lane.
@@ -296,8 +308,9 @@ class StageCells:
 
 
 def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[ClassTree, ...]:
-    """The tree of every operator class for block number `block` of a stage (None: a block outside
-    all ranges); later placements override.
+    """The placement tree of every operator class for block number `block` of a stage.
+
+    None: a block outside all ranges; later placements override.
     """
     chosen: dict[OperatorClass, ClassTree] = {}
     for placement in placements:
@@ -319,7 +332,7 @@ def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[C
 def stage_cells(
     trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = False
 ) -> StageCells:
-    """The cells of a stage whose classes run under `trees`.
+    """The cells of a stage's devices, given the placement tree of each operator class.
 
     Args:
         samples: samples of one microbatch.
@@ -393,8 +406,9 @@ def dims_present(operator: Operator) -> frozenset[Dim]:
 
 @lru_cache(maxsize=4096)
 def dims_cut(operator: Operator) -> dict[Dim, Dim]:
-    """By cut dim, the dim of `operator` that the cut applies to: ``t`` is the operator's own width.
-    Dims that the operator lacks, and tokens, are left out.
+    """By cut dim, the dim of `operator` that the cut applies to.
+
+    ``t`` is the operator's own width. Dims that the operator lacks, and tokens, are left out.
     """
     width, present = (
         operator.width(),
@@ -405,8 +419,9 @@ def dims_cut(operator: Operator) -> dict[Dim, Dim]:
 
 
 def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
-    """The cuts that apply to `operator`, by its dim (see `meanings`); a cut of a dim that it lacks
-    makes copies.
+    """The cuts of a cell that apply to `operator`, by the operator's dim.
+
+    See `dims_cut`; a cut of a dim that the operator lacks makes copies.
     """
     cuts: dict[Dim, Way] = {}
     applied = dims_cut(operator)
@@ -418,7 +433,10 @@ def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
 
 @lru_cache(maxsize=4096)
 def reference_runs(operator: Operator, dim: Dim) -> int:
-    """Number of runs of the operator's finest extent on a dim: the list in which cuts are made."""
+    """Number of runs of the operator's finest extent on a dim.
+
+    The list in which cuts are made.
+    """
     runs = [e.runs for e in (*operator.reads, *operator.writes) if e.dim is dim]
     if dim is Dim.HEADS and operator.attention is not None:
         runs.append(operator.attention.heads)
@@ -430,7 +448,7 @@ def reference_runs(operator: Operator, dim: Dim) -> int:
 
 
 def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interval:
-    """Elements [low, high) of `extent` that a device with these cuts holds."""
+    """Elements [low, high) of `extent` that a device with the given cuts holds."""
     low, high = covered_runs(
         cuts.get(extent.dim, ()), extent.runs, reference_runs(operator, extent.dim)
     )
@@ -438,8 +456,8 @@ def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interv
 
 
 @lru_cache(maxsize=4096)
-def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
-    """`interval` under each of several cells."""
+def intervals(cells: CellRow, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
+    """Elements [low, high) of `extent` under each of several cells (`interval`)."""
     runs = covered_runs_of_cells(cells, operator, extent.dim, extent.runs)
     return (
         runs
@@ -449,20 +467,24 @@ def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interva
 
 
 def covered_runs_of_cells(
-    cells: Cells, operator: Operator, dim: Dim, runs: int
+    cells: CellRow, operator: Operator, dim: Dim, runs: int
 ) -> tuple[Interval, ...]:
-    """`image` in a list of `runs` under each of several cells, as the operator cuts a dim."""
+    """Interval of `runs` that each of several cells touches, as the operator cuts a dim.
+
+    See `covered_runs`.
+    """
     cuts = frozenset([cut for cut, meant in dims_cut(operator).items() if meant is dim])
     return _covered_runs_of_cells(cells, cuts, runs, reference_runs(operator, dim))
 
 
 @lru_cache(maxsize=4096)
 def _covered_runs_of_cells(
-    cells: Cells, dims: frozenset[Dim], runs: int, reference: int
+    cells: CellRow, dims: frozenset[Dim], runs: int, reference: int
 ) -> tuple[Interval, ...]:
+    """`covered_runs` of each cell's cuts of `dims` (cached)."""
     return tuple([covered_runs(cell.way(*dims), runs, reference) for cell in cells])
 
 
 def token_box(cell: Cell, *, samples: int, length: int) -> Box:
-    """Samples and positions that a device works on."""
+    """The box of samples and positions that a device works on."""
     return indices(cell.way(Dim.BATCH), samples), indices(cell.way(Dim.SEQUENCE), length)

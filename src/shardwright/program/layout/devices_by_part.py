@@ -1,5 +1,6 @@
-"""The devices of a tree by their parts of some dims: equal parts by strides, unequal ones leaf by
-leaf.
+"""Devices of a placement tree grouped by their parts of some dims.
+
+Equal parts by strides, unequal ones leaf by leaf.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.layout.device_cells import (
     AxisStep,
     Cell,
-    Cells,
+    CellRow,
     StageCells,
     indices,
     regular_levels,
@@ -36,8 +37,8 @@ PARTS = frozenset(Dim) - TOKENS - {Dim.REPLICATE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Projection:
-    """Groups of the devices of a tree that have the same parts of some dims.
+class DevicesByPart:
+    """The devices of a placement tree, grouped by their parts of some dims.
 
     Args:
         row: devices of the tree, in its order.
@@ -48,7 +49,7 @@ class Projection:
     """
 
     row: DeviceList
-    cells: Cells
+    cells: CellRow
     listed: IntArray | None = None
     levels: tuple[Split, ...] = ()
     dims: frozenset[Dim] = frozenset()
@@ -60,15 +61,16 @@ class Projection:
 
     @property
     def number(self) -> IntArray:
-        """(devices,) index into `cells` of each device, made when it is asked for, as most callers
-        read `cells` alone.
+        """(devices,) index into `cells` of each device.
+
+        Made on demand, as most callers read `cells` alone.
         """
         return self.listed if self.listed is not None else stride_numbers(self.levels, self.dims)
 
 
 @lru_cache(maxsize=16384)
-def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
-    """The devices that run operators of a class, grouped by their parts of `dims`.
+def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> DevicesByPart:
+    """Group the devices that run operators of a class by their parts of `dims`.
 
     A tree of equal parts is its levels: on 2 x 4 devices under ``b2 t4``, device 4 i + j has number
     i in the batch and j in the width.
@@ -80,7 +82,8 @@ def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) ->
 
 
 @lru_cache(maxsize=16384)
-def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
+def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> DevicesByPart:
+    """`projection` of one class's tree: by strides where parts are equal, else leaf by leaf."""
     tree = stage.cells.get(klass, {})
     levels = regular_levels(stage.splits[klass]) if klass in stage.splits else None
     if levels is None or len(tree) != prod(split.num_parts for split in levels):
@@ -89,9 +92,10 @@ def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Tokens:
-    """Tokens that each device of a tree works on: samples and positions apart, as each is cut
-    alone. Equal only to itself.
+class DeviceTokens:
+    """Samples and positions that each device of a tree works on; equal only to itself.
+
+    Samples and positions apart, as each is cut alone.
 
     Args:
         cut: the tree by samples and by positions.
@@ -100,7 +104,7 @@ class Tokens:
         sizes: samples, or positions, of each part.
     """
 
-    cut: tuple[Projection, Projection]
+    cut: tuple[DevicesByPart, DevicesByPart]
     parts: tuple[tuple[Indices, ...], tuple[Indices, ...]]
     part_of: tuple[IntArray, IntArray]
     sizes: tuple[IntArray, IntArray]
@@ -139,9 +143,10 @@ class Tokens:
 
 
 @lru_cache(maxsize=16384)
-def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
-    """Tokens of every device that runs operators of a class, of a sequence of `length`
-    positions.
+def tokens(stage: StageCells, klass: OperatorClass, length: int) -> DeviceTokens:
+    """Samples and positions of every device that runs operators of a class.
+
+    Of a sequence of `length` positions.
     """
     return _tokens(
         tuple(projection(stage, klass, frozenset((dim,))) for dim in (Dim.BATCH, Dim.SEQUENCE)),
@@ -150,12 +155,13 @@ def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
 
 
 @lru_cache(maxsize=4096)
-def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
+def _tokens(cut: tuple[DevicesByPart, ...], lengths: tuple[int, int]) -> DeviceTokens:
+    """`DeviceTokens` of a tree from its projections on samples and on positions."""
     (samples, sample_parts, sample_counts), (positions, position_parts, position_counts) = (
         _distinct_parts(projected.cells, length)
         for projected, length in zip(cut, lengths, strict=True)
     )
-    return Tokens(
+    return DeviceTokens(
         cut=(cut[0], cut[1]),
         parts=(samples, positions),
         part_of=(sample_parts, position_parts),
@@ -164,9 +170,10 @@ def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
 
 
 @lru_cache(maxsize=4096)
-def _distinct_parts(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
-    """Distinct parts that the cells of one dim take of `length` indices, the number of each cell's
-    part, and the sizes of the parts.
+def _distinct_parts(cells: CellRow, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
+    """Distinct parts that cells take of `length` indices, each cell's part number, and sizes.
+
+    The cells of one dim.
     """
     taken = [indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in cells]
     number_of_part = {part: number for number, part in enumerate(dict.fromkeys(taken))}
@@ -179,9 +186,9 @@ def _distinct_parts(cells: Cells, length: int) -> tuple[tuple[Indices, ...], Int
 
 def _by_strides(
     tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]
-) -> Projection:
+) -> DevicesByPart:
     """The projection of a tree of equal parts, whose leaves are in the order of its levels."""
-    return Projection(
+    return DevicesByPart(
         row=row_of(tree),
         levels=levels,
         dims=dims,
@@ -196,8 +203,9 @@ def _by_strides(
 def group_and_first_members(
     levels: tuple[Split, ...], dims: Container[Dim]
 ) -> tuple[DeviceList, DeviceList]:
-    """In a tree of equal parts from device 0: the devices that differ from the first one only in
-    `dims`, and the first device of each such group. All groups are one pattern.
+    """Devices that differ from device 0 only in `dims`, and the first device of each such group.
+
+    In a tree of equal parts from device 0; all groups are one pattern.
     """
     steps = [(split.dim in dims, (split.num_parts, cast(int, split.step))) for split in levels]
     inside, outside = (
@@ -208,8 +216,9 @@ def group_and_first_members(
 
 
 def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
-    """(leaves,) for every leaf of a tree of equal parts, the index of its parts of `dims`; see
-    `projection`.
+    """(leaves,) index of each leaf's parts of `dims` in a tree of equal parts.
+
+    See `projection`.
     """
     parts = [split.num_parts for split in levels]
     number = np.zeros(parts, dtype=np.int64)
@@ -223,17 +232,17 @@ def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
 
 
 @lru_cache(maxsize=256)
-def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> Cells:
+def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> CellRow:
     """The cells under cuts in equal parts (dim, parts, zigzag), outermost first."""
     ways = (
         [(dim, (AxisStep(parts=parts, index=i, zigzag=zigzag),)) for i in range(parts)]
         for dim, parts, zigzag in cuts
     )
-    return Cells([Cell(ways=way) for way in product(*ways)])
+    return CellRow([Cell(ways=way) for way in product(*ways)])
 
 
-def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
-    """The projection of any tree, leaf by leaf."""
+def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> DevicesByPart:
+    """The projection of any placement tree, leaf by leaf."""
     numbers: dict[Cell, int] = {}
     number = [
         numbers.setdefault(
@@ -241,6 +250,6 @@ def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
         )
         for cell in tree.values()
     ]
-    return Projection(
-        row=row_of(tree), listed=np.array(number, dtype=np.int64), cells=Cells(numbers)
+    return DevicesByPart(
+        row=row_of(tree), listed=np.array(number, dtype=np.int64), cells=CellRow(numbers)
     )

@@ -1,5 +1,6 @@
-"""Groups of devices with one member of each of several classes of equal devices, inside one island
-where possible.
+"""Groups with one device of each of several classes, inside one island where possible.
+
+Devices of a class are equal.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ Group = tuple[int, ...]
 
 
 def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> tuple[Group, ...]:
-    """Disjoint groups of one device from each class; all classes have one size r, so there are r
-    groups.
+    """Disjoint groups of one device from each class, which share an island if possible.
+
+    All classes have one size r, so there are r groups.
 
     Members share an island as far as they can, else the j-th devices of the classes form a group;
     members and groups are in device order.
@@ -48,8 +50,9 @@ def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> t
 
 
 def transversals_in_order(classes: IntArray, islands: Units | None) -> IntArray | None:
-    """`transversals` of many lists of classes at once, where the j-th devices of all classes form a
-    group; None where islands pair devices otherwise.
+    """(groups, classes) transversals of many lists of classes at once; None where islands differ.
+
+    The j-th devices of all classes form a group; None where islands pair devices otherwise.
 
     Args:
         classes: (lists, classes, members), members in device order.
@@ -69,8 +72,9 @@ def transversals_in_order(classes: IntArray, islands: Units | None) -> IntArray 
 
 
 def representatives(classes: Sequence[Group], *, island: Callable[[int], int]) -> Group:
-    """One device of each class, in class order: from the island that most classes reach, else the
-    lowest.
+    """One device of each class, near the island that most classes reach.
+
+    In class order; among equally near devices the lowest.
 
     Source: zoo section 4, rule 4 (the nearest representatives).
     """

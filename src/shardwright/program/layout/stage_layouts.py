@@ -1,5 +1,6 @@
-"""Layouts of the tensors of a stage: the boxes that each operator makes, reads and returns, device
-by device.
+"""Layouts of a stage's tensors: boxes that each operator makes, reads and returns.
+
+Device by device.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from functools import lru_cache
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor_dims import Dim, Extent
 from shardwright.program.layout.device_cells import (
-    Cells,
+    CellRow,
     StageCells,
     covered_runs_of_cells,
     dims_cut,
@@ -22,8 +23,9 @@ from shardwright.program.layout.tensor_layout import Holding, Interval, Layout
 
 
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:
-    """The residual stream as an operator: the maker of a block's input and the reader of its
-    output.
+    """The residual stream as an operator.
+
+    The maker of a block's input and the reader of its output.
     """
     return Operator(
         name="input",
@@ -36,14 +38,15 @@ def stream_operator(extents: tuple[Extent, ...]) -> Operator:
 
 
 def interned_layout(stage: StageCells, layout: Layout) -> Layout:
-    """The stage's own object for a layout: one for equal layouts."""
+    """The stage's one object for equal layouts."""
     return stage.boxes.setdefault(layout, layout)
 
 
 @lru_cache(maxsize=16384)
 def made_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """Layout in which `operator` leaves one of its extents: boxes of (samples, positions,
-    elements); parts of a sum where it contracts a cut dim.
+    """Layout in which `operator` leaves one of its outputs, full or as parts of a sum.
+
+    Boxes of (samples, positions, elements); parts of a sum where it contracts a cut dim.
     """
     cells = projection(stage, operator.klass, PARTS).cells
     parts = _parts_of_sums(cells, operator, frozenset([e.dim for e in operator.writes]))
@@ -61,8 +64,9 @@ def wanted_layout(stage: StageCells, operator: Operator, extent: Extent, length:
 
 @lru_cache(maxsize=16384)
 def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """Layout of the cotangent that `operator` returns for an extent that it read: parts of a sum
-    where it cuts a dim that the tensor lacks.
+    """Layout of the cotangent that `operator` returns for an extent that it read.
+
+    Parts of a sum where the operator cuts a dim that the tensor lacks.
 
     A key head that several parts of the query heads read is returned by each of them in part; it
     stays so until the weight's gradient.
@@ -74,9 +78,10 @@ def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, leng
     return _layout_of(stage, operator.klass, length, _elements_read(cells, operator, extent), parts)
 
 
-def _elements_read(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
-    """Elements of an extent that an operator reads under each of several cells: all of a dim that
-    the operator does not name.
+def _elements_read(cells: CellRow, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
+    """Elements of an extent that an operator reads under each of several cells.
+
+    All of a dim that the operator does not name.
     """
     named = extent.dim in [e.dim for e in operator.reads]
     return intervals(cells, operator, extent) if named else ((0, extent.size),) * len(cells)
@@ -84,10 +89,11 @@ def _elements_read(cells: Cells, operator: Operator, extent: Extent) -> tuple[In
 
 @lru_cache(maxsize=4096)
 def _parts_of_sums(
-    cells: Cells, operator: Operator, kept: frozenset[Dim]
+    cells: CellRow, operator: Operator, kept: frozenset[Dim]
 ) -> tuple[Hashable | None, ...]:
-    """For each of several cells, the part of a sum that a device under it has: its parts of all cut
-    dims but those `kept`; None for full values.
+    """For each cell, the part of a partial sum that its device holds; None for full values.
+
+    Its parts of all cut dims but those `kept`.
     """
     summed = {
         dim: dim_of_operator
@@ -122,8 +128,9 @@ def _layout_of(
     elements: tuple[Interval, ...],
     parts: tuple[Hashable | None, ...],
 ) -> Layout:
-    """Layout of a class's devices from their tokens and the elements that their parts of all other
-    dims give; made once for all operators of one tree.
+    """Layout of a class's devices from their tokens and elements of other dims (cached).
+
+    Made once for all operators of one tree.
     """
     key = id(stage.cells.get(klass)), length, elements, parts
     if key not in stage.boxes:

@@ -1,6 +1,4 @@
-"""Replicas: the devices of a stage that may work on the same samples, and so may communicate inside
-the stage.
-"""
+"""Replicas: devices of a stage that may share samples and communicate inside the stage."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from shardwright.strategy.plan.split_tree import Exchange, Split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """Devices that may share samples: one object for all replicas, of any stage, that are alike.
+    """Devices that may share samples: one object for all equal replicas of any stage.
 
     Args:
         cells: cells of the devices, counted from `first`, without the cuts of the batch that they
@@ -40,8 +38,9 @@ class Replica:
 
 @lru_cache(maxsize=4096)
 def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
-    """`cells` on the devices that may work on samples of `device`; all of them where trees are
-    unequal or cut samples crosswise.
+    """`cells` restricted to the devices that may work on samples of `device`.
+
+    All of them where trees are unequal or cut samples crosswise.
 
     Every tree's cuts of the batch are intervals of device strides, [step, step x parts); along the
     strides that all trees have in common, no other device has the samples of one coordinate. On
@@ -100,7 +99,7 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
 
 
 def _in_tree_order(tree: Mapping[int, Cell], wanted: list[int]) -> list[int]:
-    """Devices of a tree that are in a list, in the tree's order."""
+    """The devices of a tree that are in `wanted`, in the tree's order."""
     tree_devices = devices_of(tree)
     in_order: list[int] = tree_devices[np.isin(tree_devices, wanted)].tolist()
     return in_order
@@ -112,8 +111,9 @@ def _interned_cells(
     samples: int,
     exchange: Exchange | None,
 ) -> StageCells:
-    """One StageCells object for equal trees; equal trees of two classes become one mapping, as
-    `projection` expects.
+    """One StageCells object for equal trees.
+
+    Equal trees of two classes become one mapping, as `projection` expects.
     """
     tree_cells = {tree: dict(tree) for _, tree in trees}
     devices = DeviceList.of(sorted({d for tree in tree_cells.values() for d in tree}))
@@ -129,8 +129,9 @@ def _interned_cells(
 def _shared_cuts(
     cells: StageCells, klass: OperatorClass, common: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...] | None:
-    """(level, parts) of a tree's cuts of the batch along `common` alone; None where parts are taken
-    zigzag or unequal.
+    """(level, parts) of a tree's cuts of the batch along `common` strides alone.
+
+    None where parts are taken zigzag or unequal.
     """
     levels = regular_levels(cells.splits[klass]) or ()
     batch = [(place, s) for place, s in enumerate(levels) if s.dim is Dim.BATCH]
@@ -145,6 +146,7 @@ def _shared_cuts(
 
 
 def _without_levels(cell: Cell, levels: tuple[int, ...]) -> Cell:
+    """The cell without the cuts at the given levels of its tree."""
     return (
         Cell(ways=tuple(way for place, way in enumerate(cell.ways) if place not in levels))
         if levels
@@ -153,14 +155,15 @@ def _without_levels(cell: Cell, levels: tuple[int, ...]) -> Cell:
 
 
 def _strides(split: Split) -> tuple[int, int]:
-    """[step, step x parts) of equal parts."""
+    """Interval of device strides [step, step x parts) of a split in equal parts."""
     assert isinstance(split.step, int)
     return split.step, split.step * split.num_parts
 
 
 def _common_strides(cells: StageCells) -> tuple[tuple[int, int], ...]:
-    """The intervals of device strides along which every tree cuts the batch; none if a tree is not
-    regular on all devices.
+    """Intervals of device strides along which every tree cuts the batch.
+
+    None if a tree is not regular on all devices.
     """
     common: list[tuple[int, int]] | None = None
     for klass, tree in cells.cells.items():

@@ -1,5 +1,6 @@
-"""The layout of a tensor over devices: boxes of indices by device, each with full values or one
-part of a sum.
+"""Layout of a tensor over devices: boxes of indices, with full values or a part of a sum.
+
+One part or the other for each device.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Box = tuple[Indices, ...]
 
 
 class Holding(NamedTuple):
-    """The box of a tensor that one device holds.
+    """The box of a tensor that one device holds, in full or as a part of a sum.
 
     Attributes:
         part: which part of a sum: equal parts are duplicates, all distinct parts of an index add up
@@ -37,7 +38,7 @@ Layout = tuple[Holding, ...]
 
 
 def count(indices: Indices) -> int:
-    """Number of indices."""
+    """Number of indices in a list of intervals."""
     return (
         indices[0][1] - indices[0][0]
         if len(indices) == 1
@@ -46,7 +47,7 @@ def count(indices: Indices) -> int:
 
 
 def volume(box: Box) -> int:
-    """Number of elements of a box: the product of the dims' counts."""
+    """Number of elements of a box: the product of the counts of its dims."""
     return prod(map(count, box))
 
 
@@ -64,7 +65,7 @@ def joined_intervals(intervals: Iterable[Interval]) -> Indices:
 
 
 def common_indices(a: Indices, b: Indices) -> Indices:
-    """Indices that are in both lists."""
+    """Indices that both lists have."""
     return tuple(
         sorted((low, high) for x, y in a for u, v in b if (low := max(x, u)) < (high := min(y, v)))
     )
@@ -105,7 +106,7 @@ def difference(a: Box, b: Box) -> tuple[Box, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """One dim cut at all ends of several index lists.
+    """One dim cut at all ends of several index lists: the pieces, and the pieces of each list.
 
     Attributes:
         indices: indices of each tick; indices that lie in the same lists are one tick.
@@ -117,7 +118,7 @@ class Ticks:
 
 
 def ticks(lists: Iterable[Indices]) -> Ticks:
-    """The coarsest cut of a dim such that each of the lists is a union of its ticks."""
+    """The coarsest cut of a dim by which each of the lists is a union of ticks."""
     distinct = tuple(dict.fromkeys(lists))
     points = sorted(
         {point for index_list in distinct for interval in index_list for point in interval}

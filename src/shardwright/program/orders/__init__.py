@@ -1,1 +1,4 @@
-"""Orders of actions: rows, tables, dependencies, deadlocks. Named schedules are in schedules."""
+"""Orders of actions: rows, tables, dependencies, deadlocks.
+
+Named schedules are in schedules.
+"""

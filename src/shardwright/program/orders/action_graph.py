@@ -1,4 +1,4 @@
-"""Dependencies between the actions of a plan, whatever the order of the rows."""
+"""Dependencies between the actions of a plan, independent of the order of the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Edges = Sequence[tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionGraph:
-    """Actions as nodes, each once however many rows hold it, and the dependencies between them.
+    """Actions of a plan as nodes, each once, and the dependencies between them.
+
+    Each once however many rows hold it.
 
     Args:
         node: (actions,) node of each action of the rows.
@@ -34,7 +36,7 @@ class ActionGraph:
 
 
 def chains(plan: Plan) -> Edges:
-    """The edges of lanes whose stages follow one another."""
+    """Edges (from stage, to stage) of lanes whose stages follow one another."""
     return tuple(tuple(pairwise(range(len(lane.stages)))) for lane in plan.lanes)
 
 
@@ -96,7 +98,7 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
 
 
 def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntArray]:
-    """(source, target) nodes of one lane.
+    """(source, target) pairs of nodes of one lane: each target waits for its source.
 
     Args:
         place: (kinds, stages, microbatches, slices) nodes, -1 where there is none.
@@ -119,5 +121,6 @@ def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntAr
 
 
 def _pairs(source: IntArray, target: IntArray) -> IntArray:
+    """(n, 2) pairs of nodes that both exist, element by element."""
     both = np.stack([source.reshape(-1), target.reshape(-1)], axis=1)
     return both[(both >= 0).all(axis=1)]

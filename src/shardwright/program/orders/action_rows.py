@@ -1,5 +1,6 @@
-"""The orders of a general plan as rows of actions: one row for each class of devices that run the
-same stages.
+"""Orders of a general plan as rows of actions, one row for each class of devices.
+
+Devices of one class run the same stages.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.orders.device_sets import Participation, participation
 from shardwright.schedules.action_table import KINDS, ActionTable
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.schedule_registry import schedule, schedule_table
 from shardwright.strategy.plan.order import Kind, NamedOrder, Table, actions_of
 from shardwright.strategy.plan.plan import Plan
@@ -29,8 +30,9 @@ _CODES: Final = {Kind(letter): code for code, letter in enumerate(KINDS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionRows:
-    """The total order of every device's actions, one row for each class of devices that run the
-    same stages (read-only arrays, CSR form).
+    """The total order of every device's actions, one row for each class of devices.
+
+    Devices of a class run the same stages. Read-only arrays, CSR form.
 
     Rows stand order by order, inside an order by their lowest device. A stage whose devices are in
     several classes has each of its actions in each of their rows: its devices meet there.
@@ -38,7 +40,7 @@ class ActionRows:
     Args:
         devices: devices of each row, sorted.
         row_start: (rows + 1,) row r's actions are [row_start[r], row_start[r + 1]).
-        kind: index into `schedules.table.KINDS`.
+        kind: index into `schedules.action_table.KINDS`.
         lane: index into the plan's lanes.
         chunk: stage of the lane.
         microbatch, slice: counted inside the lane.
@@ -65,7 +67,7 @@ class ActionRows:
 
     @property
     def num_rows(self) -> int:
-        """Number of classes of devices."""
+        """Number of rows: one for each class of devices."""
         return len(self.devices)
 
     @property
@@ -76,8 +78,9 @@ class ActionRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OrderRows:
-    """Rows of one order: (6, actions) kind, lane, chunk, microbatch, slice, overlapped; and their
-    sizes.
+    """Rows of one order: devices, columns of all actions, and the length of each row.
+
+    columns: (6, actions) kind, lane, chunk, microbatch, slice, overlapped.
     """
 
     devices: tuple[DeviceList, ...]
@@ -86,7 +89,7 @@ class _OrderRows:
 
 
 def action_rows(plan: Plan) -> ActionRows:
-    """The actions of every class of devices of `plan`, in the order in which each runs them.
+    """The actions of every device class of `plan`, in the order in which each class runs them.
 
     A named order is its schedule's table on the plan's stages: pipeline ranks are the distinct sets
     of devices, in the order in which the first lane meets them, and each stage must be where the
@@ -137,7 +140,7 @@ def action_rows(plan: Plan) -> ActionRows:
 def _rows_of_table(
     plan: Plan, order: Table, *, lanes: tuple[int, ...], take: Participation, path: str
 ) -> _OrderRows:
-    """Rows of an order that is written as a table, by their lowest device."""
+    """Rows of an order that is written as a table, sorted by their lowest device."""
     rows = dict(order.rows)
     keys = [devices[0] for devices in take.classes]
     if sorted(rows) != keys or len(rows) != len(order.rows):
@@ -197,6 +200,7 @@ def _check_actions(plan: Plan, columns: IntArray, *, lanes: tuple[int, ...], pat
 
 
 def _first_numbers(numbers: list[int]) -> str:
+    """Text of at most the first eight numbers."""
     return " ".join(map(str, numbers[:8])) + (" .." if len(numbers) > 8 else "")
 
 
@@ -206,7 +210,7 @@ def _rows_of_schedule(
     """Rows of an order that names a schedule, sorted by the ranks' lowest devices."""
     if order.schedule == TABLE_SEARCH:
         raise StrategyError(
-            "the table of this order is not found yet",
+            "the table of this order has not been searched yet",
             hint="resolve the plan first",
             rule="order.schedule",
             path=path,
@@ -235,13 +239,14 @@ def _ranks(
     plan: Plan,
     order: NamedOrder,
     *,
-    placement: Placement,
+    placement: ChunkPlacement,
     lanes: tuple[int, ...],
     take: Participation,
     path: str,
 ) -> list[int]:
-    """Device set of each pipeline rank, in order; an error where the stages are not laid out as
-    `placement` says.
+    """Device set of each pipeline rank; an error where stages are not placed as the schedule needs.
+
+    In order of the ranks.
     """
 
     def refuse(message: str, hint: str) -> StrategyError:
@@ -252,12 +257,14 @@ def _ranks(
     write = f"write a table, or order {TABLE_SEARCH}"
     if len(lanes) != placement.lanes:
         raise refuse(
-            f"it orders {placement.lanes} lane{'s'[: placement.lanes - 1]}, not {len(lanes)}", write
+            f"the schedule has {placement.lanes} lane{'s'[: placement.lanes - 1]}, the order names"
+            f" {len(lanes)}",
+            write,
         )
     if not take.disjoint:
         message = (
-            "some stages share a part of their devices; a schedule knows stages on the same devices"
-            " or on others"
+            "some stages share a part of their devices; a schedule needs stages on the same devices"
+            " or on disjoint devices"
         )
         raise refuse(message, write)
     counts = [len(plan.lanes[lane].stages) for lane in lanes]
@@ -270,7 +277,7 @@ def _ranks(
         numbers = " and ".join(map(str, counts))
         raise refuse(
             f"{numbers} stages on {len(ranks)} sets of devices",
-            f"as many stages on each set, in each lane; or {write}",
+            f"put the same number of stages on each set in each lane; or {write}",
         )
     expected = chunk_ranks(placement, num_ranks=len(ranks), chunks_per_rank=counts[0] // len(ranks))
     for lane, (sets, places) in enumerate(zip(walks, expected.tolist(), strict=True)):
@@ -309,15 +316,13 @@ def _ranks(
 def _table(
     plan: Plan, order: NamedOrder, *, lanes: tuple[int, ...], ranks: int, path: str
 ) -> ActionTable:
-    """The schedule's action table for the numbers of stages, microbatches and slices of the
-    lanes.
-    """
+    """Action table of a named schedule for the lanes' stages, microbatches and slices."""
     first_lane = plan.lanes[lanes[0]]
     parameters: dict[str, int] = {}
     for name, value in order.parameters:
         if not isinstance(value, int) or name in _SIZES:
             message = f"{order.schedule}: {name}={str(value)[:40]} " + (
-                "is the lanes' matter" if name in _SIZES else "is no number"
+                "is set by the lanes" if name in _SIZES else "is not a number"
             )
             raise StrategyError(message, rule="order.parameter", path=path)
         parameters[name] = value
@@ -331,7 +336,10 @@ def _table(
                 f" microbatches and lane {lane.name} {lane.microbatches}"
             )
             raise StrategyError(
-                message, hint="as many in both, cut alike", rule="order.microbatches", path=path
+                message,
+                hint="give both lanes the same microbatches and slices",
+                rule="order.microbatches",
+                path=path,
             )
     if parameters.get("slices", len(first_lane.slices) or 1) != (len(first_lane.slices) or 1):
         message = (
@@ -339,7 +347,7 @@ def _table(
             f" {len(first_lane.slices) or 1}"
         )
         raise StrategyError(
-            message, hint="the lane says the slices", rule="order.parameter", path=path
+            message, hint="state the slices in the lane alone", rule="order.parameter", path=path
         )
     if len(first_lane.slices) > 1:
         parameters["slices"] = len(first_lane.slices)
@@ -356,6 +364,6 @@ def _table(
 
 
 def _with_path(error: StrategyError, path: str) -> StrategyError:
-    """A schedule's own error, with the path of the order that names the schedule."""
+    """The error of a schedule, with the path of the order that names the schedule."""
     message = error.message.removesuffix(f" [{error.rule}]")
     return StrategyError(message, hint=error.hint, rule=error.rule, path=path)

@@ -1,4 +1,4 @@
-"""Rules of orders that need the actions of all rows: an order must not deadlock."""
+"""The rule of orders that needs the actions of all rows: an order must not deadlock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTION_RULES: Final = ("order.deadlock",)
 def action_violations(
     plan: Plan, rows: ActionRows, *, edges: Edges | None = None
 ) -> tuple[Violation, ...]:
-    """Rules that the order of `rows` breaks: ``order.deadlock`` where some action waits for ever.
+    """The violation of ``order.deadlock`` where some action waits for ever; else none.
 
     An action runs once all rows that hold it have come to it, and every action that it waits for is
     done (`action_graph`). The two actions of an overlapped pair run together. The violation names
@@ -46,8 +46,9 @@ def action_violations(
 
 
 def _groups(rows: ActionRows, graph: ActionGraph) -> IntArray:
-    """(actions,) number of the group that runs at once: an action in all its rows, joined with the
-    action that it is paired with.
+    """(actions,) number of the group of actions that run at once.
+
+    An action in all its rows, joined with the action that it overlaps with.
     """
     if rows.overlapped is None:
         return graph.node
@@ -72,8 +73,9 @@ def _groups(rows: ActionRows, graph: ActionGraph) -> IntArray:
 def group_edges(
     rows: ActionRows, *, group: IntArray, graph: ActionGraph
 ) -> tuple[IntArray, IntArray]:
-    """(source, target) groups: each target waits for its source, by the graph and by the order of
-    each row.
+    """(source, target) groups of actions: each target waits for its source.
+
+    By the graph and by the order of each row.
     """
     row = rows.row
     continued = np.flatnonzero(np.diff(row) == 0) if len(row) else np.zeros(0, np.int64)
@@ -86,8 +88,9 @@ def group_edges(
 
 
 def run_order(source: IntArray, target: IntArray, *, count: int) -> list[int]:
-    """An order in which the nodes of a graph can run, without the nodes that can never run, such as
-    one that waits for itself.
+    """Topological order of a graph's nodes, without the nodes that can never run.
+
+    Such as a node that waits for itself.
 
     Args:
         source, target: (edges,) nodes; target waits for source.
@@ -115,8 +118,9 @@ def _deadlock(
     done: BoolArray,
     graph: ActionGraph,
 ) -> Violation:
-    """The violation of a deadlock: the action at `place`, where its row hangs, and the action that
-    it waits for.
+    """The violation of a deadlock: where a row hangs, and the action that it waits for.
+
+    The row hangs at the action at `place`.
     """
     by_node = group[graph.position]
     needs = graph.source[(by_node[graph.target] == group[place])]
@@ -128,11 +132,11 @@ def _deadlock(
             f"{_action_text(plan, rows, int(graph.position[missing[0]]))}"
             f"{', which it runs together with' if itself else ''}"
         )
-        hint = "an action comes after everything it needs, on its own devices too"
+        hint = "place an action behind every action that it needs, on its own devices too"
     else:
         waiting_rows = np.flatnonzero((group == group[place]) & (rows.row != row))
         other_row = int(rows.row[waiting_rows[0]]) if len(waiting_rows) else row
-        cause = f"device {rows.devices[other_row][0]}, which never comes to it"
+        cause = f"device {rows.devices[other_row][0]}, which never reaches this action"
         hint = "devices of one stage run its actions in one order"
     return Violation(
         rule=ACTION_RULES[0],
@@ -146,6 +150,7 @@ def _deadlock(
 
 
 def _action_text(plan: Plan, rows: ActionRows, place: int) -> str:
+    """An action of the rows in the notation of plans."""
     action = Action(
         chunk=int(rows.chunk[place]),
         kind=Kind(KINDS[rows.kind[place]]),

@@ -1,4 +1,4 @@
-"""Device sets of stages, and classes of devices that run actions of the same stages."""
+"""Device sets of stages, and classes of devices that run the same stages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participation:
-    """Devices of each stage of some lanes, and the classes of devices that run the same stages.
+    """Device sets of the stages of some lanes, and classes of devices that run the same stages.
 
     Args:
         sets: distinct sets of devices, each sorted.
@@ -99,8 +99,9 @@ def _leaf_devices(split: Split | None) -> DeviceList:
 def _classes(
     sets: tuple[DeviceList, ...],
 ) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
-    """Classes of devices that are in the same sets, and the classes of each set: each set cuts the
-    classes that it overlaps in two.
+    """Classes of devices that belong to the same sets, and the classes of each set.
+
+    Each set cuts the classes that it overlaps in two.
     """
     if 0 not in [number.size for number in sets] and are_disjoint(sets):
         by_device = sorted(range(len(sets)), key=lambda number: sets[number].first)

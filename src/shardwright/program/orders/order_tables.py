@@ -1,4 +1,4 @@
-"""Rows of actions written out as the table of an order."""
+"""Rows of actions written out as the table of a plan's order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from shardwright.strategy.plan.order import Action, Entry, Kind, Table
 from shardwright.strategy.plan.plan import Plan
 
 
-def table_of(rows: ActionRows, *, plan: Plan, order: int = 0) -> Table:
-    """The rows of the plan's order number `order` as a table: `action_rows` of a plan with this
-    table gives the same rows.
+def order_table_of_rows(rows: ActionRows, *, plan: Plan, order: int = 0) -> Table:
+    """The rows of the plan's order number `order`, written as a table.
+
+    `action_rows` of a plan with this table gives the same rows.
     """
     lanes = plan.orders[order].lanes
     turn = {i: lanes.index(lane.name) for i, lane in enumerate(plan.lanes) if lane.name in lanes}
@@ -24,7 +25,7 @@ def table_of(rows: ActionRows, *, plan: Plan, order: int = 0) -> Table:
 
 
 def _entries(rows: ActionRows, row: slice, turn: dict[int, int]) -> tuple[Entry, ...]:
-    """Actions of one row, overlapped pairs as tuples."""
+    """Table entries of the actions of one row, overlapped pairs as tuples."""
     columns = (rows.chunk, rows.kind, rows.microbatch, rows.lane, rows.slice)
     actions = [
         Action(

@@ -10,8 +10,9 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def schedule_csv(plan: Plan) -> str:
-    """CSV text of the actions of every pipeline rank in PyTorch's letters: one row a rank, an empty
-    cell where a rank waits.
+    """CSV text of a plan's pipeline actions, one row a rank, in PyTorch's letters.
+
+    An empty cell where a rank waits.
 
     Rows stand by the ranks' lowest devices, which is the order of the ranks of a grid. Letters are
     PyTorch's: ``2F0`` is the forward of chunk 2 on microbatch 0, I the input gradient, W the weight

@@ -1,3 +1,4 @@
-"""Pipeline stages of a plan: segments, device families, edges and gradient groups. Blocks are in
-program.block.
+"""Pipeline stages of a plan: segments, device families, edges and gradient groups.
+
+Blocks are in program.block.
 """

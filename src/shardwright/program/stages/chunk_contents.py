@@ -1,5 +1,6 @@
-"""Blocks of a grid's pipeline chunks: layers spread by `strategy.grid.chunks`, the blocks before
-and after them at the ends.
+"""Blocks of each pipeline chunk of a grid: layers, and the blocks before and after them.
+
+Layers are spread by `chunk_layers`, the blocks before and after them are at the ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Content = tuple[tuple[int, int], ...]
 def chunk_contents(
     model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
 ) -> tuple[Content, ...]:
-    """Blocks of each of the pp x vpp pipeline chunks.
+    """Blocks of each of the pp x vpp pipeline chunks, as (block, count) in order.
 
     A block that is no layer (embedding, projector, head) goes with the layer that follows it;
     blocks behind the last layer go with the last chunk. A teacher's blocks come first in each
@@ -50,7 +51,7 @@ def chunk_contents(
 def _blocks_by_chunk(
     runs: Sequence[Run], sizes: tuple[int, ...], layers: set[str]
 ) -> list[list[int]]:
-    """Blocks of consecutive runs, chunk by chunk."""
+    """Block indices of consecutive runs of the model, chunk by chunk."""
     chunk_of_layer = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
     chunks: list[list[int]] = [[] for _ in sizes]
     placed = 0
@@ -68,5 +69,5 @@ def _blocks_by_chunk(
 
 
 def run_lengths(blocks: list[int]) -> Content:
-    """Consecutive equal blocks as (block, count)."""
+    """Run-length encoding of a list of blocks, as (block, count)."""
     return tuple([(block, len(list(same))) for block, same in groupby(blocks)])

@@ -1,10 +1,11 @@
-"""Families: devices of a stage that are lowered as one, because they have parts of equal size and
-lie alike on the tiers of the network.
+"""Families of devices of a stage that are lowered as one, by colour refinement.
 
-Colour refinement, as `program.fold` does for grids: a device's first colour is its holdings and how
-far its groups and messages reach; then devices whose partners have different colours are told apart
-until nothing changes. Colours are numbers in one array; traits that tell devices apart follow from
-their parts and are found once for stages that differ by whole units of the network.
+They have parts of equal size and lie the same way on the tiers of the network.
+
+A device's first colour is its holdings and how far its groups and
+messages reach; then devices whose partners have different colours are told apart until nothing
+changes. Colours are numbers in one array; traits that tell devices apart follow from their parts
+and are found once for stages that differ by whole units of the network.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ class _Colours:
         self.used = len(kinds) + 1
 
     def tell(self, devices: IntArray, marks: IntArray) -> None:
-        """Give new colours to devices: different ones where their colours or marks differ, and all
-        unlike those of other devices.
+        """Give new colours to devices: different ones where their colours or marks differ.
+
+        All unlike those of other devices.
         """
         old_colours = self.colour[devices]
         new_colours = np.zeros(len(old_colours), dtype=np.int64)
@@ -77,8 +79,9 @@ class _Colours:
         self.used += int(new_colours.max(initial=-1)) + 1
 
     def tell_partners(self, grouping: Grouping, base: int) -> None:
-        """Tell apart devices by the number of partners that they have of each colour, in each of
-        their groups.
+        """Recolour devices by the number of partners that they have of each colour.
+
+        In each of their groups.
         """
         members = np.where(grouping.groups < 0, -1, grouping.groups + base)
         member_colours = self.colour[members]
@@ -96,13 +99,13 @@ class _Colours:
         )
 
     def are_one(self, families: tuple[DeviceList, ...]) -> bool:
-        """True if a stage's devices have one colour."""
+        """True if all devices of a stage are one family and have one colour."""
         colours = self.colour[families[0].array]
         return len(families) == 1 and bool((colours == colours[0]).all())
 
     @property
     def number(self) -> int:
-        """Number of different colours."""
+        """Number of different colours in use."""
         return len(distinct(self.colour))
 
 
@@ -114,7 +117,7 @@ def refine_families(
     ground: StageDevices,
     exchanges: Iterable[Grouping] = (),
 ) -> tuple[tuple[StageParts, ...], ...]:
-    """The stages with their families divided so that devices of one family are alike.
+    """Divide the families of each stage by colour refinement until a family's devices are equal.
 
     Args:
         edges: edges between stages.
@@ -198,8 +201,9 @@ def refine_families(
 
 
 def _are_one(families: Iterable[tuple[DeviceList, ...]], kinds: tuple[int, ...]) -> bool:
-    """True if each stage is one family of devices of one kind, and any two stages are on the same
-    devices or on disjoint ones.
+    """True if every stage is one family of devices of one kind, and stages do not overlap partly.
+
+    Any two stages are on the same devices or on disjoint ones.
 
     Then nothing but a trait can tell devices of a stage apart.
     """
@@ -212,8 +216,9 @@ def _are_one(families: Iterable[tuple[DeviceList, ...]], kinds: tuple[int, ...])
 
 
 def _period(units: tuple[Units, ...], devices: int) -> int:
-    """Number of devices after which the levels of the network repeat; all devices where some level
-    does not.
+    """Number of devices after which the levels of the network repeat.
+
+    All devices where some level does not.
     """
     if any(len(level.size) > 1 for level in units):
         return devices
@@ -227,8 +232,9 @@ def _communication_traits(
     ground: StageDevices,
     period: int,
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
-    """Traits of the devices' communication with other devices: (trait, bases that it is counted
-    from, devices of its stage, all partners are of one stage).
+    """Traits of the devices' communication with devices of other stages and sums.
+
+    (trait, bases that it is counted from, devices of its stage, all partners are of one stage).
     """
     units = ground.units
     messages_by_form: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
@@ -269,8 +275,9 @@ def _communication_traits(
 
 
 def _neighbours(all_stages: Sequence[StageParts], unit: Units) -> Grouping | None:
-    """Devices that share the uplinks of a unit, as partners: the waiting time of one depends on the
-    messages of the others.
+    """Devices that share the uplinks of a network unit, as partners; None if units are filled.
+
+    The waiting time of one depends on the messages of the others.
 
     None if each stage is made of whole units, or lies in one.
     """
@@ -299,8 +306,9 @@ def _fills_units(devices: DeviceList, unit: Units) -> bool:
 def _divided_by_colour(
     stage: StageParts, colour: IntArray, new_families: dict[int, tuple[DeviceList, ...]]
 ) -> StageParts:
-    """The stage with its families divided by colour; stages with the same families share the
-    result.
+    """The stage with its families divided by colour.
+
+    Stages with the same families share the result.
     """
     if id(stage.families) not in new_families:
         families: list[DeviceList] = []

@@ -1,5 +1,7 @@
-"""Traits that tell devices of a stage apart: their holdings, how far their groups and messages
-reach, the gradients that they sum and with which devices.
+"""Traits that tell devices of a stage apart: holdings, network placement, gradient sums.
+
+Their holdings, how far their groups and messages reach, the gradients that they sum and with which
+devices.
 
 A trait is found once for stages that differ by whole units of the network.
 """
@@ -22,7 +24,7 @@ from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor_dims import Dim
 from shardwright.program.identity_keys import Same
 from shardwright.program.layout.device_cells import (
-    Cells,
+    CellRow,
     StageCells,
     devices_of,
     intervals,
@@ -37,12 +39,14 @@ from shardwright.program.layout.devices_by_part import (
     tokens,
 )
 from shardwright.program.layout.tensor_layout import Interval
-from shardwright.program.stages.parameter_reductions import Sums, numbered
+from shardwright.program.stages.parameter_reductions import Sums, numbered_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Grouping:
-    """Devices and the groups that each belongs to, counted from a base. Equal only to itself.
+    """Devices and the groups that each device belongs to; equal only to itself.
+
+    Counted from a base.
 
     Args:
         devices: (n,).
@@ -58,7 +62,7 @@ class Grouping:
 
     @staticmethod
     def by(devices: IntArray, groups: IntArray, of: IntArray) -> Grouping:
-        """The Grouping of these arrays."""
+        """The Grouping of these arrays, with `full` computed."""
         full = bool(groups.min(initial=0) >= 0 and of.min(initial=0) >= 0)
         return Grouping(devices=devices, groups=groups, of=of, full=full)
 
@@ -84,7 +88,7 @@ class Trait:
 def _trait(
     meet: Callable[[], Grouping], count: int, columns: Sequence[IntArray], *, full: bool = True
 ) -> Trait:
-    """The trait of `count` devices, which differ where one of the columns does."""
+    """The trait of `count` devices that differ where one of the columns differs."""
     differing = [column for column in columns if len(column) and column.min() != column.max()]
     if not differing:
         return Trait(meet=meet, full=full, marks=_no_marks(count), plain=True)
@@ -95,7 +99,7 @@ def _trait(
 
 @lru_cache(maxsize=8)
 def _no_marks(count: int) -> IntArray:
-    """Marks of devices that do not differ."""
+    """Marks of devices that do not differ: zeros."""
     marks = np.zeros(count, dtype=np.int64)
     marks.setflags(write=False)
     return marks
@@ -103,7 +107,7 @@ def _no_marks(count: int) -> IntArray:
 
 @lru_cache(maxsize=4096)
 def _without_groups(row: DeviceList) -> Grouping:
-    """Devices without groups."""
+    """A Grouping of devices that belong to no group."""
     devices = row.array
     return Grouping.by(
         devices, np.zeros((0, 0), dtype=np.int64), np.zeros((len(devices), 0), dtype=np.int64)
@@ -111,7 +115,7 @@ def _without_groups(row: DeviceList) -> Grouping:
 
 
 def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArray:
-    """A column of some devices of the cells as one of all of them; -1 for the others."""
+    """A column of some devices of the cells as a column of all devices; -1 for the others."""
     if len(column) == cells.devices.size and column.min() == column.max():
         return column
     full_column = np.full(cells.devices.size, -1, dtype=np.int64)
@@ -121,8 +125,9 @@ def _by_device(cells: StageCells, devices: IntArray, column: IntArray) -> IntArr
 
 @lru_cache(maxsize=4096)
 def held_trait(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Trait:
-    """The trait of the devices' holdings: samples, positions (of each slice) and elements of every
-    extent, by operator, and of the block's input.
+    """Trait of the samples, positions and elements that devices hold.
+
+    Positions of each slice, elements of every extent, by operator, and of the block's input.
     """
     columns, trees = list[IntArray](), dict[int, tuple[IntArray, list[IntArray]]]()
     # The input lies as the stream does, though none of the block's operators may.
@@ -154,9 +159,10 @@ def held_trait(cells: StageCells, block: Block, lengths: tuple[int, ...]) -> Tra
 
 
 @lru_cache(maxsize=1024)
-def _holding_numbers(cells: Cells, block: Block, klass: OperatorClass) -> IntArray:
-    """Equal numbers for cells under which a device holds as many elements of every extent of the
-    operators of a class.
+def _holding_numbers(cells: CellRow, block: Block, klass: OperatorClass) -> IntArray:
+    """Number for each cell: equal for cells under which a device holds as many elements.
+
+    Of every extent of the operators of a class.
     """
     intervals_held: dict[tuple[Interval, ...], None] = {}
     stream = klass is OperatorClass.STREAM
@@ -175,13 +181,14 @@ def _holding_numbers(cells: Cells, block: Block, klass: OperatorClass) -> IntArr
         ):
             intervals_held[intervals(cells, operator, extent)] = None
     sizes = [[high - low for low, high in ends] for ends in intervals_held]
-    return numbered(list(zip(*sizes, strict=True)) or [()] * len(cells))
+    return numbered_values(list(zip(*sizes, strict=True)) or [()] * len(cells))
 
 
 @lru_cache(maxsize=4096)
 def reach_trait(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait:
-    """The trait of how a device's groups lie on the tiers of the network: for each tree and set of
-    dims, the devices that differ only in those dims.
+    """Trait of how each device's groups lie on the tiers of the network.
+
+    For each tree and set of dims, the devices that differ only in those dims.
     """
     columns = []
     for klass in {id(tree): klass for klass, tree in cells.cells.items()}.values():
@@ -198,8 +205,9 @@ def reach_trait(cells: StageCells, base: int, units: tuple[Units, ...]) -> Trait
 def _lie_alike(
     cells: StageCells, klass: OperatorClass, base: int, units: tuple[Units, ...]
 ) -> bool:
-    """True if in a tree of equal parts all groups of devices that differ only in some dims lie
-    alike, for each set of dims.
+    """True if all groups of devices along any set of dims lie the same way on the network.
+
+    In a tree of equal parts: groups of devices that differ only in these dims.
 
     Groups of one set are one pattern from different first devices. How a group lies depends on
     where in the units it begins, which repeats: no more groups are compared than there are such
@@ -229,8 +237,9 @@ def _lie_alike(
 
 
 def _groups_by_dims(cells: StageCells, klass: OperatorClass) -> Iterator[IntArray]:
-    """For each set of dims, the number of each device's group of devices that differ only in these
-    dims; -1: its way does not cut them all.
+    """For each set of dims, each device's number of its group along these dims.
+
+    Devices of a group differ only in these dims; -1: the device's way does not cut them all.
     """
     tree, levels = cells.cells[klass], regular_levels(cells.splits.get(klass))
     if levels is not None:
@@ -254,7 +263,7 @@ def _groups_by_dims(cells: StageCells, klass: OperatorClass) -> Iterator[IntArra
 def _placement_numbers(
     devices: IntArray, number: IntArray, base: int, units: tuple[Units, ...]
 ) -> IntArray:
-    """(groups,) how each group lies on the tiers, equal numbers for equal ones.
+    """(groups,) number of how each group lies on the network tiers, equal for equal placements.
 
     Args:
         number: the group of each device.
@@ -272,8 +281,9 @@ def _placement_numbers(
 def message_traits(
     messages: Same[IntArray], base: int, units: tuple[Units, ...]
 ) -> tuple[Trait, Trait]:
-    """Traits of the senders and of the receivers of messages counted from a base: elements on each
-    tier, and the partners.
+    """Traits of the senders and of the receivers of messages: elements on each tier, partners.
+
+    Messages are counted from a base.
     """
     sends = messages.value
     tier = np.full(len(sends), len(units) - 1)
@@ -316,8 +326,9 @@ def _message_partners(messages: Same[IntArray], way: int) -> Grouping:
 def sum_trait(
     sums: Sums, use: int, base: int, units: tuple[Units, ...], parties: tuple[int, ...] = ()
 ) -> Trait:
-    """The trait of the gradients that devices counted at a parameter's use sum, and with which
-    devices; `base` only says how they lie.
+    """Trait of the gradients that devices sum at a parameter's use, and of their partners.
+
+    `base` only decides how the groups lie.
 
     Args:
         parties: number of the reduction group of each use; empty: all are one.
@@ -345,7 +356,7 @@ def sum_trait(
 
 
 def _sum_partners(sums: Sums, counted: BoolArray | None) -> Grouping:
-    """Devices that sum, those that are `counted`, with the members of the sums of each."""
+    """Devices that sum gradients, those that are `counted`, with the members of their groups."""
     devices, of = (
         column if counted is None else column[counted] for column in (sums.devices, sums.of)
     )
@@ -358,8 +369,9 @@ def _sum_partners(sums: Sums, counted: BoolArray | None) -> Grouping:
 def _placement_of_groups(
     groups: Same[IntArray], among: tuple[frozenset[int], ...], base: int, units: tuple[Units, ...]
 ) -> IntArray:
-    """(groups,) how groups, and their members in each set of `among`, lie on the tiers, equal
-    numbers for equal ones.
+    """(groups,) number of how groups and their members in each set lie on the tiers.
+
+    Sets of `among`; equal numbers for equal placements.
     """
     all_groups = groups.value
     ways = (
@@ -370,8 +382,9 @@ def _placement_of_groups(
 
 
 def _members_in_same_unit(groups: IntArray, base: int, unit: Units) -> IntArray:
-    """(groups, members) for each member the number of members in its unit; sorted, so that groups
-    which lie alike have equal rows.
+    """(groups, members) number of members in each member's unit, sorted.
+
+    Sorted, so that groups which lie the same way have equal rows.
     """
     if not groups.size:
         return groups
@@ -387,7 +400,7 @@ def _members_in_same_unit(groups: IntArray, base: int, unit: Units) -> IntArray:
 
 
 def _row_numbers(tables: Sequence[IntArray]) -> IntArray:
-    """Equal rows of the tables, put side by side, as equal numbers."""
+    """Numbers of the rows of the tables side by side, equal for equal rows."""
     rows = np.concatenate(tables, axis=1)
     if not rows.size or (rows == rows[0]).all():
         return np.zeros(len(rows), dtype=np.int64)
@@ -398,7 +411,7 @@ def _row_numbers(tables: Sequence[IntArray]) -> IntArray:
 def _grouping(
     devices: bytes, groups: bytes, group_rows: bytes, members: int, each: int
 ) -> Grouping:
-    """The Grouping of these arrays: one object for equal ones."""
+    """The Grouping of arrays given as bytes: one object for equal ones."""
     arrays = (np.frombuffer(buffer, dtype=np.int64) for buffer in (devices, groups, group_rows))
     return Grouping.by(
         next(arrays), next(arrays).reshape(-1, members), next(arrays).reshape(-1, each)

@@ -1,4 +1,5 @@
-"""Groups of devices that sum a parameter's gradient, from the terms that each holder computes.
+"""Groups of devices that sum a parameter's gradient, from the terms that each computes.
+
 Never from the name of an axis.
 
 A cell is one index of (use, samples, positions, other split dims): one term of the gradient's sum.
@@ -23,9 +24,10 @@ _Cell = tuple[Hashable, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Elements of a parameter that one device holds, and the terms of their gradient that it
-    computes. A device may have several shares, such as two uses of tied weights.
+class GradientShare:
+    """Elements of a parameter that one device holds, and the gradient terms that it computes.
+
+    A device may have several shares, such as two uses of tied weights.
 
     Attributes:
         need: indices of the parameter that the device holds and uses.
@@ -57,14 +59,15 @@ class SumGroup:
 
 
 def sum_groups(
-    shares: tuple[Share, ...],
+    shares: tuple[GradientShare, ...],
     *,
     total: Work | None = None,
     islands: Units | None = None,
     path: str = "",
 ) -> tuple[SumGroup, ...]:
-    """The groups of devices that sum a parameter's gradient, in the order of the parameter's
-    elements.
+    """Groups of devices that sum a parameter's gradient, by the elements that they sum.
+
+    In the order of the parameter's elements.
 
     The parameter is cut at all ends of all needs. Of each atom, the contributions c(device) = union
     of the work of its shares that need the atom; k distinct ones with r duplicates each give r
@@ -93,20 +96,22 @@ def sum_groups(
     )
 
 
-def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[int]]]:
-    """(boxes, places of the shares that need them) of the parameter; boxes that the same shares
-    need are together.
+def _atoms(shares: tuple[GradientShare, ...]) -> Iterable[tuple[list[Box], list[int]]]:
+    """(boxes, places of the shares that need them) of the parameter.
+
+    Boxes that the same shares need are together.
     """
     by_need: dict[Box, list[int]] = {}
     for place, share in enumerate(shares):
         by_need.setdefault(share.need, []).append(place)
-    for boxes, covering in atoms(by_need):
+    for boxes, covering in parameter_atoms(by_need):
         yield boxes, [place for need in covering for place in by_need[need]]
 
 
-def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
-    """(boxes, distinct needs that they lie in) of a parameter that is cut at all ends of its needs,
-    in the order of its elements; boxes of the same needs are together.
+def parameter_atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
+    """(boxes, distinct needs that contain them) of a parameter cut at all ends of its needs.
+
+    In the order of its elements; boxes of the same needs are together.
     """
     all_needs = tuple(needs)
     cuts = [ticks(lists) for lists in zip(*all_needs, strict=True)]
@@ -125,9 +130,9 @@ def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
 
 
 class _Cells:
-    """Work as sets of cells, so that equal sets are equal however they were written down."""
+    """Converter of work to sets of cells, so that equal work gives equal sets."""
 
-    def __init__(self, shares: tuple[Share, ...], total: Work | None) -> None:
+    def __init__(self, shares: tuple[GradientShare, ...], total: Work | None) -> None:
         boxes: dict[Hashable, list[Box]] = {}
         for use, box in (
             *(entry for work in {share.work for share in shares} for entry in work),
@@ -142,6 +147,7 @@ class _Cells:
         self.total = None if total is None else self.of(total)
 
     def of(self, work: Work) -> frozenset[_Cell]:
+        """The set of cells of some work (cached)."""
         if work not in self._cells_of_work:
             self._cells_of_work[work] = frozenset(
                 (use, cell)
@@ -159,7 +165,7 @@ class _Cells:
 def _classes(
     computed: Iterable[tuple[int, frozenset[_Cell]]], total: frozenset[_Cell] | None, *, path: str
 ) -> tuple[Group, ...]:
-    """Devices by contribution, each class and all classes in device order.
+    """Devices grouped by equal contributions, each class and all classes in device order.
 
     Args:
         computed: cells of each device's shares of one atom.
@@ -204,7 +210,7 @@ def _classes(
 def _groups(
     classes: tuple[Group, ...], *, islands: Units | None
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """(groups, copies) of the classes of one atom."""
+    """(groups that sum, duplicates that are sent the sum) of the classes of one atom."""
 
     def place(device: int) -> int:
         return islands.at(device) if islands is not None else 0

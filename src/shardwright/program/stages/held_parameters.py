@@ -1,5 +1,6 @@
-"""Groups of devices that sum each gradient, for every stage of a general plan, from the
-contributions of its devices.
+"""Parameters that devices of a general plan hold, and the groups that sum their gradients.
+
+From the contributions of the devices of every stage.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Parameter, ParameterClass
 from shardwright.program.block.quantised_operators import is_narrow
 from shardwright.program.layout.device_cells import row_of
-from shardwright.program.stages.gradient_sum_groups import Share
-from shardwright.program.stages.parameter_reductions import ParameterUse, Sums, shares, sums_of
+from shardwright.program.stages.gradient_sum_groups import GradientShare
+from shardwright.program.stages.parameter_reductions import (
+    ParameterUse,
+    Sums,
+    device_shares,
+    sums_of,
+)
 from shardwright.program.stages.stage_segments import Segment, StageParts
 
 Use = tuple[int, int, int]
@@ -58,8 +64,9 @@ class HeldParameters:
 
     @property
     def is_tied(self) -> bool:
-        """True if other stages use the parameters too, under another name: their gradient is summed
-        once all others are.
+        """True if other stages use the parameters too, under another name (tied weights).
+
+        Their gradient is summed once all others are.
         """
         return self.near is not self.group and self.near != self.group
 
@@ -70,7 +77,7 @@ Holdings = dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterPlace:
-    """One use of a parameter: the operator's segment and its stage."""
+    """One use of a parameter: its stage, segment and operator."""
 
     use: Use
     stage: StageParts
@@ -80,7 +87,7 @@ class ParameterPlace:
 
     @property
     def devices(self) -> DeviceList:
-        """Devices that run the operator."""
+        """Devices that run the operator that uses the parameter."""
         return row_of(self.segment.cells.cells.get(self.operator.klass, {})).shifted(
             self.stage.base
         )
@@ -88,7 +95,7 @@ class ParameterPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summing:
-    """Parameters of consecutive layers that the same segments use.
+    """Parameters of consecutive layers that the same segments use, and the groups that sum them.
 
     Args:
         uses: all uses of the parameters.
@@ -106,8 +113,9 @@ class Summing:
 def plan_holdings(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
 ) -> Holdings:
-    """Parameters that the first device of every family of every stage holds, for each segment's
-    layers.
+    """Parameters that the first device of every family of every stage holds, by segment.
+
+    For each segment's layers.
 
     Tied weights are uses of their owner: counted where the owner is used, or else at the first use
     on the device.
@@ -130,7 +138,9 @@ def held_by_families(
     *,
     only_stage: StageParts | None = None,
 ) -> Holdings:
-    """`plan_holdings` from known reduction groups.
+    """Parameters held by the first device of every family, from known reduction groups.
+
+    See `plan_holdings`.
 
     Args:
         summings: see `parameter_sums`.
@@ -190,7 +200,7 @@ def held_by_families(
 def parameter_sums(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
 ) -> Iterator[Summing]:
-    """The devices that sum each parameter of each block, once.
+    """Reduction groups of each parameter of each block, each parameter once.
 
     Stages that differ only by their place (in whole islands) share them.
     """
@@ -248,15 +258,16 @@ def parameter_sums(
 
 @lru_cache(maxsize=65536)
 def _interned_group(group: DeviceList) -> DeviceList:
-    """One object for equal groups."""
+    """One object for equal device groups."""
     return group
 
 
 def parameter_places(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model
 ) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
-    """All uses of each parameter, the owner's first, by (run, layer, operator, parameter) of its
-    owner.
+    """All uses of each parameter, the owner's first.
+
+    By (run, layer, operator, parameter) of its owner.
     """
     return {
         (stretch.run, layer, *name): places
@@ -270,7 +281,7 @@ def parameter_places(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ParameterStretch:
-    """Parameters of layers of a run that the same segments use.
+    """Parameters of layers of a run that the same segments use, with all uses.
 
     Args:
         layers: (first, number) of each row of them.
@@ -286,7 +297,7 @@ class _ParameterStretch:
     others: tuple[ParameterPlace, ...] = ()
 
     def places(self, operator: str, parameter: str) -> tuple[ParameterPlace, ...]:
-        """All uses of one of the parameters."""
+        """All uses of one of the parameters, the owner's first."""
         return (
             *(
                 ParameterPlace(use=use, stage=stage, segment=segment, operator=o, parameter=p)
@@ -303,7 +314,7 @@ class _ParameterStretch:
 def _parameter_stretches(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model
 ) -> Iterator[_ParameterStretch]:
-    """Every parameter of every layer once, in the order in which the stages meet them."""
+    """Every parameter of every layer once, grouped by layers with the same uses."""
     all_segments = [
         ((s.lane, s.chunk, number), s, segment)
         for lane in stages
@@ -415,16 +426,17 @@ def _parameter_stretches(
                     )
 
 
-def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
-    """Contribution of each device to the gradient of a parameter by one use, devices counted from
-    `base`.
+def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[GradientShare]:
+    """Contribution of each device to a parameter's gradient by one use.
+
+    Devices are counted from `base`.
 
     Args:
         length: positions of the sequence.
     """
     # Layers that share a parameter are in several segments: each does other work on the same
     # tokens.
-    return shares(
+    return device_shares(
         _parameter_use(place, 0, base),
         (place.use[0], place.segment.run, place.segment.first, place.operator.name),
         length,

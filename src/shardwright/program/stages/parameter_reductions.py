@@ -1,5 +1,6 @@
-"""Devices that sum one parameter: as arrays where parts are equal or disjoint, else from each
-device's share.
+"""Devices that sum the gradient of one parameter, as arrays of groups.
+
+As arrays where parts are equal or disjoint, else from each device's share.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor_dims import Dim, Extent, Parameter
 from shardwright.program.layout.device_cells import (
-    Cells,
+    CellRow,
     StageCells,
     covered_runs_of_cells,
     dims_present,
@@ -25,16 +26,27 @@ from shardwright.program.layout.device_cells import (
     reference_runs,
     row_of,
 )
-from shardwright.program.layout.devices_by_part import PARTS, Projection, Tokens, projection, tokens
+from shardwright.program.layout.devices_by_part import (
+    PARTS,
+    DevicesByPart,
+    DeviceTokens,
+    projection,
+    tokens,
+)
 from shardwright.program.layout.partner_groups import transversals, transversals_in_order
 from shardwright.program.layout.tensor_layout import Box, Indices, volume
-from shardwright.program.stages.gradient_sum_groups import Share, atoms, sum_groups
+from shardwright.program.stages.gradient_sum_groups import (
+    GradientShare,
+    parameter_atoms,
+    sum_groups,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:
-    """Groups of devices that sum a parameter, devices counted from a base; rows are filled up with
-    -1. Equal only to itself.
+    """Groups of devices that sum a parameter's gradient; equal only to itself.
+
+    Devices are counted from a base; rows are filled up with -1.
 
     Args:
         uses: uses of the parameter.
@@ -52,8 +64,9 @@ class Sums:
     elements: IntArray
 
     def holders(self, use: int) -> frozenset[int] | None:
-        """Devices that run the operator of a use in any stage; None if all uses are of one
-        operator.
+        """Devices that run the operator of a use in any stage.
+
+        None if all uses are of one operator.
 
         An operator that reads another block's weight under its own name (a further embedding of a
         prediction module) is another operator.
@@ -61,12 +74,13 @@ class Sums:
         return _holders(self, use)
 
     def counted(self, use: int) -> frozenset[int]:
-        """Devices whose part is counted at a use: those of no use before it."""
+        """Devices whose part is counted at a use: the devices of no use before it."""
         return _counted(self, use)
 
     def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:
-        """(row of `groups`, elements) that a device sums; empty where it is not counted at the
-        use.
+        """(row of `groups`, elements) of each gradient sum of a device at a use.
+
+        Empty where the device is not counted at the use.
         """
         place = int(np.searchsorted(self.devices, device))
         if (
@@ -88,6 +102,7 @@ class Sums:
 
 @lru_cache(maxsize=4096)
 def _holders(sums: Sums, use: int) -> frozenset[int] | None:
+    """Devices that run the operator of a use in any stage; None if all uses are of one operator."""
     names = [(use_there.operator.name, use_there.parameter.tied_to) for use_there in sums.uses]
     if len(set(names)) == 1:
         return None
@@ -101,6 +116,7 @@ def _holders(sums: Sums, use: int) -> frozenset[int] | None:
 
 @lru_cache(maxsize=4096)
 def _counted(sums: Sums, use: int) -> frozenset[int]:
+    """Devices of a use that no use before it has."""
     return frozenset(sums.uses[use].devices).difference(
         d for use_before in sums.uses[:use] for d in use_before.devices
     )
@@ -108,8 +124,10 @@ def _counted(sums: Sums, use: int) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterUse:
-    """A use of a parameter: its lane, run and first layer as the number `turn` among the
-    parameter's uses, its stage `offset` devices after the base.
+    """A use of a parameter by an operator of a stage.
+
+    Its lane, run and first layer as the number `turn` among the parameter's uses, its stage
+    `offset` devices after the base.
 
     Args:
         backward: the operator has a backward there.
@@ -124,13 +142,13 @@ class ParameterUse:
 
     @property
     def devices(self) -> DeviceList:
-        """Devices that run the operator, counted from the base."""
+        """Devices that run the operator that uses the parameter, counted from the base."""
         return row_of(self.cells.cells.get(self.operator.klass, {})).shifted(self.offset)
 
 
 @lru_cache(maxsize=4096)
 def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
-    """The groups of devices that sum the parameter of these uses.
+    """The groups of devices that sum the gradient of the parameter of these uses.
 
     Args:
         length: positions of the sequence.
@@ -149,8 +167,10 @@ def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) 
 def _sums_of_equal_parts(
     uses: tuple[ParameterUse, ...], length: int, islands: Units | None
 ) -> Sums | None:
-    """`sum_groups` as arrays, where parts are equal or disjoint, every device holds one part, and
-    as many devices hold each.
+    """Reduction groups as arrays where parts are equal or disjoint; None elsewhere.
+
+    `sum_groups`, where every device holds one part, and as many devices hold each. None too where
+    duplicates of a contribution do not lie the same way in the islands.
 
     None where this does not hold, or duplicates of a contribution do not lie alike in the islands.
     """
@@ -179,7 +199,7 @@ def _sums_of_equal_parts(
                 use_shares.rest,
                 use.offset,
                 tuple(number[n] for n in use_shares.needs),
-                tuple(numbered(use_shares.parts).tolist()),
+                tuple(numbered_values(use_shares.parts).tolist()),
             )
             for use_shares, use in zip(shares_of_uses, uses, strict=True)
         ),
@@ -198,11 +218,12 @@ def _sums_of_equal_parts(
 
 @lru_cache(maxsize=4096)
 def _equal_groups(
-    uses: tuple[tuple[Tokens, Projection, int, tuple[int, ...], tuple[int, ...]], ...],
+    uses: tuple[tuple[DeviceTokens, DevicesByPart, int, tuple[int, ...], tuple[int, ...]], ...],
     islands: Units | None,
 ) -> tuple[IntArray, IntArray, IntArray, IntArray] | None:
-    """(devices, part of the parameter of each, groups, group of each) of parameters that are cut
-    alike.
+    """Devices, their parts, groups and each device's group for equally cut parameters, or None.
+
+    (devices, part of the parameter of each, groups, group of each).
 
     Args:
         uses: devices by tokens and by all other dims, their offset, and for each index of the other
@@ -254,8 +275,11 @@ def _equal_groups(
 def _sums_by_tokens(
     uses: tuple[ParameterUse, ...], length: int, islands: Units | None
 ) -> Sums | None:
-    """`sum_groups` as arrays, where every device holds one part, parts may overlap, and
-    contributions to an element are equal or of other tokens.
+    """Reduction groups as arrays where contributions have equal or disjoint tokens, or None.
+
+    `sum_groups`, where every device holds one part, parts may overlap, and contributions to an
+    element are equal or of other tokens. None too where contributions have unequal numbers of
+    duplicates.
 
     None where this does not hold, or contributions have unequal numbers of duplicates.
     """
@@ -284,7 +308,7 @@ def _sums_by_tokens(
                     use_shares.tokens.devices + use.offset,
                     need_numbers[use_shares.rest.number],
                     work,
-                    parts + numbered(use_shares.parts)[use_shares.rest.number],
+                    parts + numbered_values(use_shares.parts)[use_shares.rest.number],
                 ]
             )
         )
@@ -300,7 +324,7 @@ def _sums_by_tokens(
     number: dict[tuple[int, ...], int] = {}
     elements: dict[bytes, int] = {}
     of = list[IntArray]()
-    for boxes, covering in atoms(needs):
+    for boxes, covering in parameter_atoms(needs):
         covered = np.zeros(len(needs), dtype=np.bool_)
         covered[[needs[need] for need in covering]] = True
         holders = np.flatnonzero(covered[need])
@@ -314,15 +338,16 @@ def _sums_by_tokens(
             of[-1][np.searchsorted(devices, groups)] = np.array(rows, dtype=np.int64)[:, None]
         elements[key] = elements.get(key, 0) + sum(map(volume, boxes))
     return _sums_in_rows(
-        uses, devices, np.stack(of, axis=1), list(elements.values()), filled(list(number))
+        uses, devices, np.stack(of, axis=1), list(elements.values()), padded_rows(list(number))
     )
 
 
 def _disjoint_work_groups(
     devices: IntArray, work: IntArray, part: IntArray, islands: Units | None
 ) -> IntArray | None:
-    """(groups, members) that sum an element, of devices with equal or disjoint work; None where
-    parts of equal work differ, or unequal numbers of devices do each.
+    """(groups, members) that sum an element, of devices with equal or disjoint work.
+
+    None where parts of equal work differ, or unequal numbers of devices do each.
 
     Args:
         devices: devices that hold the element, sorted.
@@ -353,7 +378,7 @@ def _sums_in_rows(
     elements: list[int],
     groups: IntArray,
 ) -> Sums:
-    """The sums with each device's groups moved to the front of its row.
+    """The sums with the groups of each device moved to the front of its row.
 
     Args:
         of: (devices, kinds of elements) group of each device, -1 = it holds none of them.
@@ -373,9 +398,9 @@ def _sums_in_rows(
 
 
 def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
-    """The sums of any shares, device by device."""
+    """Reduction groups of arbitrary shares, found device by device."""
     all_shares = tuple(
-        share for use in uses for share in shares(use, (use.turn, use.operator.name), length)
+        share for use in uses for share in device_shares(use, (use.turn, use.operator.name), length)
     )
     number: dict[tuple[int, ...], int] = {}
     groups_of_device: dict[int, list[tuple[int, int]]] = {}
@@ -392,30 +417,28 @@ def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units 
     return Sums(
         uses=uses,
         devices=np.array(devices, dtype=np.int64),
-        groups=filled(list(number)),
-        of=filled([[row for row, _ in groups_of_device[d]] for d in devices]),
-        elements=filled([[elements for _, elements in groups_of_device[d]] for d in devices]),
+        groups=padded_rows(list(number)),
+        of=padded_rows([[row for row, _ in groups_of_device[d]] for d in devices]),
+        elements=padded_rows([[elements for _, elements in groups_of_device[d]] for d in devices]),
     )
 
 
 @lru_cache(maxsize=4096)
 def _equal_or_disjoint(lists: tuple[Indices, ...]) -> bool:
-    """True if any two index lists are equal or have no index in common, and none of them is
-    empty.
-    """
+    """True if any two index lists are equal or disjoint, and none is empty."""
     ends = sorted([interval for index_list in dict.fromkeys(lists) for interval in index_list])
     lows, highs = [low for low, _ in ends], [high for _, high in ends]
     return all(lists) and all(map(lt, lows, highs)) and all(map(le, highs, lows[1:]))
 
 
-def numbered(values: Iterable[Hashable]) -> IntArray:
-    """Equal values as equal numbers, from 0 on in the order in which they come."""
+def numbered_values(values: Iterable[Hashable]) -> IntArray:
+    """Number values in the order of their first occurrence: equal values get equal numbers."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
-def filled(rows: Sequence[Sequence[int]]) -> IntArray:
-    """Rows of unequal length as an array, filled up with -1."""
+def padded_rows(rows: Sequence[Sequence[int]]) -> IntArray:
+    """Rows of unequal length as one array, filled up with -1."""
     lengths = {len(row) for row in rows}
     if len(lengths) == 1:
         return np.array(rows, dtype=np.int64)
@@ -427,8 +450,9 @@ def filled(rows: Sequence[Sequence[int]]) -> IntArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _UseShares:
-    """The shares of one use: parts of the tokens and of all other dims once each, not once a
-    device.
+    """The shares of one use of a parameter, by parts of tokens and of other dims.
+
+    Once each, not once a device.
 
     Args:
         tokens, rest: devices by their tokens, and by their parts of the other dims.
@@ -436,8 +460,8 @@ class _UseShares:
             of every dim that could be cut.
     """
 
-    tokens: Tokens
-    rest: Projection
+    tokens: DeviceTokens
+    rest: DevicesByPart
     needs: tuple[Box, ...]
     parts: tuple[Box, ...]
 
@@ -456,15 +480,15 @@ def _use_shares(use: ParameterUse, length: int) -> _UseShares:
 
 
 @lru_cache(maxsize=1024)
-def _needs(cells: Cells, operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
+def _needs(cells: CellRow, operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
     """Elements of a parameter that a device needs under each of several cells."""
     return tuple(
         zip(*[zip(intervals(cells, operator, extent)) for extent in extents], strict=True)
     ) or ((),) * len(cells)
 
 
-def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
-    """The share of each device in one use of a parameter."""
+def device_shares(use: ParameterUse, name: Hashable, length: int) -> list[GradientShare]:
+    """The share of each device in one use of a parameter: its elements and gradient terms."""
     use_shares = _use_shares(use, length)
     empty = [any(a >= b for ((a, b),) in need) for need in use_shares.needs]
     devices, numbers = (
@@ -473,7 +497,7 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
     )
     samples, positions = use_shares.tokens.parts
     return [
-        Share(
+        GradientShare(
             device=device + use.offset,
             need=use_shares.needs[part],
             work=((name, (samples[b], positions[s], *use_shares.parts[part])),),
@@ -484,9 +508,10 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
 
 
 @lru_cache(maxsize=1024)
-def _cut_cells(cells: Cells, operator: Operator) -> tuple[Box, ...]:
-    """The part of every dim that could be cut under each of several cells, in runs of the
-    operator's finest extent.
+def _cut_cells(cells: CellRow, operator: Operator) -> tuple[Box, ...]:
+    """The part of every dim that could be cut, under each of several cells.
+
+    In runs of the operator's finest extent.
     """
     dims = sorted(dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE}, key=lambda d: d.value)
     runs_by_dim = [

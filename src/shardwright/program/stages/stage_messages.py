@@ -1,4 +1,4 @@
-"""Tensors that cross from one stage of a lane to another, and the messages that carry each."""
+"""Tensors that cross from one stage of a lane to another, and the messages that carry them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StageEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """Messages that carry one microbatch's tensor across an edge. Equal only to itself.
+    """Messages that carry one microbatch's tensor across an edge; equal only to itself.
 
     Args:
         sends: (n, 3) from, to, elements; devices are counted from `base`.
@@ -118,8 +118,9 @@ Blocks = list[tuple[int, int]]
 
 
 def _input_and_memory_blocks(model: Model, run: int) -> tuple[Blocks, Blocks]:
-    """(run, block) of the blocks whose outputs are the input of a run's first block, and of those
-    whose outputs are the memory of all its blocks.
+    """Blocks whose outputs are a run's input, and blocks whose outputs are its memory.
+
+    (run, block) of each: the input of the run's first block, and the memory of all its blocks.
     """
     names = {place.name: i for i, place in enumerate(model.runs)}
     inputs = [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
@@ -128,8 +129,9 @@ def _input_and_memory_blocks(model: Model, run: int) -> tuple[Blocks, Blocks]:
 
 
 def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
-    """Extents, per token, of the tensor that crosses an edge: all outputs of an operator, or one
-    row of the hidden state of a whole block.
+    """Extents, per token, of the tensor that crosses an edge between stages.
+
+    All outputs of an operator, or one row of the hidden state of a whole block.
     """
     block = model.blocks[model.runs[edge.run].block]
     if edge.operator:
@@ -140,7 +142,7 @@ def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
 def edge_segments(
     edge: StageEdge, source: StageParts, target: StageParts, *, model: Model
 ) -> tuple[Segment, Segment]:
-    """The segment that makes the tensor of an edge, and the first one that reads it."""
+    """The segment that makes the tensor of an edge, and the first segment that reads it."""
     name = model.runs[edge.run].name
     made = [s for s in source.segments if s.run == edge.run and edge.operator in ("", s.operator)]
     wanted = [s for s in target.segments if _may_read(s, edge, name=name, model=model)]
@@ -201,7 +203,7 @@ def edge_messages(
 
 @lru_cache(maxsize=8192)
 def counted_from(messages: Messages, base: int) -> Messages:
-    """The messages with devices counted from another base."""
+    """The messages with `base` as the base of their device numbers."""
     return replace(messages, base=base)
 
 
@@ -214,7 +216,10 @@ def _messages_between(
     islands: Units | None,
     minimal: bool,
 ) -> Messages:
-    """Messages between two stages' cells that begin at an offset: stages that repeat share them."""
+    """Messages between the cells of two stages that begin at given offsets (cached).
+
+    Stages that repeat share them.
+    """
     messages_of_extents = []
     for extent in extents:
         if sender[0] is receiver[0] and sender[1] != receiver[1] and not minimal:
@@ -232,7 +237,7 @@ def _messages_between(
 
 
 def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArray, IntArray]:
-    """Devices of the stream's `made_layout`, and the number of elements that each of them holds."""
+    """Devices of the stream's layout, and the number of elements that each device holds."""
     operator = stream_operator((extent,))
     parts = projection(cells, operator.klass, PARTS)
     positions = tokens(cells, operator.klass, length).counts.prod(axis=1)
@@ -243,12 +248,13 @@ def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArra
 
 
 def _shifted_layout(cells: StageCells, offset: int, extent: Extent, *, length: int) -> Layout:
+    """Layout of the residual stream with its device numbers shifted by `offset`."""
     layout = made_layout(cells, stream_operator((extent,)), extent, length)
     return tuple(Holding(device=h.device + offset, box=h.box) for h in layout)
 
 
 def _joined_messages(messages_of_extents: list[Messages]) -> Messages:
-    """Messages of all extents of a tensor, joined: they travel together."""
+    """Messages of all extents of a tensor as one: they travel together."""
     if len(messages_of_extents) == 1:
         return messages_of_extents[0]
     ends, place = np.unique(
@@ -267,8 +273,9 @@ def _joined_messages(messages_of_extents: list[Messages]) -> Messages:
 
 
 def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:
-    """Layout of the residual stream at a stage's border; where a cut lies inside a block, of the
-    tensor that its operator makes (`out`) or reads.
+    """Layout of the residual stream at a stage's border.
+
+    Where a cut lies inside a block, of the tensor that its operator makes (`out`) or reads.
     """
     extent = Extent(dim=Dim.HIDDEN, size=width)
     if segment.operator:
@@ -281,6 +288,7 @@ def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> La
 def _messages_of_layouts(
     made: Layout, wanted: Layout, *, islands: Units | None, minimal: bool
 ) -> Messages:
+    """Messages and collectives that bring a tensor from layout `made` to layout `wanted`."""
     if not minimal and [h.box for h in made] == [h.box for h in wanted]:
         pairs = zip(made, wanted, strict=True)
         return Messages(
@@ -308,4 +316,5 @@ def _messages_of_layouts(
 
 
 def _columns(sends: list[tuple[int, int, int]]) -> IntArray:
+    """Sends as an (n, 3) array of from, to and elements."""
     return np.array(sends, dtype=np.int64).reshape(-1, 3)

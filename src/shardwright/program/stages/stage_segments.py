@@ -1,6 +1,4 @@
-"""The stages of a general plan, resolved against the model: the blocks of each stage, their devices
-and cells.
-"""
+"""Stages of a general plan resolved against the model: blocks, devices and cells."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from shardwright.strategy.verify.block_coverage import Piece, stage_pieces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Consecutive equal blocks of a stage: under the same cells, kept in the same way.
+    """Consecutive equal blocks of a stage, under the same cells and keep lines.
 
     Args:
         run: run of the model.
@@ -45,7 +43,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageParts:
-    """One stage: its segments, and its devices as the cluster numbers them.
+    """One stage of a plan: its segments, and its devices as the cluster numbers them.
 
     Args:
         devices: sorted.
@@ -64,7 +62,7 @@ class StageParts:
 
 @lru_cache(maxsize=8)
 def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> DeviceList:
-    """Devices that are in some stage, by number; all others are idle."""
+    """Devices that belong to some stage, by number; all others are idle."""
     return union([stage.devices for lane in stages.value for stage in lane])
 
 
@@ -142,7 +140,7 @@ def _stage(
     ranged: bool,
     overridden: bool,
 ) -> StageParts:
-    """One stage of a lane, resolved.
+    """One stage of a lane, resolved against the model.
 
     Args:
         ranged: some trees are of some blocks only.
@@ -151,7 +149,7 @@ def _stage(
     if stage.every != 1:
         raise StrategyError(
             f"stage {chunk} runs once for {stage.every} microbatches",
-            hint="give it a lane's microbatches one by one",
+            hint="run the stage once for each microbatch of the lane",
             rule="lower.every",
             path=f"lane {lane.name} / stage {chunk}",
         )
@@ -223,8 +221,9 @@ def _block_cells(
 def _families(
     cells: tuple[StageCells, ...], base: int, placements: tuple[Placement, ...], unfolded: bool
 ) -> tuple[tuple[DeviceList, ...], DeviceList]:
-    """Devices that are of one family in all cells (the common refinement), and all devices, as the
-    cluster numbers them.
+    """Families of devices that are equal in all cells, and all devices of a stage.
+
+    The common refinement, as the cluster numbers devices.
 
     Args:
         placements: placements whose devices may have been overridden: they hold actions of the
@@ -255,7 +254,10 @@ def _families(
 
 @lru_cache(maxsize=1024)
 def single_operator(block: Block, name: str) -> Block:
-    """A block of one operator of `block`, which reads the tensors that the stage before it made."""
+    """A block of one operator of `block`.
+
+    The operator reads the tensors that the stage before it made.
+    """
     operator = next(o for o in block.operators if o.name == name)
     constant = () if computes_input_gradient(operator, without_gradient(block)) else (INPUT,)
     operator_alone = replace(

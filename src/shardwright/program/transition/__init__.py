@@ -1,1 +1,4 @@
-"""Steps that bring a tensor from one layout to another. Layouts are in program.layout."""
+"""Steps that bring a tensor from one layout to another.
+
+Layouts are in program.layout.
+"""

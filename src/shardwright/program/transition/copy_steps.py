@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shardwright.program.layout.partner_groups import transversals
-from shardwright.program.transition.layout_pieces import Component, Group, Piece, connected
+from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece, connected
 from shardwright.program.transition.transition_steps import (
     Act,
     Flow,
     Load,
     Message,
-    Step,
     StepKind,
+    TransitionStep,
     add,
     all_gather_act,
     even_ranges,
@@ -24,8 +24,11 @@ Demand = tuple[int, int, int]
 """(consumer, low, high)."""
 
 
-def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...]]:
+def copy_alternatives(component: Component, pieces: Sequence[LayoutPiece]) -> list[tuple[Act, ...]]:
     """Alternative lists of steps, each of which brings every piece to all devices that lack it.
+
+    They are exact all-gathers, then messages, broadcasts, or distinct shares that are gathered
+    where they are wanted.
 
     They are exact all_gathers, then messages, broadcasts, or distinct shares that are gathered
     where they are wanted.
@@ -47,12 +50,14 @@ def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...
 
 
 def _all_gathers(
-    component: Component, pieces: Sequence[Piece]
-) -> tuple[tuple[Act, ...], list[Piece]]:
-    """(all_gathers, pieces that they do not bring): the members of a group hold disjoint shares of
-    the elements that all of them want.
+    component: Component, pieces: Sequence[LayoutPiece]
+) -> tuple[tuple[Act, ...], list[LayoutPiece]]:
+    """All-gathers of pieces whose consumers hold disjoint shares, and the other pieces.
+
+    (all-gathers, pieces that they do not bring): the members of a group hold disjoint shares of the
+    elements that all of them want.
     """
-    by_wanted: dict[Group, dict[Group, list[Piece]]] = {}
+    by_wanted: dict[Group, dict[Group, list[LayoutPiece]]] = {}
     for piece in pieces:
         holders = tuple(sorted(set(piece.full) & set(piece.wanted)))
         by_wanted.setdefault(piece.wanted, {}).setdefault(holders, []).append(piece)
@@ -88,7 +93,7 @@ def _all_gathers(
 
 
 def joined_steps(acts: Sequence[Act]) -> list[Act]:
-    """Acts of one kind and group size on different devices, joined to one."""
+    """Merge acts of one kind and group size on different devices into one act."""
     joined_acts: list[Act] = []
     open_acts: dict[tuple[StepKind, int], list[int]] = {}
     members: list[set[int]] = []
@@ -107,7 +112,7 @@ def joined_steps(acts: Sequence[Act]) -> list[Act]:
         members[index] |= devices
         act_there = joined_acts[index]
         joined_acts[index] = Act(
-            step=Step(
+            step=TransitionStep(
                 kind=act.step.kind,
                 groups=act_there.step.groups + act.step.groups,
                 elements=act_there.step.elements + act.step.elements,
@@ -122,8 +127,9 @@ def joined_steps(acts: Sequence[Act]) -> list[Act]:
 
 
 class _Senders:
-    """Choice of the sender of each message: from the nearest island, then the least loaded so far,
-    in device order.
+    """Choice of the sender of each message: the nearest island's least loaded device.
+
+    In device order where loads are equal.
     """
 
     def __init__(self, component: Component) -> None:
@@ -132,6 +138,7 @@ class _Senders:
         self.near: dict[tuple[Group, int], Group] = {}
 
     def eligible(self, providers: Group, consumer: int) -> Group:
+        """Providers in the consumer's island; all providers if its island has none."""
         home = self.component.island(consumer)
         if (providers, home) not in self.near:
             in_island = tuple(
@@ -141,8 +148,9 @@ class _Senders:
         return self.near[providers, home]
 
     def flows(self, providers: Group, demands: Sequence[Demand]) -> list[Flow]:
-        """Messages that meet the demands of one piece: each provider serves a run of consecutive
-        demands.
+        """Messages that meet the demands for one piece, with balanced providers.
+
+        Each provider serves a run of consecutive demands.
         """
         by_eligible: dict[Group, list[Demand]] = {}
         for demand in demands:
@@ -182,6 +190,7 @@ class _Senders:
 
     @staticmethod
     def _exact(quotas: list[int], total: int) -> list[int]:
+        """Quotas reduced from the last provider backward until they add up to `total`."""
         for i in reversed(range(len(quotas))):
             surplus = sum(quotas) - total
             if surplus <= 0:
@@ -190,7 +199,7 @@ class _Senders:
         return quotas
 
 
-def _point_to_point(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]:
+def _point_to_point(component: Component, pieces: Sequence[LayoutPiece]) -> tuple[Act, ...]:
     """Messages from holders to all devices that lack a piece, pieces with few holders first."""
     senders = _Senders(component)
     flows = []
@@ -202,8 +211,9 @@ def _point_to_point(component: Component, pieces: Sequence[Piece]) -> tuple[Act,
 
 
 def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
-    """Messages as the collective that they form: all_to_all, scatter and gather where one
-    collective may be run, else sends.
+    """Messages as all-to-all, scatter or gather steps where they form one, else as sends.
+
+    A collective only where one may be run.
     """
     stands = connected([flow.sources + flow.targets for flow in flows])
     parts: dict[int, list[Flow]] = {}
@@ -217,7 +227,7 @@ def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ..
             continue
         sent, received, crossing = message_loads(component, part)
         busiest = max(*sent.values(), *received.values())
-        step = Step(
+        step = TransitionStep(
             kind=kind, groups=(group,), elements=(-(-busiest * len(group) // (len(group) - 1)),)
         )
         acts.append(
@@ -226,7 +236,7 @@ def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ..
     steps = joined_steps(acts)
     if sends:
         sent, received, crossing = message_loads(component, sends)
-        step = Step(kind=StepKind.SEND, sends=_messages(sends))
+        step = TransitionStep(kind=StepKind.SEND, sends=_messages(sends))
         steps.append(
             Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing)
         )
@@ -234,6 +244,7 @@ def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ..
 
 
 def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:
+    """(source, target, elements) of each pair of devices, summed over flows."""
     sizes: dict[tuple[int, int], int] = {}
     for flow in flows:
         pair = flow.sources[0], flow.targets[0]
@@ -242,7 +253,7 @@ def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:
 
 
 def _collective_of(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Group]:
-    """(kind, group) of connected messages."""
+    """(kind, group) of the collective that connected messages form; SEND if they form none."""
     pairs = {(flow.sources[0], flow.targets[0]) for flow in flows}
     senders, receivers = {source for source, _ in pairs}, {target for _, target in pairs}
     group = tuple(sorted(senders | receivers))
@@ -258,12 +269,14 @@ def _collective_of(component: Component, flows: Sequence[Flow]) -> tuple[StepKin
     return StepKind.SEND, group
 
 
-def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Broadcasts of each piece from each holder to its share of the devices that lack it, or a send
-    to a single one; None if no holder has two.
+def _broadcasts(component: Component, pieces: Sequence[LayoutPiece]) -> tuple[Act, ...] | None:
+    """Broadcasts of each piece from its holders to the devices that lack it; None if none pays.
+
+    Each holder serves its share of the devices; a single device gets a send. None if no holder has
+    two.
     """
     spans: dict[Group, list[tuple[int, int]]] = {}
-    to_single_devices: list[Piece] = []
+    to_single_devices: list[LayoutPiece] = []
     senders = _Senders(component)
     for piece in pieces:
         consumers_by_providers: dict[Group, list[int]] = {}
@@ -274,7 +287,7 @@ def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...
         for providers, consumers in consumers_by_providers.items():
             if len(consumers) <= len(providers):
                 to_single_devices.append(
-                    Piece(
+                    LayoutPiece(
                         low=piece.low,
                         high=piece.high,
                         full=providers,
@@ -305,11 +318,14 @@ def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...
     return (*acts, *(_point_to_point(component, to_single_devices) if to_single_devices else ()))
 
 
-def _scatter_and_gather(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Distinct shares of a piece for the devices that lack it, which they then gather; None if no
-    two devices lack the same piece.
+def _scatter_and_gather(
+    component: Component, pieces: Sequence[LayoutPiece]
+) -> tuple[Act, ...] | None:
+    """Messages with distinct shares of a piece, then an all-gather of the shares; None if useless.
+
+    For the devices that lack the piece. None if no two devices lack the same piece.
     """
-    by_lacking: dict[Group, list[Piece]] = {}
+    by_lacking: dict[Group, list[LayoutPiece]] = {}
     for piece in pieces:
         by_lacking.setdefault(piece.lacking, []).append(piece)
     if all(len(devices) == 1 for devices in by_lacking) or not all(

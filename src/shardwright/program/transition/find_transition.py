@@ -1,10 +1,9 @@
-"""Transitions: the cheapest steps found, and proven, that bring a tensor from one layout to
-another.
+"""Cheapest steps, proven correct, that bring a tensor from one layout to another.
 
-Pieces that have the same holders and the same consumers are one (`transition.pieces`); sets of
+Pieces that have the same holders and the same consumers are one (`layout_pieces`); sets of
 devices that exchange nothing with each other are solved separately, equal ones once. For each,
-lists of steps are made (`transition.sums`, then `transition.copies`), and the best one is run on
-symbols (`transition.steps`). Collectives are the patterns that lists of steps turn out to be;
+lists of steps are made (`reduction_steps`, then `copy_steps`), and the best one is run on
+symbols (`transition_steps`). Collectives are the patterns that lists of steps turn out to be;
 nothing declares them.
 """
 
@@ -17,14 +16,19 @@ from functools import lru_cache
 from shardwright.hardware.device_topology import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.tensor_layout import Layout
-from shardwright.program.transition.copy_steps import copies
-from shardwright.program.transition.layout_pieces import Component, Piece, PlacedPiece, components
-from shardwright.program.transition.reduction_steps import sums
+from shardwright.program.transition.copy_steps import copy_alternatives
+from shardwright.program.transition.layout_pieces import (
+    Component,
+    LayoutPiece,
+    PlacedPiece,
+    components,
+)
+from shardwright.program.transition.reduction_steps import sum_alternatives
 from shardwright.program.transition.transition_steps import (
     Act,
     Load,
-    Step,
     StepKind,
+    TransitionStep,
     add,
     delivers_wanted_values,
 )
@@ -41,7 +45,7 @@ class Transition:
         placed: the independent sets of devices.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[TransitionStep, ...]
     received: tuple[tuple[int, int], ...]
     minimum: int
     placed: tuple[PlacedPiece, ...] = field(default=(), repr=False, compare=False)
@@ -104,13 +108,15 @@ def transition(
     )
 
 
-def _steps_at_once(same_form: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> Iterator[Step]:
-    """Steps of components that take the same steps, each step of all at once."""
+def _steps_at_once(
+    same_form: Sequence[tuple[PlacedPiece, tuple[Act, ...]]],
+) -> Iterator[TransitionStep]:
+    """Merge the steps of components that take the same steps, so that each runs at once."""
     for number, act in enumerate(same_form[0][1]):
         steps = [
             (placed_component.devices, acts[number].step) for placed_component, acts in same_form
         ]
-        yield Step(
+        yield TransitionStep(
             kind=act.step.kind,
             groups=tuple(
                 tuple(devices[i] for i in group) for devices, step in steps for group in step.groups
@@ -126,22 +132,26 @@ def _steps_at_once(same_form: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> 
 
 @lru_cache(maxsize=4096)
 def best_acts(component: Component) -> tuple[Act, ...]:
-    """The best steps of one component, proven by running them on symbols."""
+    """The cheapest steps of one component, proven correct by running them on symbols (cached)."""
     best = min(candidate_acts(component), key=lambda acts: _cost_of_acts(acts))
     assert delivers_wanted_values(component, best), "steps must give what is wanted"
     return best
 
 
 def candidate_acts(component: Component) -> list[tuple[Act, ...]]:
-    """All lists of steps that are compared."""
+    """All lists of steps that are compared: every way to sum, then every way to copy."""
     return [
         (*summed, *copied)
-        for summed, pieces in sums(component)
-        for copied in copies(component, pieces)
+        for summed, pieces in sum_alternatives(component)
+        for copied in copy_alternatives(component, pieces)
     ]
 
 
 def _cost_of_acts(acts: Sequence[Act]) -> tuple[int, int, int, int]:
+    """Cost of some acts, to be compared: load of the busiest device first.
+
+    (busiest device's elements, elements in all, elements that cross islands, steps).
+    """
     sent: Load = {}
     received: Load = {}
     for act in acts:
@@ -154,8 +164,10 @@ def _cost_of_acts(acts: Sequence[Act]) -> tuple[int, int, int, int]:
 
 
 def minimum_received(component: Component) -> int:
-    """Elements that must be received in all: a copy for each device that lacks a piece; a sum of k
-    parts takes k - 1 and a copy for each further device.
+    """Lower bound of the elements that devices of a component must receive in all.
+
+    A copy for each device that lacks a piece; a sum of k parts takes k - 1 and a copy for each
+    further device.
 
     If no device that wants the sum holds a part of it, all k parts or the sum travel once more.
 
@@ -164,7 +176,8 @@ def minimum_received(component: Component) -> int:
     return sum(piece.size * _minimum_copies(piece) for piece in component.pieces)
 
 
-def _minimum_copies(piece: Piece) -> int:
+def _minimum_copies(piece: LayoutPiece) -> int:
+    """Minimum number of times that the elements of a piece must be received."""
     if not piece.parts:
         return len(piece.lacking)
     holders = {device for part in piece.parts for device in part}

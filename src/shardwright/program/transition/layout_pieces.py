@@ -1,4 +1,5 @@
-"""Two layouts of a tensor as pieces: elements that the same devices hold and the same devices want.
+"""Pieces of two layouts: elements that the same devices hold and the same devices want.
+
 Independent sets of devices become components; equal ones look alike.
 """
 
@@ -19,9 +20,10 @@ Group = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Elements that the same devices hold and the same devices want, as the range [low, high) of
-    the component's elements.
+class LayoutPiece:
+    """Elements that the same devices hold and the same devices want.
+
+    As the range [low, high) of the component's elements.
 
     Attributes:
         full: devices that hold the values, in order.
@@ -49,7 +51,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """Pieces whose devices exchange nothing with other devices; devices are numbered 0, 1, ..
+    """Pieces whose devices exchange nothing with other devices; devices are numbered from 0.
 
     Attributes:
         keeps: devices that hold some of the elements that they want before anything moves.
@@ -59,25 +61,29 @@ class Component:
         collectives: copies may be made by collectives.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[LayoutPiece, ...]
     islands: tuple[int, ...]
     keeps: frozenset[int] = frozenset()
     sides: tuple[frozenset[int], frozenset[int]] | None = None
     collectives: bool = True
 
     def island(self, device: int) -> int:
-        """Island of a device."""
+        """Island number of a device."""
         return self.islands[device]
 
     def may_gather(self, devices: Group) -> bool:
-        """True if the devices may run one collective."""
+        """True if the devices may run one collective together.
+
+        Between two stages: if they are on one side.
+        """
         return self.sides is None or any(side.issuperset(devices) for side in self.sides)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPiece:
-    """A component with the devices and boxes that it stands for; boxes of each piece in the order
-    of its elements.
+    """A component with its real devices and boxes.
+
+    Boxes of each piece in the order of its elements.
     """
 
     component: Component
@@ -87,6 +93,8 @@ class PlacedPiece:
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
+    """Elements that the same devices hold and want, with their boxes, before numbering."""
+
     size: int
     full: Group
     parts: tuple[Group, ...]
@@ -95,8 +103,9 @@ class _Atom:
 
 
 def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, tuple[Group, ...]]:
-    """(devices with full values, devices of each part) of one place; parts only where no device has
-    full values.
+    """(devices with full values, devices of each part of a sum) of one place.
+
+    Parts only where no device has full values.
     """
     if full := {device for device, part in entries if part is None}:
         return tuple(sorted(full)), ()
@@ -108,7 +117,7 @@ def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, t
         classes.setdefault(frozenset(parts_of_device[device]), []).append(device)
     if not classes:
         raise StrategyError(
-            f"nobody holds {where}",
+            f"no device holds {where}",
             hint="the source layout must cover the wanted one",
             rule="layout.coverage",
         )
@@ -124,7 +133,7 @@ def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, t
 
 
 def _atoms_of_layouts(source: Layout, wanted: Layout) -> Iterator[_Atom]:
-    """Atoms of both layouts, those with equal holders as one, in the order of the wanted layout."""
+    """Atoms of two layouts, merged by equal holders, in the order of the wanted layout."""
     sources: dict[Box, list[tuple[int, object]]] = {}
     targets: dict[Box, list[int]] = {}
     for holding in sorted(source, key=lambda holding: holding.device):
@@ -183,6 +192,7 @@ class _Sets:
         self.seen: set[Group] = set()
 
     def root(self, device: int) -> int:
+        """The device that represents the set of a device."""
         parent = self.parent.setdefault(device, device)
         while parent != self.parent[parent]:
             parent = self.parent[parent]
@@ -190,6 +200,7 @@ class _Sets:
         return parent
 
     def join(self, devices: Group) -> None:
+        """Merge the sets of the given devices."""
         if devices in self.seen:
             return
         self.seen.add(devices)
@@ -199,7 +210,7 @@ class _Sets:
 
 
 def connected(groups: list[Group]) -> dict[int, int]:
-    """Device -> the device that represents all devices connected with it through the groups."""
+    """For each device, a representative of all devices connected with it through groups."""
     sets = _Sets()
     for group in groups:
         sets.join(group)
@@ -214,8 +225,9 @@ def components(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> tuple[PlacedPiece, ...]:
-    """The pieces that have to move, by sets of devices that exchange nothing with each other; empty
-    if every device holds the elements that it wants.
+    """Pieces that have to move, by sets of devices that exchange nothing with each other.
+
+    Empty if every device holds the elements that it wants.
     """
     if not wanted:
         return ()
@@ -268,10 +280,12 @@ def components(
 
 
 def _side(devices: set[int], local: dict[int, int]) -> frozenset[int]:
+    """Local numbers of the devices that belong to one side."""
     return frozenset(i for device, i in local.items() if device in devices)
 
 
-def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[Piece]:
+def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[LayoutPiece]:
+    """Pieces of a component, with local device numbers and consecutive element ranges."""
     renamed: dict[Group, Group] = {}
 
     def rename(group: Group) -> Group:
@@ -282,7 +296,7 @@ def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[Piece]:
     low = 0
     for atom in atoms_there:
         parts = tuple(map(rename, atom.parts))
-        yield Piece(
+        yield LayoutPiece(
             low=low,
             high=low + atom.size,
             full=rename(atom.full),

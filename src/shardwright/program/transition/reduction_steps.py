@@ -1,4 +1,4 @@
-"""Lists of steps that sum partial values, and the pieces with their holders after them."""
+"""Lists of steps that sum partial values, and the holders of each piece after them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shardwright.program.layout.partner_groups import representatives, transversals
 from shardwright.program.transition.copy_steps import joined_steps
-from shardwright.program.transition.layout_pieces import Component, Group, Piece
+from shardwright.program.transition.layout_pieces import Component, Group, LayoutPiece
 from shardwright.program.transition.transition_steps import (
     Act,
     Flow,
@@ -18,18 +18,19 @@ from shardwright.program.transition.transition_steps import (
     rooted_act,
 )
 
-Summed = tuple[tuple[Act, ...], list[Piece]]
+Summed = tuple[tuple[Act, ...], list[LayoutPiece]]
 
 
-def sums(component: Component) -> list[Summed]:
-    """Alternative (steps, pieces with their holders after them), one for each way to sum all pieces
-    of the component.
+def sum_alternatives(component: Component) -> list[Summed]:
+    """Alternative ways to sum all partial pieces: (steps, pieces with their holders afterwards).
+
+    One for each way to sum all pieces of the component.
 
     The ways are sums for the members that want them, in each group or once, whole sums for all
     members, and shares for all members.
     """
     full_pieces = [piece for piece in component.pieces if not piece.parts]
-    bundles: dict[tuple[Group, ...], list[Piece]] = {}
+    bundles: dict[tuple[Group, ...], list[LayoutPiece]] = {}
     for piece in component.pieces:
         if piece.parts:
             bundles.setdefault(piece.parts, []).append(piece)
@@ -61,8 +62,9 @@ def sums(component: Component) -> list[Summed]:
 
 
 def _groups(component: Component, parts: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Groups that hold each part once: as many as there are copies if all parts have as many, else
-    one.
+    """Groups that hold each part of a sum once.
+
+    As many as there are copies if all parts have as many, else one.
     """
     if len({len(holders) for holders in parts}) == 1:
         return transversals(parts, island=component.island)
@@ -70,10 +72,10 @@ def _groups(component: Component, parts: tuple[Group, ...]) -> tuple[Group, ...]
 
 
 def _with_holders(
-    piece: Piece, devices: Group, *, low: int | None = None, high: int | None = None
-) -> Piece:
-    """The piece, or a range of it, after the devices got full values."""
-    return Piece(
+    piece: LayoutPiece, devices: Group, *, low: int | None = None, high: int | None = None
+) -> LayoutPiece:
+    """The piece, or a range of it, with `devices` as the holders of full values."""
+    return LayoutPiece(
         low=piece.low if low is None else low,
         high=piece.high if high is None else high,
         full=tuple(sorted(devices)),
@@ -83,9 +85,9 @@ def _with_holders(
 
 
 def _sums_for_owners(
-    component: Component, group: Group, owned: Sequence[tuple[int, Piece]]
+    component: Component, group: Group, owned: Sequence[tuple[int, LayoutPiece]]
 ) -> list[Act]:
-    """One reduce_scatter if every member owns pieces, else a reduce to each owner."""
+    """One reduce-scatter if every member owns pieces, else a reduce to each owner."""
     if len({owner for owner, _ in owned}) == len(group):
         flows = [Flow(piece.low, piece.high, group, (owner,)) for owner, piece in owned]
         return [all_gather_act(component, StepKind.REDUCE_SCATTER, (group,), (flows,), sums=True)]
@@ -105,11 +107,9 @@ def _sums_for_owners(
 
 
 def _sums_in_each_group(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed | None:
-    """Sums in each group of the pieces that one of its members wants, for that member; None if two
-    of a group want the same.
-    """
+    """Sums in each group for the member that wants the piece; None if two members want one."""
     acts: list[Act] = []
     owners_of_piece: list[list[int]] = [[] for _ in pieces]
     for group in groups:
@@ -132,13 +132,14 @@ def _sums_in_each_group(
 
 
 def _sums_once(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed | None:
-    """One sum of each piece, for the least loaded member that wants it; None if no member wants
-    one.
+    """One sum of each piece, for the least loaded member that wants it.
+
+    None if no member wants one.
     """
     load: dict[int, int] = {}
-    owned: dict[Group, list[tuple[int, Piece]]] = {}
+    owned: dict[Group, list[tuple[int, LayoutPiece]]] = {}
     group_of = {device: group for group in groups for device in group}
     pieces_after = []
     for piece in sorted(pieces, key=lambda piece: len(piece.wanted)):
@@ -157,9 +158,9 @@ def _sums_once(
 
 
 def _all_reduces(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed | None:
-    """An all_reduce in each group; None if some member does not want all pieces."""
+    """An all-reduce in each group; None if some member does not want all pieces."""
     all_members = {device for group in groups for device in group}
     if not all(all_members.issubset(piece.wanted) for piece in pieces):
         return None
@@ -171,10 +172,11 @@ def _all_reduces(
 
 
 def _reduce_scatters(
-    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[LayoutPiece]
 ) -> Summed:
-    """Reduce_scatters that sum every element once: groups divide the pieces, and members divide the
-    group's share.
+    """Reduce-scatters that sum every element once, over shares of all members.
+
+    Groups divide the pieces, and members divide the group's share.
     """
     total = sum(piece.size for piece in pieces)
     shares = even_ranges(0, total, sum(map(len, groups)))

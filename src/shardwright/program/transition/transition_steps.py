@@ -1,4 +1,4 @@
-"""Steps of a transition: their kind, the elements that they move, and their symbolic execution."""
+"""Steps of a transition: kind, elements moved and symbolic execution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Message = tuple[int, int, int]
 
 
 class StepKind(StrEnum):
-    """Kinds of steps: the words of `Collective`; a reduce is a broadcast the other way round."""
+    """Kinds of steps, in the words of `Collective`.
+
+    A reduce is a broadcast the other way round.
+    """
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -31,8 +34,8 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One communication that groups of devices run at once.
+class TransitionStep:
+    """One communication that groups of devices run at once, with its elements.
 
     Attributes:
         groups: devices of each group that runs the collective; the root first where there is one.
@@ -51,7 +54,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The elements [low, high) of every target become the sum of those of the sources."""
+    """The elements [low, high) of every target become the sum of the elements of the sources."""
 
     low: int
     high: int
@@ -61,14 +64,16 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """A step of one component with its flows, which all read the values from before the step.
+    """A step of one component, with its data flows and loads.
+
+    All flows read the values from before the step.
 
     Attributes:
         sent, received: elements by device.
         crossing: elements that cross islands, or stages where there are two.
     """
 
-    step: Step
+    step: TransitionStep
     flows: tuple[Flow, ...]
     sent: Load
     received: Load
@@ -76,18 +81,24 @@ class Act:
 
 
 def add(load: Load, device: int, elements: int) -> None:
-    """Add elements to a device's load."""
+    """Add a number of elements to a device's load."""
     load[device] = load.get(device, 0) + elements
 
 
 def even_ranges(low: int, high: int, parts: int) -> tuple[tuple[int, int], ...]:
-    """[low, high) in parts as equal as integers can be, in order; parts may be empty."""
+    """Divide [low, high) into parts as equal as integers can be, in order.
+
+    Parts may be empty.
+    """
     size = high - low
     return tuple((low + size * i // parts, low + size * (i + 1) // parts) for i in range(parts))
 
 
 def _island_borders(component: Component, group: Group) -> int:
-    """Borders of islands that a chain through the group crosses: one fewer than its islands."""
+    """Number of island borders that a chain through the group crosses.
+
+    One fewer than its islands.
+    """
     return len({component.island(device) for device in group}) - 1
 
 
@@ -98,8 +109,9 @@ def all_gather_act(
     flows: Sequence[Sequence[Flow]],
     sums: bool = False,
 ) -> Act:
-    """The act of an all_gather, or with `sums` of the reduce_scatter that is its transpose: flows
-    of each group have one owner each.
+    """The act of an all-gather, or with `sums` of a reduce-scatter, in each group.
+
+    The reduce-scatter is the transpose of the all-gather: flows of each group have one owner each.
     """
     sent: Load = {}
     elements: list[int] = []
@@ -114,7 +126,7 @@ def all_gather_act(
         crossing += total * _island_borders(component, group)
         for device in group:
             add(sent, device, total - owned.get(device, 0))
-    step = Step(kind=kind, groups=tuple(groups), elements=tuple(elements))
+    step = TransitionStep(kind=kind, groups=tuple(groups), elements=tuple(elements))
     return Act(
         step=step,
         flows=tuple(flow for moved in flows for flow in moved),
@@ -127,14 +139,14 @@ def all_gather_act(
 def all_reduce_act(
     component: Component, groups: Sequence[Group], spans: Sequence[tuple[int, int]]
 ) -> Act:
-    """The act of an all_reduce: all members of each group get the sum of a span."""
+    """The act of an all-reduce: all members of each group get the sum of a span."""
     sent: Load = {}
     crossing = 0
     for group, (low, high) in zip(groups, spans, strict=True):
         crossing += 2 * (high - low) * _island_borders(component, group)
         for device, (a, b) in zip(group, even_ranges(low, high, len(group)), strict=True):
             add(sent, device, 2 * (high - low - b + a))
-    step = Step(
+    step = TransitionStep(
         kind=StepKind.ALL_REDUCE,
         groups=tuple(groups),
         elements=tuple(high - low for low, high in spans),
@@ -169,14 +181,14 @@ def rooted_act(
             else Flow(low, high, group, group[:1])
             for low, high in ranges
         ]
-    step = Step(kind=kind, groups=tuple(groups), elements=tuple(sizes))
+    step = TransitionStep(kind=kind, groups=tuple(groups), elements=tuple(sizes))
     if kind is StepKind.REDUCE:
         out, into = into, out
     return Act(step=step, flows=tuple(flows), sent=out, received=into, crossing=crossing)
 
 
 def message_loads(component: Component, flows: Sequence[Flow]) -> tuple[Load, Load, int]:
-    """(sent, received, crossing) elements of flows that are messages."""
+    """(sent, received, island-crossing) elements of flows that are messages."""
     sent: Load = {}
     received: Load = {}
     crossing = 0
@@ -193,8 +205,9 @@ def message_loads(component: Component, flows: Sequence[Flow]) -> tuple[Load, Lo
 
 
 def delivers_wanted_values(component: Component, acts: Iterable[Act]) -> bool:
-    """True if the steps leave every device with the full values that it wants, by running them on
-    symbols.
+    """True if the steps leave every device with the full values that it wants.
+
+    Proven by running the steps on symbols.
 
     A symbol is the set of parts that a device's elements are the sum of. A sum of overlapping sets
     is no value, and neither is a message of elements that its sender does not hold.

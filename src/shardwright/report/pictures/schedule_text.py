@@ -8,7 +8,7 @@ from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.plan_actions import row_entries, table_of
+from shardwright.schedules.plan_actions import row_entries, table_of_entries
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule_table
 from shardwright.schedules.table_picture import draw
 from shardwright.strategy.plan.lane import Lane
@@ -106,7 +106,9 @@ def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
     count = sum(len(entries) for _, entries in order.rows)
     if not order.rows or len(order.rows) > MAX_ROWS or count > MAX_ACTIONS:
         return None
-    return [device for device, _ in order.rows], table_of([entries for _, entries in order.rows])
+    return [device for device, _ in order.rows], table_of_entries(
+        [entries for _, entries in order.rows]
+    )
 
 
 def _from_name(

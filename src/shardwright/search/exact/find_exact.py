@@ -17,7 +17,7 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -187,7 +187,7 @@ def _priced_partitions(
         counts.illegal += members.illegal
         counts.duplicates += members.duplicates
         factor, bounds = (
-            jitter_among(problem, partition.working),
+            jitter_factor_of_devices(problem, partition.working),
             shape_bounds(choices, partition.microbatches).ravel(),
         )
         seconds = np.where(bounds < NEVER, bounds / PICOSECONDS_PER_SECOND * factor, inf)

@@ -17,7 +17,7 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.bounds.longest_path import jitter_factor_of_devices
 from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
@@ -170,7 +170,7 @@ def _priced_deals(
         unpriced -= enumerated
         counts.illegal += enumerated - legal
         counts.duplicates += legal - distinct
-        jitter = jitter_among(problem, deal.working)
+        jitter = jitter_factor_of_devices(problem, deal.working)
         result.append(
             _PricedDeal(
                 deal=deal,

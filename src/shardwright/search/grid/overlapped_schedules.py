@@ -20,7 +20,7 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
-from shardwright.cost.bounds.longest_path import jitter
+from shardwright.cost.bounds.longest_path import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.step.grid_bytes import StepBytes, reserve_factor, step_bytes
 from shardwright.cost.step.grid_seconds import StepCosts, step_costs
@@ -189,7 +189,7 @@ def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts
         _action_seconds(costs),
         communication_share(problem),
     )
-    return (path + float(costs.optimizer_s.min())) * jitter(problem, grid.devices) * _ROUNDED
+    return (path + float(costs.optimizer_s.min())) * jitter_factor(problem, grid.devices) * _ROUNDED
 
 
 def _longest_row_seconds(
@@ -247,7 +247,7 @@ def _row_bounds(
         communication_share(problem),
     )
     shapes, shape = distinct({axis: column[below_limit] for axis, column in columns.items()})
-    factor = jitter(problem, members.space.devices) * _ROUNDED
+    factor = jitter_factor(problem, members.space.devices) * _ROUNDED
     for number, (pp, count) in enumerate(
         zip(shapes["pp"].tolist(), shapes["m"].tolist(), strict=True)
     ):

@@ -12,7 +12,11 @@ from math import inf
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bounds.longest_path import border_tiers, fastest, jitter
+from shardwright.cost.bounds.longest_path import (
+    border_tiers,
+    fastest_tier_picoseconds,
+    jitter_factor,
+)
 from shardwright.cost.step.grid_bytes import reserve_factor
 from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.cost.step.scalar_terms import activation_room
@@ -135,10 +139,14 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
     step, sent = np.diff(owners), costs.border_s[:-1]
     forward, backward = np.zeros(len(owners)), np.zeros(len(owners))
     forward[:-1] = np.where(
-        step == 0, 0, fastest(sent, crossed[np.where(step == -1, 1, 0), owners[:-1]])
+        step == 0,
+        0,
+        fastest_tier_picoseconds(sent, crossed[np.where(step == -1, 1, 0), owners[:-1]]),
     )
     backward[1:] = np.where(
-        step == 0, 0, fastest(sent, crossed[np.where(step == -1, 0, 1), owners[1:]])
+        step == 0,
+        0,
+        fastest_tier_picoseconds(sent, crossed[np.where(step == -1, 0, 1), owners[1:]]),
     )
     units = SECOND / 1e12
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
@@ -167,7 +175,7 @@ def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capac
 
 def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan: int) -> float:
     rest = float((costs.optimizer_s + costs.after_s).max())
-    return (makespan / SECOND + rest) * jitter(problem, plan.grids[0].devices)
+    return (makespan / SECOND + rest) * jitter_factor(problem, plan.grids[0].devices)
 
 
 def ordered(

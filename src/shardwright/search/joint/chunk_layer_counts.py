@@ -8,8 +8,8 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import python_form
-from shardwright.cost.bounds.longest_path import picoseconds, walk
-from shardwright.cost.bounds.rank_memory_bound import in_flight as in_flight_rows
+from shardwright.cost.bounds.longest_path import picoseconds, rank_end_picoseconds
+from shardwright.cost.bounds.rank_memory_bound import in_flight_microbatches as in_flight_rows
 from shardwright.cost.step.grid_seconds import MAX_PIECES
 from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
 from shardwright.lazy_dataclass import dataclass
@@ -297,7 +297,7 @@ def layer_count_path(
         starts = np.cumsum(times.shapes[row]) - times.shapes[row]
         durations = durations.copy()
         durations[B] += picoseconds(times.full[starts + redone] - times.full[starts])
-    ready = walk(
+    ready = rank_end_picoseconds(
         table.row_start,
         table.kind,
         table.chunk,

@@ -15,7 +15,7 @@ from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.orders.action_graph import chains
 from shardwright.program.orders.action_rows import TABLE_SEARCH, ActionRows, action_rows
 from shardwright.program.orders.device_sets import Participation, participation
-from shardwright.program.orders.order_tables import table_of
+from shardwright.program.orders.order_tables import order_table_of_rows
 from shardwright.schedules.plan_actions import row_entries
 from shardwright.schedules.schedule_registry import SCHEDULES
 from shardwright.search.orders.find_order import find_order
@@ -95,7 +95,9 @@ def _found(plan: Plan, order: NamedOrder, *, times: StageTimes, effort: float, p
         )
         return Table(lanes=order.lanes, rows=tuple(sorted(rows, key=lambda row: row[0])))
     found = found_rows(plan, lanes=lanes, take=take, times=times, effort=effort, seed=seed)
-    return table_of(found, plan=replace(plan, orders=(replace(order, schedule=TABLE_SEARCH),)))
+    return order_table_of_rows(
+        found, plan=replace(plan, orders=(replace(order, schedule=TABLE_SEARCH),))
+    )
 
 
 def _as_order_problem(

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.errors import StrategyError
 from shardwright.schedules.action_table import ActionTable
-from shardwright.schedules.chunk_placement import Placement, chunk_ranks
+from shardwright.schedules.chunk_placement import ChunkPlacement, chunk_ranks
 from shardwright.schedules.schedule_registry import SCHEDULES, schedule, schedule_table
 from shardwright.search.orders.order_problem import OrderProblem
 
@@ -36,7 +36,7 @@ def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
         yield name, table
 
 
-def _lies_as(problem: OrderProblem, placement: Placement, chunks_per_rank: int) -> bool:
+def _lies_as(problem: OrderProblem, placement: ChunkPlacement, chunks_per_rank: int) -> bool:
     if placement.lanes != problem.lanes:
         return False
     return np.array_equal(

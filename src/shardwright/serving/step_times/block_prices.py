@@ -15,7 +15,7 @@ from shardwright.cost.inference.backend_names import expert_library, library_of
 from shardwright.cost.inference.block_forward import PARTS, ForwardSeconds, forward_seconds, is_head
 from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.inference.engine_collectives import engine_networks
-from shardwright.cost.inference.gemm_formats import Products
+from shardwright.cost.inference.gemm_formats import ServingGemms
 from shardwright.cost.inference.prompt_attention import prompt_seconds
 from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.state_space_scan import scan_seconds
@@ -155,12 +155,12 @@ def counted_blocks(model: Model, *, draft_tokens: int) -> tuple[tuple[Block, int
     return tuple((model.blocks[number], count) for number, count in uses.items())
 
 
-def products_of(problem: ServingProblem) -> Products:
+def products_of(problem: ServingProblem) -> ServingGemms:
     """Matrix multiplication rates in all formats of the job, on the cluster's device."""
     device, precision = problem.cluster.node.accelerator, problem.job.precision
     classes = (precision.attention, precision.mlp, precision.experts, precision.head)
     formats = {NumberFormat.BF16, *(number_format.activations for number_format in classes)}
-    return Products(
+    return ServingGemms(
         machine=_machine(device, NumberFormat.BF16),
         by_format={
             number_format: _machine(device, number_format) for number_format in sorted(formats)

@@ -12,7 +12,7 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts, Outer, Patterns
 from shardwright.cost.bounds.closed_form_bounds import bound_members
-from shardwright.cost.bounds.longest_path import jitter
+from shardwright.cost.bounds.longest_path import jitter_factor
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.step.grid_bytes import reserve_factor
@@ -344,7 +344,7 @@ def least_jitter(problem: Problem, devices: int) -> float:
 
     Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
     """
-    return jitter(problem, devices) * (1 - 1e-6)
+    return jitter_factor(problem, devices) * (1 - 1e-6)
 
 
 def jitters(problem: Problem, devices: IntArray) -> FloatArray:

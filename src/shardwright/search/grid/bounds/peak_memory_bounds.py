@@ -12,8 +12,8 @@ from shardwright.cost.bounds.rank_memory_bound import allocated_bytes
 from shardwright.cost.step.grid_bytes import (
     StepBytes,
     bytes_beside_states,
-    cuts_of,
     held_bytes,
+    rank_cuts,
     state_bytes,
 )
 from shardwright.cost.tables.grid_rows import grid_choices
@@ -64,7 +64,7 @@ class Peaks:
         )
         choices = grid_choices(grid, priced.layout)
         if states_key not in self._states:
-            items = state_bytes(problem, choices, priced, cuts_of(choices, priced))
+            items = state_bytes(problem, choices, priced, rank_cuts(choices, priced))
             self._states[states_key] = np.sum([values for _, values in items], axis=0)
         if rest_key not in self._beside:
             step_bytes = bytes_beside_states(problem, choices, priced)

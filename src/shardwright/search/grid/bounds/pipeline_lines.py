@@ -10,7 +10,7 @@ from shardwright.collectives.groups.tier_counts import lie_alike, span_with
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.gradients.reduction_seconds import SumSpans
 from shardwright.cost.network.grid_groups import Network, axes_of, network_of, tokens_copied
-from shardwright.cost.network.pipeline_lines import INSIDE, OF_ULYSSES, Lines, lines_of
+from shardwright.cost.network.pipeline_lines import INSIDE, OF_ULYSSES, Lines, distinct_lines
 from shardwright.cost.tables.mesh_table import lies_in_units, mesh_table
 from shardwright.cost.tables.problem_tables import layer_table, tensor_groups_inside
 from shardwright.cost.tables.row_cache import cached_table
@@ -74,7 +74,7 @@ def line_rows(
     shard_sizes = tuple(int(s) for s in members.space.of("shard"))
     lines = tuple(
         [
-            lines_of(
+            distinct_lines(
                 tuple(zip(_MESH, key, strict=True)), units, ulysses=degrees, shards=shard_sizes
             )
             for key in keys

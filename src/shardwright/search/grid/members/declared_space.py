@@ -298,7 +298,7 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     cp = _divisors(facts.seq_len, largest_cp) if has_context else (1,)
     scans = any(o.scan is not None for b in problem.model.blocks for o in b.operators)
     # A teacher's chain lies beside the model's own, stage by stage, and ends in its head.
-    of_teacher = {r.name for r in problem.model.runs if problem.model.blocks[r.block].is_teachers}
+    of_teacher = {r.name for r in problem.model.runs if problem.model.blocks[r.block].is_of_teacher}
     is_chain = not problem.model.joins_streams
     pp = tuple(p for p in range(1, min(devices, layers + 2) + 1) if p == 1 or is_chain)
     chunks = tuple(v for v in range(1, layers + 3) if v <= (64 if wide else 16))

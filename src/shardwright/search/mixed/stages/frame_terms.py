@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bounds.longest_path import jitter_of_nodes
+from shardwright.cost.bounds.longest_path import jitter_factor_of_nodes
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
 from shardwright.program.problem import Problem
 from shardwright.search.mixed.stages.device_pools import in_one_zone
@@ -140,7 +140,7 @@ class StageCosts:
 
     def jitter(self, frame: Frame) -> float:
         """Factor on the step of a plan of the frame at least, less what clocks round."""
-        return jitter_of_nodes(self.problem, frame.nodes[0]) * (1 - 1e-6)
+        return jitter_factor_of_nodes(self.problem, frame.nodes[0]) * (1 - 1e-6)
 
     def rows(self, frame: Frame) -> BoolArray:
         """(rows,) those that stages of the frame may have: of lanes that shard, where the frame has
