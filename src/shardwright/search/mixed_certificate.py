@@ -50,7 +50,7 @@ class Frame:
         )
         return (
             f"{count_text} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g}"
-            f" nodes{lanes}{self._held()}"
+            f" nodes{lanes}{self._sole_text()}"
         )
 
     def _sole_text(self) -> str:
