@@ -34,7 +34,7 @@ def test_meshes_one_by_one_find_what_all_at_once_find(
     assert [s.step_time_s for s in parts.outcome.ranked] == [
         s.step_time_s for s in whole.outcome.ranked
     ]
-    assert all(len(part.meshes) <= 1 for part in parts.crossed)
+    assert all(len(part.meshes) <= 1 for part in parts.expanded)
     if whole.outcome.ranked:
         one, other = (certify(case.problem, case.space, found) for found in (whole, parts))
         assert (one.enumerated, one.illegal, one.duplicates) == (

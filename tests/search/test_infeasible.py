@@ -12,7 +12,7 @@ from shardwright.model.trained_parameters import trained
 from shardwright.runtime.runtime_registry import load_runtime
 from shardwright.search.grid import infeasible_hints
 from shardwright.search.grid.bounds.bounded_space import bound_space, smallest
-from shardwright.search.grid.feasible_changes import lean
+from shardwright.search.grid.feasible_changes import least_memory_space
 from shardwright.search.grid.find_best_grid import find
 from shardwright.search.grid.members.declared_space import (
     exhaustive_space,
@@ -179,7 +179,8 @@ def test_lean_members_are_members_of_least_memory() -> None:
             case.problem, bound_space(case.problem, case.space, case.facts, capacity=0)
         )
         part = smallest(
-            case.problem, bound_space(case.problem, lean(case.space), case.facts, capacity=0)
+            case.problem,
+            bound_space(case.problem, least_memory_space(case.space), case.facts, capacity=0),
         )
         assert whole is not None
         assert part is not None

@@ -109,10 +109,12 @@ def test_members_that_were_not_kept_are_checked_as_those_that_were() -> None:
 
 def test_no_memory_keeps_no_members() -> None:
     case = small_case(SEED)
-    parts = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=0).crossed
+    parts = search(
+        case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=0
+    ).expanded
     assert parts
     assert all(part.whole is None or not part.num_members for part in parts)
-    whole = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2).crossed
+    whole = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2).expanded
     assert all(part.whole is not None for part in whole)
 
 

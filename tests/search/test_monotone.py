@@ -17,7 +17,7 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.problem import Problem
-from shardwright.search.exact.deal_devices import deals
+from shardwright.search.exact.deal_devices import lane_distributions
 from shardwright.search.exact.exact_space import ExactSpace, partitions
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.lane_shapes import LanePrices
@@ -115,7 +115,7 @@ def test_more_bandwidth_raises_no_bound_of_the_exact_space() -> None:
                     <= shape_bounds(slow, partition.microbatches)
                 ).all()
         lanes = [LanePrices(problem=p, space=space, blocks=blocks) for p in problems]
-        for deal in list(deals(problems[0], space))[:3]:
+        for deal in list(lane_distributions(problems[0], space))[:3]:
             for kind, devices in zip(deal.kinds, deal.devices, strict=True):
                 slow_lane, fast_lane = (
                     p.of(devices, microbatches=kind.microbatches, samples=deal.samples)

@@ -33,9 +33,9 @@ from shardwright.search.exact.plan_shapes import Messages, plan_of_stages, shape
 from shardwright.search.exact.stage_options import (
     Illegal,
     StageOption,
+    options_in_one_plan,
     price_stage,
     stage_of_blocks,
-    together,
 )
 from shardwright.search.exact.stage_split_trees import TreeSpace
 from shardwright.simulator.plan_simulation import simulate_plan
@@ -273,7 +273,7 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
                 if len(stages) < len(chosen):
                     found.illegal += len(orders)
                     continue
-                stages = together(stages)
+                stages = options_in_one_plan(stages)
                 tasks = shape_tasks(problem, stages, microbatches=microbatches, messages=messages)
                 steps = tasks.finish(orders, contended=True)
                 paths = tasks.finish(orders, contended=False)

@@ -15,7 +15,7 @@ import pytest
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.cluster_expression import parse_cluster
 from shardwright.model.ir.tensor_dims import Dim
-from shardwright.search.exact.deal_devices import deals, num_members
+from shardwright.search.exact.deal_devices import lane_distributions, num_members
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.find_exact_lanes import plan_of_lanes, rooms
@@ -97,7 +97,7 @@ def test_bounds_of_shapes_are_below_the_paths_of_all_orders_and_those_below_the_
             random_of(number),
         )
         prices = LanePrices(problem=problem, space=space, blocks=instance.blocks)
-        every = list(deals(problem, space))
+        every = list(lane_distributions(problem, space))
         for deal in generator.sample(every, min(4, len(every))):
             lanes = [
                 prices.of(d, microbatches=k.microbatches, samples=deal.samples)
@@ -190,7 +190,9 @@ def test_deals_by_hand() -> None:
     problem = small_problem("h100-sxm:2", batch=12)
     space = ExactSpace(trees=SINGLE, microbatches=(1, 2), lanes=3)
     # Two lanes of a device each, which nothing tells apart: 1 + 1, 1 + 2 and 2 + 2 microbatches.
-    assert [(d.samples, [k.microbatches for k in d.kinds]) for d in deals(problem, space)] == [
+    assert [
+        (d.samples, [k.microbatches for k in d.kinds]) for d in lane_distributions(problem, space)
+    ] == [
         (3, [2, 2]),
         (4, [2, 1]),
         (6, [1, 1]),

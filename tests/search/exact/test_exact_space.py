@@ -23,7 +23,7 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.exact.exact_space import ExactSpace, device_labels, partitions
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.plan_shapes import plan_of_stages, shape_tasks
-from shardwright.search.exact.stage_options import chain_blocks, together
+from shardwright.search.exact.stage_options import chain_blocks, options_in_one_plan
 from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
 from shardwright.search.exact.stage_split_trees import (
     CutNode,
@@ -162,7 +162,7 @@ def some_plans(
         plans.append(
             plan_of_stages(
                 problem,
-                together(chosen),
+                options_in_one_plan(chosen),
                 microbatches=microbatches,
                 order=pipeline_orders(stages, microbatches)[0][0],
             )
@@ -360,7 +360,7 @@ def test_paths_are_bounds_of_steps() -> None:
             choices = prices.choices(partition)
             bounds = shape_bounds(choices, partition.microbatches)
             drawn = tuple(generator.choice(c.options) for c in choices)
-            stages = together(drawn)
+            stages = options_in_one_plan(drawn)
             tasks = shape_tasks(
                 instance.problem, stages, microbatches=partition.microbatches, messages={}
             )

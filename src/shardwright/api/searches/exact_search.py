@@ -15,7 +15,7 @@ from shardwright.api.simulate_legal_strategy import with_simulation
 from shardwright.errors import UsageError
 from shardwright.hardware.changed_cluster import reserve_memory_share
 from shardwright.progress import Progress
-from shardwright.search.exact.deal_devices import require_few
+from shardwright.search.exact.deal_devices import require_few_members
 from shardwright.search.exact.exact_space import exact_space
 from shardwright.search.exact.find_exact import find_exact
 from shardwright.search.exact.stage_options import chain_blocks
@@ -53,6 +53,6 @@ def plan_exact(
     roomy = replace(problem, cluster=reserve_memory_share(problem.cluster, share=request.headroom))
     blocks = chain_blocks(roomy)
     space = exact_space(roomy, blocks=blocks, lanes=request.lanes)
-    require_few(roomy, space, blocks=blocks)
+    require_few_members(roomy, space, blocks=blocks)
     answer = find_exact(roomy, space, time_limit_s=time_limit_s, stops=stops, progress=progress)
     return with_simulation(request, problem, answer, name=EXACT)

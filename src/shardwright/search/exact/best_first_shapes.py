@@ -30,7 +30,7 @@ class Best:
 
 def best_first(
     bounds: FloatArray,
-    look: Callable[[int], None],
+    evaluate: Callable[[int], None],
     *,
     best: Best,
     floor: float,
@@ -42,7 +42,7 @@ def best_first(
 
     Args:
         bounds: (shapes,) seconds that no order of a shape can beat.
-        look: evaluates the shape with a number and updates `best`.
+        evaluate: evaluates the shape with a number and updates `best`.
         floor: seconds that no member without a bound of its own can beat.
         words: name of the search phase for `progress`.
 
@@ -56,7 +56,7 @@ def best_first(
     for rank, shape in enumerate(by_bound):
         if bounds[shape] >= best.seconds or limit.ends(found=best.plan is not None):
             return by_bound[rank:], min(floor, float(bounds[shape]))
-        look(int(shape))
+        evaluate(int(shape))
         if progress is not None:
             message = progress_text(
                 words, best_s=best.seconds, lower_s=min(floor, float(bounds[shape])), limit=limit

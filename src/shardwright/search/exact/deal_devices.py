@@ -15,7 +15,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.exact.exact_space import (
     ExactSpace,
-    dealt,
+    assign_devices,
     device_labels,
     lane_partitions,
     stage_trees,
@@ -32,7 +32,7 @@ class LaneKind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deal:
+class LaneDistribution:
     """The devices and microbatches of every lane of a plan; lanes of one kind are adjacent.
 
     Args:
@@ -58,7 +58,7 @@ class Deal:
         )
 
 
-def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
+def lane_distributions(problem: Problem, space: ExactSpace) -> Iterator[LaneDistribution]:
     """Yield every distribution of devices and microbatches to two lanes or more.
 
     Devices of a label go to lanes in descending order of their number in the lane, ties to the
@@ -79,8 +79,10 @@ def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
         for chosen in _kind_multisets(kinds, lanes, sizes):
             num_microbatches = sum(kind.microbatches for kind in chosen)
             if batch % num_microbatches == 0:
-                devices = dealt(tuple(kind.devices for kind in chosen), labels)
-                yield Deal(samples=batch // num_microbatches, kinds=chosen, devices=devices)
+                devices = assign_devices(tuple(kind.devices for kind in chosen), labels)
+                yield LaneDistribution(
+                    samples=batch // num_microbatches, kinds=chosen, devices=devices
+                )
 
 
 def _kind_multisets(
@@ -97,18 +99,20 @@ def _kind_multisets(
                 yield kind, *others
 
 
-def unordered(kinds: tuple[LaneKind, ...], num_members_of: Callable[[LaneKind], int]) -> int:
+def num_unordered_choices(
+    kinds: tuple[LaneKind, ...], num_members_of: Callable[[LaneKind], int]
+) -> int:
     """Number of ways to choose a member for every lane if lanes of one kind are exchangeable.
 
     `num_members_of` returns the number of members of a kind.
     """
     return prod(
-        choices(num_members_of(kind), len(list(equal_kinds)))
+        num_multisets(num_members_of(kind), len(list(equal_kinds)))
         for kind, equal_kinds in groupby(kinds)
     )
 
 
-def choices(members: int, lanes: int) -> int:
+def num_multisets(members: int, lanes: int) -> int:
     """Number of multisets of `lanes` members out of `members`."""
     return comb(members + lanes - 1, lanes)
 
@@ -117,7 +121,7 @@ MOST_MEMBERS = 1_000_000
 """Largest number of plans of several lanes that the exact search accepts."""
 
 
-def require_few(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
+def require_few_members(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
     """Raise a UsageError if there are more than MOST_MEMBERS plans of several lanes."""
     members = num_members(problem, space, blocks=blocks)
     if members > MOST_MEMBERS:
@@ -139,7 +143,7 @@ def num_members(problem: Problem, space: ExactSpace, *, blocks: int) -> int:
     @cache
     def members_of(kind: LaneKind) -> int:
         """Number of members of one lane of a kind."""
-        devices = dealt((kind.devices,), labels)[0]
+        devices = assign_devices((kind.devices,), labels)[0]
         total = 0
         for partition in lane_partitions(
             devices, (kind.microbatches,), blocks=blocks, max_stages=space.max_stages, idle=False
@@ -149,4 +153,6 @@ def num_members(problem: Problem, space: ExactSpace, *, blocks: int) -> int:
             )
         return total
 
-    return sum(unordered(deal.kinds, members_of) for deal in deals(problem, space))
+    return sum(
+        num_unordered_choices(deal.kinds, members_of) for deal in lane_distributions(problem, space)
+    )

@@ -174,7 +174,9 @@ def lane_partitions(
     """Yield every partition of a lane on devices of these labels; `idle` allows unused devices."""
     sizes = tuple(len(label) for label in labels)
     for stages in range(1, min(max_stages, blocks, sum(sizes)) + 1):
-        maps = [dealt(counts, labels) for counts in _device_counts(stages, sizes, idle=idle)]
+        maps = [
+            assign_devices(counts, labels) for counts in _device_counts(stages, sizes, idle=idle)
+        ]
         for inner in combinations(range(1, blocks), stages - 1):
             for devices in maps:
                 for number in microbatches:
@@ -196,7 +198,7 @@ def _device_counts(
                 yield first, *rest
 
 
-def dealt(
+def assign_devices(
     counts: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Assign devices to stages or lanes by label, given the device counts (stages, labels)."""

@@ -27,7 +27,7 @@ from shardwright.search.exact.best_first_shapes import Best, best_first, run_ord
 from shardwright.search.exact.exact_space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.find_exact_lanes import search_lanes
 from shardwright.search.exact.plan_shapes import Messages, plan_of_stages, shape_tasks
-from shardwright.search.exact.stage_options import StageOption, chain_blocks, together
+from shardwright.search.exact.stage_options import StageOption, chain_blocks, options_in_one_plan
 from shardwright.search.exact.stage_prices import (
     NEVER,
     StageChoices,
@@ -62,7 +62,9 @@ class _PricedPartition:
     def options(self, shape: int) -> tuple[StageOption, ...]:
         """The stage options of one shape."""
         places = np.unravel_index(shape, tuple(len(c.options) for c in self.choices))
-        return together(tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True)))
+        return options_in_one_plan(
+            tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True))
+        )
 
     def rooms(self, shape: int) -> tuple[int, ...]:
         """Most microbatches in flight that fit in memory, for each stage of a shape."""
@@ -107,7 +109,7 @@ def find_exact(
     ]
     bounds = np.concatenate([np.zeros(0), *(priced.bounds for priced in ranked)])
 
-    def look(place: int) -> None:
+    def evaluate(place: int) -> None:
         """Evaluate the shape at a place of the queue."""
         number, shape = queue[place]
         _evaluate_shape(
@@ -115,7 +117,7 @@ def find_exact(
         )
 
     unevaluated, lower = best_first(
-        bounds, look, best=best, floor=lower, limit=limit, words="run orders", progress=progress
+        bounds, evaluate, best=best, floor=lower, limit=limit, words="run orders", progress=progress
     )
     for at in unevaluated:
         priced = ranked[queue[at][0]]

@@ -27,17 +27,17 @@ from shardwright.progress import Progress
 from shardwright.search.certificate import Counts
 from shardwright.search.exact.best_first_shapes import Best, best_first, run_orders
 from shardwright.search.exact.deal_devices import (
-    Deal,
+    LaneDistribution,
     LaneKind,
-    choices,
-    deals,
+    lane_distributions,
     num_members,
-    unordered,
+    num_multisets,
+    num_unordered_choices,
 )
 from shardwright.search.exact.exact_space import ExactSpace
 from shardwright.search.exact.lane_shapes import LanePrices, LaneShape, LaneShapes
 from shardwright.search.exact.plan_shapes import lane_of, table_of
-from shardwright.search.exact.stage_options import chain_blocks, flights
+from shardwright.search.exact.stage_options import chain_blocks, one_f_one_b_actions
 from shardwright.search.exact.static_orders import pipeline_orders
 from shardwright.search.exact.unordered_tasks import tasks_of_shape
 from shardwright.search.search_limit import Limit, progress_text
@@ -48,7 +48,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _PricedDeal:
+class _PricedDistribution:
     """A distribution with the shapes of its lanes, and the bounds of all combinations.
 
     Args:
@@ -57,7 +57,7 @@ class _PricedDeal:
         jitter: jitter factor of the devices that the distribution uses.
     """
 
-    deal: Deal
+    deal: LaneDistribution
     lanes: tuple[LaneShapes, ...]
     bounds: FloatArray
     jitter: float
@@ -76,7 +76,7 @@ class _PricedDeal:
             for kind, number, lane in zip(self.deal.kinds, numbers, self.lanes, strict=True)
         ]
         return prod(
-            choices(orders, len(list(equal_lanes)))
+            num_multisets(orders, len(list(equal_lanes)))
             for (*_, orders), equal_lanes in groupby(lane_orders)
         )
 
@@ -108,7 +108,7 @@ def search_lanes(
     Returns:
         Lower bound in seconds of the members that were not evaluated; inf if all were.
     """
-    ranked, lower_s = _priced_deals(problem, space, best, counts, floor, limit, progress)
+    ranked, lower_s = _priced_distributions(problem, space, best, counts, floor, limit, progress)
     feasible = [np.flatnonzero(dealt.bounds < inf) for dealt in ranked]
     deal = np.repeat(np.arange(len(ranked)), [len(flat) for flat in feasible])
     shape = np.concatenate([np.zeros(0, dtype=np.int64), *feasible])
@@ -116,7 +116,7 @@ def search_lanes(
         [np.zeros(0), *(dealt.bounds[flat] for dealt, flat in zip(ranked, feasible, strict=True))]
     )
 
-    def look(place: int) -> None:
+    def evaluate(place: int) -> None:
         """Evaluate the combination at a place of the queue."""
         _evaluate_combination(
             problem, space, ranked[deal[place]], int(shape[place]), best=best, counts=counts
@@ -124,13 +124,13 @@ def search_lanes(
 
     words = "run orders of several lanes"
     unevaluated, lower_s = best_first(
-        bounds, look, best=best, floor=lower_s, limit=limit, words=words, progress=progress
+        bounds, evaluate, best=best, floor=lower_s, limit=limit, words=words, progress=progress
     )
     counts.bounded_b0 += sum(ranked[deal[at]].members(int(shape[at])) for at in unevaluated)
     return lower_s
 
 
-def _priced_deals(
+def _priced_distributions(
     problem: Problem,
     space: ExactSpace,
     best: Best,
@@ -138,15 +138,15 @@ def _priced_deals(
     floor: float,
     limit: Limit,
     progress: Progress | None,
-) -> tuple[list[_PricedDeal], float]:
+) -> tuple[list[_PricedDistribution], float]:
     """Price every distribution; return those with bounds, and a lower bound of unpriced members.
 
     Illegal members and duplicates are added to `counts`.
     """
     blocks = chain_blocks(problem)
     prices = LanePrices(problem=problem, space=space, blocks=blocks)
-    result: list[_PricedDeal] = []
-    all_deals = list(deals(problem, space))
+    result: list[_PricedDistribution] = []
+    all_deals = list(lane_distributions(problem, space))
     unpriced = num_members(problem, space, blocks=blocks)
     counts.enumerated += unpriced
     for number, deal in enumerate(all_deals):
@@ -165,14 +165,14 @@ def _priced_deals(
         )
         shapes_of = dict(zip(deal.kinds, lanes, strict=True))
         enumerated, legal, distinct = (
-            unordered(deal.kinds, count) for count in _member_counters(shapes_of)
+            num_unordered_choices(deal.kinds, count) for count in _member_counters(shapes_of)
         )
         unpriced -= enumerated
         counts.illegal += enumerated - legal
         counts.duplicates += legal - distinct
         jitter = jitter_factor_of_devices(problem, deal.working)
         result.append(
-            _PricedDeal(
+            _PricedDistribution(
                 deal=deal,
                 lanes=lanes,
                 bounds=_combination_bounds(deal, lanes, jitter),
@@ -193,8 +193,13 @@ def _member_counters(
     )
 
 
-def _combination_bounds(deal: Deal, lanes: tuple[LaneShapes, ...], jitter: float) -> FloatArray:
-    """Flat lower bounds in seconds of all combinations of lane shapes, see `_PricedDeal`."""
+def _combination_bounds(
+    deal: LaneDistribution, lanes: tuple[LaneShapes, ...], jitter: float
+) -> FloatArray:
+    """Flat lower bounds in seconds of all combinations of lane shapes.
+
+    See `_PricedDistribution`.
+    """
     sizes = tuple(len(lane.bounds) for lane in lanes)
 
     def along(values: IntArray, number: int) -> IntArray:
@@ -216,16 +221,17 @@ def _combination_bounds(deal: Deal, lanes: tuple[LaneShapes, ...], jitter: float
 def _evaluate_combination(
     problem: Problem,
     space: ExactSpace,
-    dealt: _PricedDeal,
+    distribution: _PricedDistribution,
     flat: int,
     *,
     best: Best,
     counts: Counts,
 ) -> None:
     """Lower a combination of lane shapes, and evaluate all its orders that fit in memory."""
-    deal, members = dealt.deal, dealt.members(flat)
+    deal, members = distribution.deal, distribution.members(flat)
     lanes = tuple(
-        lane.shape(number) for lane, number in zip(dealt.lanes, dealt.numbers(flat), strict=True)
+        lane.shape(number)
+        for lane, number in zip(distribution.lanes, distribution.numbers(flat), strict=True)
     )
     plan = plan_of_lanes(problem, space, lanes, samples=deal.samples)
     try:
@@ -234,7 +240,7 @@ def _evaluate_combination(
         counts.illegal += members
         return
     orders = np.array(
-        list(_fitting_orders(lanes, rooms(problem, program, costs), dealt.same(flat))),
+        list(_fitting_orders(lanes, rooms(problem, program, costs), distribution.same(flat))),
         dtype=np.int64,
     )
     counts.infeasible += members - len(orders)
@@ -251,7 +257,7 @@ def _evaluate_combination(
     run_orders(
         tasks,
         orders,
-        jitter=dealt.jitter,
+        jitter=distribution.jitter,
         best=best,
         counts=counts,
         plan_of=plan_of,
@@ -302,7 +308,8 @@ def rooms(problem: Problem, program: Program, costs: StageCosts) -> IntArray:
     result = np.zeros(len(stages), dtype=np.int64)
     for in_flight in range(int(microbatches.max()), 0, -1):
         row = [
-            flights(m, min(in_flight, m)) for m in microbatches[_stage_of_rows(program)].tolist()
+            one_f_one_b_actions(m, min(in_flight, m))
+            for m in microbatches[_stage_of_rows(program)].tolist()
         ]
         kind, microbatch = (
             np.array(column)

@@ -15,7 +15,7 @@ from shardwright.program.plan_lowering import lower_plan
 from shardwright.program.plan_program import Program, TaskShape, chunks_of, device_classes
 from shardwright.program.problem import Problem
 from shardwright.program.stages.stage_messages import LaneEdge
-from shardwright.search.exact.stage_options import LANE, StageOption, flight_rows
+from shardwright.search.exact.stage_options import LANE, StageOption, one_f_one_b_rows
 from shardwright.search.exact.unordered_tasks import ShapeTasks, tasks_of_shape
 from shardwright.strategy.plan.lane import Lane
 from shardwright.strategy.plan.order import Action, Kind, NamedOrder, Table
@@ -127,7 +127,7 @@ def _lowered(
             for key, h, by, uses in stage_sharings
         ]
     costs = StageCosts.of(problem, plan, (stages,), families, sharings)
-    rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
+    rows = one_f_one_b_rows(tuple(s.devices for s in stages), microbatches, in_flight=microbatches)
     classes = device_classes((stages,), rows)
     shape = TaskShape(
         tied={},

@@ -240,7 +240,7 @@ def price_stage(
     )
 
 
-def together(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
+def options_in_one_plan(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
     """Stage options in one plan: without fused overlap if any stage leaves its island."""
     if not any(option.leaves for option in options):
         return options
@@ -342,7 +342,7 @@ def _room(
     """Most microbatches in flight that fit in device and host memory; 0 = not even one fits."""
     capacity = capacities(problem.cluster)
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
-    rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
+    rows = one_f_one_b_rows((parts.devices,), microbatches, in_flight=microbatches)
     classes = device_classes(((parts,),), rows)
     shape = TaskShape(
         tied={},
@@ -358,7 +358,7 @@ def _room(
     )
     for in_flight in range(microbatches, 0, -1):
         in_flight_program = replace(
-            program, rows=flight_rows((parts.devices,), microbatches, flying=in_flight)
+            program, rows=one_f_one_b_rows((parts.devices,), microbatches, in_flight=in_flight)
         )
         memory = plan_memory(problem, in_flight_program, costs)
         hosts = host_memory(problem, in_flight_program, costs)
@@ -369,22 +369,27 @@ def _room(
     return 0
 
 
-def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
-    """(kind, microbatch) actions of a 1F1B row with `flying` microbatches in flight.
+def one_f_one_b_actions(microbatches: int, in_flight: int) -> list[tuple[int, int]]:
+    """(kind, microbatch) actions of a 1F1B row with `in_flight` microbatches in flight.
 
-    First `flying` forwards, then backwards and forwards in turns, then the remaining backwards.
+    First `in_flight` forwards, then backwards and forwards in turns, then the remaining backwards.
     """
-    row = [(F, k) for k in range(flying)]
+    row = [(F, k) for k in range(in_flight)]
     for k in range(microbatches):
         row.append((B, k))
-        if k + flying < microbatches:
-            row.append((F, k + flying))
+        if k + in_flight < microbatches:
+            row.append((F, k + in_flight))
     return row
 
 
-def flight_rows(devices: tuple[DeviceList, ...], microbatches: int, *, flying: int) -> ActionRows:
-    """Action rows of `flights`, one for each stage, given the stages' devices."""
-    row = flights(microbatches, flying)
+def one_f_one_b_rows(
+    devices: tuple[DeviceList, ...], microbatches: int, *, in_flight: int
+) -> ActionRows:
+    """Action rows of 1F1B with `in_flight` microbatches in flight, one for each stage.
+
+    `devices` are the devices of each stage.
+    """
+    row = one_f_one_b_actions(microbatches, in_flight)
     by_first_device = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
     kind, microbatch = (
         np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True)

@@ -22,7 +22,7 @@ from shardwright.strategy.verify.stage_rules import has_dim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutNode:
-    """A cut of `dim` into parts with these weights; a child is a Node, or the label of a device."""
+    """A cut of `dim` into parts with these weights; a child is another cut, or a device label."""
 
     dim: Dim
     weights: tuple[int, ...]

@@ -132,16 +132,18 @@ def series_of(request: InfeasibleRequest) -> tuple[Series, ...]:
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """True if the changed request has a `lean` member that fits device and host memory."""
+    """True if a changed request has a member of least memory that fits device and host memory."""
     try:
         facts = facts_of(change.problem)
-        bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)
+        bounded = bound_space(
+            change.problem, least_memory_space(change.space), facts, capacity=capacity
+        )
     except ShardwrightError:
         return False
     return smallest(change.problem, bounded, enough=capacity, most=capacity) is not None
 
 
-def lean(space: Space) -> Space:
+def least_memory_space(space: Space) -> Space:
     """Reduce `space` to the values with the least memory of each axis.
 
     One microbatch size, all layers recomputed, whole sharding groups, one order.

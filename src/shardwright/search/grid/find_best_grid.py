@@ -14,7 +14,7 @@ from shardwright.program.problem import Problem
 from shardwright.progress import Progress
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Simulated
-from shardwright.search.grid.bounds.bounded_space import Crossed
+from shardwright.search.grid.bounds.bounded_space import ExpandedMembers
 from shardwright.search.grid.bounds.load_kernels import load_kernels
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import NO_ROOM
 from shardwright.search.grid.infeasible_hints import nothing_fits
@@ -139,7 +139,7 @@ def answer_of(
             problem,
             space,
             facts,
-            tuple(searched.crossed),
+            tuple(searched.expanded),
             capacity=capacity,
             hints=hints,
             progress=progress,
@@ -195,12 +195,12 @@ def _unexpanded_counts(searched: Searched) -> _UnexpandedCounts:
 def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     """Build the certificate of a search of `space` that ranked at least one member."""
     expanded, outcome, paired, unexpanded = (
-        searched.crossed,
+        searched.expanded,
         searched.outcome,
         searched.paired,
         _unexpanded_counts(searched),
     )
-    results: tuple[Crossed | PairedSearch | _UnexpandedCounts, ...] = (
+    results: tuple[ExpandedMembers | PairedSearch | _UnexpandedCounts, ...] = (
         *expanded,
         *paired,
         unexpanded,

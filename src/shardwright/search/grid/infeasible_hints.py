@@ -13,13 +13,13 @@ from shardwright.hardware.changed_cluster import limit_devices, smallest_memory_
 from shardwright.program.problem import Problem, under
 from shardwright.program.rule_violations import facts_of
 from shardwright.progress import Progress
-from shardwright.search.grid.bounds.bounded_space import Crossed, least_offloaded, smallest
+from shardwright.search.grid.bounds.bounded_space import ExpandedMembers, least_offloaded, smallest
 from shardwright.search.grid.feasible_changes import (
     ChangedRequest,
     InfeasibleRequest,
     changed_to,
     fits,
-    lean,
+    least_memory_space,
     series_of,
     unpinned_changes,
 )
@@ -45,7 +45,7 @@ def nothing_fits(
     problem: Problem,
     space: Space,
     facts: GridFacts,
-    crossed: tuple[Crossed, ...],
+    crossed: tuple[ExpandedMembers, ...],
     *,
     capacity: int,
     hints: bool = True,
@@ -133,9 +133,11 @@ def _fitting_changes(
 
 
 def _is_legal(change: ChangedRequest) -> bool:
-    """True if the changed request has a legal member in its `lean` space."""
+    """True if the changed request has a legal member among those with the least memory."""
     return (
-        enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members
+        enumerate_members(
+            change.problem, least_memory_space(change.space), facts_of(change.problem)
+        ).num_members
         > 0
     )
 
@@ -190,7 +192,7 @@ def _divisible_batches(
 def _nearest_rule(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:
     """Text of the rule that the nearest raw member breaks, the one with the fewest broken rules."""
     best: tuple[int, str] | None = None
-    for grid in itertools.islice(_raw_grids(lean(space)), MOST_RAW):
+    for grid in itertools.islice(_raw_grids(least_memory_space(space)), MOST_RAW):
         broken = [f"{v.message} [{v.rule}]" for v in violations(grid, facts=facts)]
         if grid.pp > 1 and grid.zero > problem.runtime.zero_with_pipeline:
             broken.append(

@@ -18,7 +18,11 @@ from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.runtime.runtime_options import BY_NAME, in_vocabulary_order
 from shardwright.search.grid.best_first import Refinement, SearchOutcome, merged
-from shardwright.search.grid.bounds.bounded_space import Crossed, bound_space, crossed
+from shardwright.search.grid.bounds.bounded_space import (
+    ExpandedMembers,
+    bound_space,
+    record_of_members,
+)
 from shardwright.search.grid.bounds.mesh_bounds import mesh_bounds
 from shardwright.search.grid.bounds.nearest_group_prices import near_layers
 from shardwright.search.grid.bounds.relaxed_mesh_bounds import relaxed_bounds
@@ -58,7 +62,7 @@ class Searched:
 
     Args:
         outcome: result of refining the expanded members.
-        crossed: expanded sets of members.
+        expanded: expanded sets of members.
         left: meshes that were not expanded; the (meshes,) lower bounds in seconds of their members,
             inf if none is legal; and the part of the space to which they belong.
         repeated: meshes on which a part of the space has the same plans as the first part.
@@ -67,7 +71,7 @@ class Searched:
     """
 
     outcome: SearchOutcome = field(default_factory=SearchOutcome)
-    crossed: list[Crossed] = field(default_factory=list)
+    expanded: list[ExpandedMembers] = field(default_factory=list)
     left: list[tuple[MeshRows, FloatArray, Space]] = field(default_factory=list)
     repeated: list[MeshRows] = field(default_factory=list)
     refused: int = 0
@@ -76,7 +80,7 @@ class Searched:
     def may_reach(self, meshes: MeshRows, space: Space, seconds: float) -> BoolArray:
         """(meshes,) True where a part may still have a member of at most `seconds` on that mesh."""
         mesh_sets, bound_sets = [meshes], [np.full(len(meshes), -np.inf)]
-        for part in self.crossed:
+        for part in self.expanded:
             if part.space.chosen == space.chosen and part.whole is not None:
                 members = part.whole.members
                 of_mesh = np.full(len(members.meshes), np.inf)
@@ -214,7 +218,11 @@ def _counted_meshes(
 
 def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
     """Sort option parts by the simulated step seconds of `grid` under their options."""
-    modules = tuple(pair for pair in grid.options if pair[0] in LADDER)
+    modules = tuple(
+        search_paired_schedules
+        for search_paired_schedules in grid.options
+        if search_paired_schedules[0] in LADDER
+    )
 
     def seconds(part: Space) -> float:
         """Simulated step seconds of `grid` under the options of a part."""
@@ -225,7 +233,7 @@ def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[
     return sorted(parts, key=seconds)
 
 
-def told_apart(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
+def where_options_differ(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
     """(rows,) True where every option in which two parts differ has an effect on the mesh.
 
     Elsewhere both parts have the same plans.
@@ -266,36 +274,38 @@ class _Run:
         """Search the part, counting meshes with the same plans as in part `behind` as repeated."""
         full, idle = self.full, self.idle
         if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
-            refinement, _ = self.cross(full)
+            refinement, _ = self.expand(full)
             self.refine(refinement)
             self.found.outcome = merged(self.found.outcome, refinement.outcome, top=self.top)
             if idle is not None:
                 self.expand_by_bound(idle)
-            self.pair()
+            self.search_paired_schedules()
             return
         meshes = full if idle is None else full.joined(idle)
-        differs = told_apart(meshes.columns, self.space, behind)
+        differs = where_options_differ(meshes.columns, self.space, behind)
         self.found.repeated.append(meshes.take(~differs))
         meshes = meshes.take(differs, illegal=meshes.illegal)
         if self.found.outcome.ranked and self.limit.passed():
-            self.leave(meshes)
+            self.leave_unexpanded(meshes)
         else:
             self.expand_by_bound(meshes)
-        self.pair()
+        self.search_paired_schedules()
 
-    def cross(self, meshes: MeshRows) -> tuple[Refinement, bool]:
+    def expand(self, meshes: MeshRows) -> tuple[Refinement, bool]:
         """Expand meshes into bounded members to refine; also True if memory can keep them."""
         until = self.found.outcome.worst_of(self.top)
         bounded = bound_space(
             self.problem, self.space, self.facts, capacity=self.capacity, meshes=meshes, until=until
         )
         members_kept = sum(
-            part.num_members for part in self.found.crossed if part.whole is not None
+            part.num_members for part in self.found.expanded if part.whole is not None
         )
         fits_in_memory = (
             members_kept + bounded.members.num_members
         ) * MEMBER_BYTES <= self.memory_half
-        self.found.crossed.append(crossed(self.space, meshes, bounded, keep=fits_in_memory))
+        self.found.expanded.append(
+            record_of_members(self.space, meshes, bounded, keep=fits_in_memory)
+        )
         return Refinement(
             self.problem, bounded.prepared, bounded.seconds, capacity=self.capacity, top=self.top
         ), fits_in_memory
@@ -311,7 +321,7 @@ class _Run:
             progress=self.progress,
         )
 
-    def pair(self) -> None:
+    def search_paired_schedules(self) -> None:
         """Search the schedules that only general plans run, and merge the result."""
         outcome = self.found.outcome
         paired = search_paired(
@@ -369,7 +379,7 @@ class _Run:
                         min(outcome.worst_of(self.top), next_set_bound),
                     )
                 )
-                refinement, can_wait = self.cross(meshes.take(np.sort(order[next_mesh:end])))
+                refinement, can_wait = self.expand(meshes.take(np.sort(order[next_mesh:end])))
                 next_mesh, size, set_number, until = (
                     end,
                     size * 4,
@@ -394,7 +404,7 @@ class _Run:
         """Meshes with their lower bounds in seconds, up to the first not bounded in time."""
         expanded = [
             part.whole
-            for part in self.found.crossed
+            for part in self.found.expanded
             if part.space is self.space and part.whole is not None
         ]
         prepared, until = (
@@ -407,7 +417,7 @@ class _Run:
         bounds = [np.empty(0)]
         for place, rows in enumerate(chunks):
             if self.limit.passed() and (self.found.outcome.ranked or place):
-                self.leave(meshes.take(np.arange(rows[0], len(meshes))))
+                self.leave_unexpanded(meshes.take(np.arange(rows[0], len(meshes))))
                 meshes = meshes.take(np.arange(rows[0]), illegal=meshes.illegal)
                 break
             chunk = meshes.take(rows)
@@ -441,7 +451,7 @@ class _Run:
             bounds.append(chunk_bounds)
         return meshes, np.concatenate(bounds)
 
-    def leave(self, meshes: MeshRows) -> None:
+    def leave_unexpanded(self, meshes: MeshRows) -> None:
         """Count meshes as not expanded, under the lower bound that holds for every plan."""
         bound_s = universal_bound(self.problem, self.space.devices)
         self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, bound_s)

@@ -12,7 +12,12 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.progress import Progress
 from shardwright.search.certificate import Certificate
-from shardwright.search.grid.bounds.bounded_space import Bounded, Crossed, bound_space, crossed
+from shardwright.search.grid.bounds.bounded_space import (
+    Bounded,
+    ExpandedMembers,
+    bound_space,
+    record_of_members,
+)
 from shardwright.search.grid.bounds.pipeline_line_bounds import member_path
 from shardwright.search.grid.find_best_grid import certify, problem_text
 from shardwright.search.grid.members.declared_space import Space
@@ -85,7 +90,7 @@ def recheck(
     searched = repeated or _search_again(problem, space, facts, answer, capacity, memory)
     _recheck_counts(claim, certify(problem, space, searched))
     parts = (
-        *searched.crossed,
+        *searched.expanded,
         *_sampled_unexpanded_meshes(problem, space, facts, searched, claim, capacity, generator),
     )
     start = np.cumsum([0, *(part.feasible for part in parts)]).tolist()
@@ -122,12 +127,12 @@ def _sampled_unexpanded_meshes(
     claim: Certificate,
     capacity: int,
     generator: random.Random,
-) -> tuple[Crossed, ...]:
+) -> tuple[ExpandedMembers, ...]:
     """Expand a random sample of the unexpanded meshes and check that their bounds are in order.
 
     No mesh may have a bound below the claimed lower bound, or above those of its members.
     """
-    expanded: list[Crossed] = []
+    expanded: list[ExpandedMembers] = []
     for meshes, seconds, part in searched.left:
         if float(seconds.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
             raise DataError(
@@ -139,7 +144,7 @@ def _sampled_unexpanded_meshes(
             bounded = bound_space(
                 under(problem, part.chosen), part, facts, capacity=capacity, meshes=mesh
             )
-            expanded.append(crossed(part, mesh, bounded, keep=True))
+            expanded.append(record_of_members(part, mesh, bounded, keep=True))
             least_b0 = float(bounded.seconds.min(initial=float("inf")))
             _require_order(
                 grid_text=f"mesh {row}",

@@ -18,7 +18,7 @@ from shardwright.search.grid.bounds.bound_arrays import Prepared, costs_of, prep
 from shardwright.search.grid.members.declared_space import AXES, Space, Value
 from shardwright.search.grid.members.member_arrays import Members, enumerate_members
 from shardwright.search.grid.members.searched_options import LADDER, NOTHING
-from shardwright.search.grid.search_by_mesh import told_apart
+from shardwright.search.grid.search_by_mesh import where_options_differ
 from shardwright.strategy.grid.grid_rules import GridFacts
 
 
@@ -206,7 +206,7 @@ def shaped_space(
     columns = {name: mesh[name][at] for name in mesh} | dict(outer)
     contiguous = columns["s_pp"] * columns["pp"] == space.base.devices
     told = (
-        told_apart(columns, space.base, behind)
+        where_options_differ(columns, space.base, behind)
         if behind is not None
         else np.ones(len(contiguous), dtype=np.bool_)
     )

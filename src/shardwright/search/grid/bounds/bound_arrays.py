@@ -45,7 +45,7 @@ from shardwright.strategy.grid.model_counts import has_experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Price tables of a set of members, and the table rows of each outer.
+    """Price tables of a set of members, and the table rows of each choice without memory options.
 
     Args:
         layer_row, mesh_row: (outers,) rows; the layer row is that of the first module set, the mesh
@@ -117,7 +117,7 @@ class Prepared:
         )
 
     def _pipeline(self, outer: int) -> tuple[int, int]:
-        """(pp, vpp) of an outer."""
+        """(pp, vpp) of an outer choice, which fixes all axes except the memory options."""
         columns = self.members.outers.columns
         return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(
             columns["vpp"][outer]
@@ -147,7 +147,10 @@ def prepare(problem: Problem, members: Members) -> Prepared:
 
 
 def with_lines(problem: Problem, prepared: Prepared, outers: BoolArray) -> Prepared:
-    """Add the pipeline lines of those marked outers whose process groups lie unequally."""
+    """Add price rows along each chain of devices through pipelines with unequal process groups.
+
+    Only the marked outers count. A chain, or line, has one device of each pipeline rank.
+    """
     members = prepared.members
     is_cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (
         row_of_mesh(problem, members) < len(members.meshes)

@@ -19,7 +19,7 @@ from shardwright.search.grid.bounds.bound_arrays import (
     prepare,
     with_lines,
 )
-from shardwright.search.grid.bounds.host_memory_bounds import drop_over_hosts, excess_over_hosts
+from shardwright.search.grid.bounds.host_memory_bounds import excess_over_hosts, rule_out_over_hosts
 from shardwright.search.grid.bounds.pipeline_line_bounds import raise_by_lines
 from shardwright.search.grid.members.declared_space import Space
 from shardwright.search.grid.members.device_meshes import MeshRows
@@ -49,7 +49,7 @@ class Bounded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossed:
+class ExpandedMembers:
     """Record of a set of meshes that a search expanded into members and bounded.
 
     Args:
@@ -85,10 +85,12 @@ class Crossed:
         )
 
 
-def crossed(space: Space, meshes: MeshRows, bounded: Bounded, *, keep: bool) -> Crossed:
+def record_of_members(
+    space: Space, meshes: MeshRows, bounded: Bounded, *, keep: bool
+) -> ExpandedMembers:
     """Record the counts of the expanded members of `meshes`, and the members too if `keep`."""
     members = bounded.members
-    return Crossed(
+    return ExpandedMembers(
         space=space,
         meshes=meshes,
         num_members=members.num_members,
@@ -118,7 +120,7 @@ def bound_space(
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
     seconds, memory = bound_all(problem, prepared, capacity=capacity)
-    drop_over_hosts(problem, prepared, seconds)
+    rule_out_over_hosts(problem, prepared, seconds)
     prepared = with_lines(problem, prepared, members.least_of(seconds) < until)
     if prepared.lines is not None:
         raise_by_lines(

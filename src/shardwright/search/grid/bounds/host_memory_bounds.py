@@ -16,7 +16,7 @@ _ROUNDED = 8.0
 """Most bytes of a device that the exact sum loses by rounding down each item."""
 
 
-def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -> None:
+def rule_out_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -> None:
     """Set `seconds` to inf for members whose offloaded states exceed their nodes' host memory.
 
         devices a stage x sum of blocks x (elements / shard) x bytes an element

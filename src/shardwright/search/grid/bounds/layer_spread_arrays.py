@@ -114,7 +114,7 @@ def line_pattern(
     behind: IntArray,
     tiers: int,
 ) -> Pattern:
-    """Pattern of one (pp, vpp) pipeline along a line of devices.
+    """Pattern of one (pp, vpp) pipeline along a chain of devices, one of each rank.
 
     Args:
         ways: (pp,) number of the placement of each rank's groups, from 0 on.

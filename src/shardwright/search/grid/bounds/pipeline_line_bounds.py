@@ -1,7 +1,8 @@
-"""Bounds B0 and B1 of members with unequal process groups: the maximum over their pipeline lines.
+"""Bounds B0 and B1 of members with unequal process groups, along each chain of devices.
 
-B0 is the same function as for every member: a block on a rank with other group placements is
-another block (`layer_spread_arrays`).
+A chain, or line, has one device of each pipeline rank; the bound of a member is the maximum over
+its lines. B0 is the same function as for every member: a block on a rank with other group
+placements is another block (`layer_spread_arrays`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shardwright.strategy.grid.grid import Grid
 
 
 def raise_by_lines(problem: Problem, prepared: Prepared, facts: Facts, seconds: FloatArray) -> None:
-    """Raise the B0 `seconds` of each member in place to the bound of its slowest line."""
+    """Raise the B0 `seconds` of each member in place to that of its slowest chain of devices."""
     lines = prepared.lines
     if lines is None:
         return
@@ -42,7 +43,7 @@ def raise_by_lines(problem: Problem, prepared: Prepared, facts: Facts, seconds: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LineOuters:
-    """Pairs of an outer and one of its lines, as arrays.
+    """Pairs of an outer choice and one of its lines (chains of devices), as arrays.
 
     Args:
         outer, line: places of the outer, and of the line among the outer's lines.
@@ -214,7 +215,7 @@ def _line_costs_table(costs: Costs, layer: IntArray, mesh: IntArray) -> Costs:
 def member_path(
     problem: Problem, prepared: Prepared, place: int, grid: Grid, costs: StepCosts
 ) -> float:
-    """Longest-path bound (B1) of a member in seconds, along its slowest line.
+    """Longest-path bound (B1) of a member in seconds, along its slowest chain of devices.
 
     Args:
         costs: costs of the member with the cheapest placement of each group.
@@ -241,7 +242,7 @@ _BY_RANK = ("optimizer_s", "update_s", "after_s")
 
 
 def _costs_along_line(ways: list[StepCosts], line: IntArray) -> StepCosts:
-    """Costs along one line (pp,): each rank's costs under the placement of its groups."""
+    """Costs along a chain of devices: each rank's costs under the placement of its groups."""
     chunk, rank = np.arange(len(ways[0].contents)), np.arange(len(line))
     way = line[chunk % len(line)]
     line_costs: dict[str, Any] = {

@@ -1,4 +1,7 @@
-"""Pipeline lines of members whose process groups lie unequally, with their price-table rows."""
+"""Chains of devices through pipelines with unequal process groups, with price-table rows.
+
+A chain, or line, has one device of each pipeline rank.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _CHOICES = ("sp", "ulysses", "gather", "mbs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineRows:
-    """Table rows of each outer for every placement of its process groups.
+    """Price-table rows of each outer choice for every placement of its process groups.
 
     Args:
         lines: pipeline lines of the meshes with unequal groups.
@@ -52,7 +55,7 @@ class LineRows:
 def line_rows(
     problem: Problem, members: Members, *, requested: BoolArray, cut: IntArray
 ) -> LineRows | None:
-    """Pipeline lines of the members with unequal groups, with table rows; None if all lie alike.
+    """Chains of devices of the members with unequal groups, with table rows; None if all are equal.
 
     Args:
         requested: (outers,) True where lines are requested.

@@ -49,7 +49,7 @@ class ChoiceRows:
 
 
 class MemberChoices(NamedTuple):
-    """A member's place among the outers, and its places among ZeRO, recompute, offload options."""
+    """A member by numbers: its choice of all axes but memory, and its memory options."""
 
     outer: int
     zero: int
@@ -194,7 +194,7 @@ def _largest_chunk_layers(pp: int, vpp: int, first: int, last: int, layers: int)
 
 @lru_cache(maxsize=2**12)
 def _unlike_stages(pp: int, vpp: int, first: int, last: int, layers: int) -> int:
-    """Number that `unlike_stages` counts for a pipeline split, cached."""
+    """Class of difference between the stages' layer counts (0 = equal), cached."""
     return unlike_stages(Grid(pp=pp, vpp=vpp, first=first, last=last), layers=layers)
 
 
