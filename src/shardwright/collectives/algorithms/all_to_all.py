@@ -52,7 +52,7 @@ def _pairwise(kind: Collective, quantities: SpanQuantities) -> Line:
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _pairwise_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
+def pairwise_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
     """Bytes that a member sends over each tier in a pairwise all-to-all, a byte of volume."""
     size_inverse = quantities.inverse[-1]
     return per_tier(
@@ -80,7 +80,7 @@ def _hierarchical_shares(kind: Collective, quantities: SpanQuantities) -> tuple[
     )
 
 
-PAIRWISE = LinearAlgorithm(name="pairwise", kinds=_KINDS, line=_pairwise, shares=_pairwise_shares)
+PAIRWISE = LinearAlgorithm(name="pairwise", kinds=_KINDS, line=_pairwise, shares=pairwise_shares)
 HIERARCHICAL_ALL_TO_ALL = LinearAlgorithm(
     name="hierarchical_all_to_all", kinds=_KINDS, line=_hierarchical, shares=_hierarchical_shares
 )

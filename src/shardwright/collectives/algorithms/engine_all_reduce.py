@@ -30,52 +30,19 @@ all from memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-import numpy as np
-
-from shardwright.arrays import BoolArray, FloatArray
+from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
 from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE
-from shardwright.collectives.groups.tier_quantities import Level, SpanQuantities
+from shardwright.collectives.groups.tier_quantities import SpanQuantities
 
 ONE_BARRIER: Final = 3.0
 TWO_BARRIERS: Final = 5.0
 _KINDS: Final = frozenset({Collective.ALL_REDUCE})
-
-
-def _in_one_island(quantities: SpanQuantities) -> BoolArray:
-    """(groups,) True for groups that have all members in one island."""
-    return np.asarray(quantities.inverse[1] <= quantities.inverse[-1], dtype=np.bool_)
-
-
-def _island(quantities: SpanQuantities) -> Level | None:
-    """The level of the island (tier 0) among the levels; None if no group crosses it."""
-    return next((level for level in quantities.levels if level.tier == 0), None)
-
-
-def _shares(quantities: SpanQuantities, share: FloatArray) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over each tier's links: `share` inside the island, else 0.
-
-    A byte of volume.
-    """
-    return (share * (quantities.size > 1.0), *(quantities.zero for _ in quantities.inverse[2:]))
-
-
-def _line(quantities: SpanQuantities, *, hops: float, share: FloatArray, legal: BoolArray) -> Line:
-    """Latency (`hops` island hops) and seconds a byte of an in-island kernel; inf where illegal."""
-    level = _island(quantities)
-    has_peers = quantities.size > 1.0
-    if level is None:
-        return where_legal(
-            Line(latency_s=quantities.zero, seconds_per_byte=quantities.zero), ~has_peers
-        )
-    line = Line(
-        latency_s=hops * level.latency_s * has_peers,
-        seconds_per_byte=share * level.seconds_per_byte * has_peers,
-    )
-    return where_legal(line, legal | ~has_peers)
 
 
 def _one_shot_bytes(quantities: SpanQuantities) -> FloatArray:
@@ -93,49 +60,60 @@ def _multimem_bytes(quantities: SpanQuantities) -> FloatArray:
     return 1.0 + quantities.inverse[-1]
 
 
-def _one_shot(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a one-shot all-reduce."""
-    return _line(
-        quantities,
-        hops=ONE_BARRIER,
-        share=_one_shot_bytes(quantities),
-        legal=_in_one_island(quantities),
-    )
+def _line(
+    kind: Collective,
+    quantities: SpanQuantities,
+    *,
+    hops: float,
+    moved: Callable[[SpanQuantities], FloatArray],
+    link_share: float = 1.0,
+    by_switch: bool = False,
+) -> Line:
+    """Latency and seconds a byte of an all-reduce inside an island; inf where it is illegal.
+
+    Args:
+        hops: start, in latencies of the island's links.
+        moved: bytes that a member moves, a byte of volume.
+        link_share: part of a ring's bandwidth that the kernel reaches.
+        by_switch: the island's switch sums.
+    """
+    level = next((level for level in quantities.levels if level.tier == 0), None)
+    has_peers = quantities.size > 1.0
+    latency_s = seconds_per_byte = quantities.zero
+    legal = ~has_peers
+    if level is not None:
+        latency_s = hops * level.latency_s * has_peers
+        seconds_per_byte = moved(quantities) / link_share * level.seconds_per_byte * has_peers
+        in_one_island = quantities.inverse[1] <= quantities.inverse[-1]
+        legal |= in_one_island & (quantities.span.in_network_reduction or not by_switch)
+    return where_legal(Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte), legal)
 
 
-def _two_shot(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a two-shot all-reduce."""
-    return _line(
-        quantities,
-        hops=TWO_BARRIERS,
-        share=_two_shot_bytes(quantities),
-        legal=_in_one_island(quantities),
-    )
+def _shares(
+    kind: Collective, quantities: SpanQuantities, *, moved: Callable[[SpanQuantities], FloatArray]
+) -> tuple[FloatArray, ...]:
+    """Bytes that a member sends over each tier's links, a byte of volume: none leave the island."""
+    inside = moved(quantities) * (quantities.size > 1.0)
+    return (inside, *(quantities.zero for _ in quantities.inverse[2:]))
 
 
-def _multimem(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of an all-reduce by the switch (multimem)."""
-    legal = _in_one_island(quantities) & quantities.span.in_network_reduction
-    return _line(
-        quantities, hops=TWO_BARRIERS, share=_multimem_bytes(quantities) / LINK_SHARE, legal=legal
-    )
-
-
-def _one_shot_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over each tier in a one-shot all-reduce, a byte of volume."""
-    return _shares(quantities, _one_shot_bytes(quantities))
-
-
-def _two_shot_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over each tier in a two-shot all-reduce, a byte of volume."""
-    return _shares(quantities, _two_shot_bytes(quantities))
-
-
-def _multimem_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over each tier in a multimem all-reduce, a byte of volume."""
-    return _shares(quantities, _multimem_bytes(quantities))
-
-
-ONE_SHOT = LinearAlgorithm(name="one_shot", kinds=_KINDS, line=_one_shot, shares=_one_shot_shares)
-TWO_SHOT = LinearAlgorithm(name="two_shot", kinds=_KINDS, line=_two_shot, shares=_two_shot_shares)
-MULTIMEM = LinearAlgorithm(name="multimem", kinds=_KINDS, line=_multimem, shares=_multimem_shares)
+ONE_SHOT = LinearAlgorithm(
+    name="one_shot",
+    kinds=_KINDS,
+    line=partial(_line, hops=ONE_BARRIER, moved=_one_shot_bytes),
+    shares=partial(_shares, moved=_one_shot_bytes),
+)
+TWO_SHOT = LinearAlgorithm(
+    name="two_shot",
+    kinds=_KINDS,
+    line=partial(_line, hops=TWO_BARRIERS, moved=_two_shot_bytes),
+    shares=partial(_shares, moved=_two_shot_bytes),
+)
+MULTIMEM = LinearAlgorithm(
+    name="multimem",
+    kinds=_KINDS,
+    line=partial(
+        _line, hops=TWO_BARRIERS, moved=_multimem_bytes, link_share=LINK_SHARE, by_switch=True
+    ),
+    shares=partial(_shares, moved=_multimem_bytes),
+)

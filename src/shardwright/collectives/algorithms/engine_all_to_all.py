@@ -29,10 +29,10 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.all_to_all import pairwise_shares
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
-from shardwright.collectives.groups.tier_quantities import SpanQuantities, per_tier
+from shardwright.collectives.groups.tier_quantities import SpanQuantities
 
 ISLAND_HOPS: Final = 9.0
 NETWORK_HOPS: Final = 2.0
@@ -64,17 +64,7 @@ def _one_sided(kind: Collective, quantities: SpanQuantities) -> Line:
     )
 
 
-def _shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that a member sends over each tier in a direct-write all-to-all, a byte of volume."""
-    size_inverse = quantities.inverse[-1]
-    return per_tier(
-        quantities,
-        {
-            level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse
-            for level in quantities.levels
-        },
-    )
-
-
-LOW_LATENCY = LinearAlgorithm(name="low_latency", kinds=_KINDS, line=_low_latency, shares=_shares)
-ONE_SIDED = LinearAlgorithm(name="one_sided", kinds=_KINDS, line=_one_sided, shares=_shares)
+LOW_LATENCY = LinearAlgorithm(
+    name="low_latency", kinds=_KINDS, line=_low_latency, shares=pairwise_shares
+)
+ONE_SIDED = LinearAlgorithm(name="one_sided", kinds=_KINDS, line=_one_sided, shares=pairwise_shares)

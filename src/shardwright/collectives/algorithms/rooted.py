@@ -24,6 +24,9 @@ log2(n) alpha + (n-1)/n V beta; section number from memory).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
@@ -48,53 +51,61 @@ def _flat_sent(kind: Collective, quantities: SpanQuantities, level: Level) -> Fl
     return _peers(level) if kind is Collective.BROADCAST else _peers(level) * quantities.inverse[-1]
 
 
-def _flat(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a flat rooted collective."""
-    latency_s = seconds_per_byte = quantities.zero
-    for level in quantities.levels:
-        latency_s = latency_s + _peers(level) * level.latency_s
-        seconds_per_byte = (
-            seconds_per_byte + _flat_sent(kind, quantities, level) * level.seconds_per_byte
-        )
-    return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
-
-
-def _flat_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes that the root sends over each tier in a flat collective, a byte of volume."""
-    return per_tier(
-        quantities, {level.tier: _flat_sent(kind, quantities, level) for level in quantities.levels}
-    )
+def _binomial_rounds(level: Level) -> FloatArray:
+    """Number of rounds of a binomial tree on one tier."""
+    return tree_depth(level.members)
 
 
 def _binomial_sent(kind: Collective, quantities: SpanQuantities, level: Level) -> FloatArray:
     """Bytes sent one after another over a tier in a binomial tree, a byte of volume."""
     return (
-        tree_depth(level.members)
+        _binomial_rounds(level)
         if kind is Collective.BROADCAST
         else _peers(level) * quantities.inverse[-1]
     )
 
 
-def _binomial(kind: Collective, quantities: SpanQuantities) -> Line:
-    """Latency and seconds a byte of a rooted collective by a binomial tree."""
+def _line(
+    kind: Collective,
+    quantities: SpanQuantities,
+    *,
+    messages: Callable[[Level], FloatArray],
+    sent: Callable[[Collective, SpanQuantities, Level], FloatArray],
+) -> Line:
+    """Latency and seconds a byte of a rooted collective, one tier after another.
+
+    Args:
+        messages: number of messages one after another on a tier.
+        sent: bytes over a tier, a byte of volume.
+    """
     latency_s = seconds_per_byte = quantities.zero
     for level in quantities.levels:
-        latency_s = latency_s + tree_depth(level.members) * level.latency_s
-        seconds_per_byte = (
-            seconds_per_byte + _binomial_sent(kind, quantities, level) * level.seconds_per_byte
-        )
+        latency_s = latency_s + messages(level) * level.latency_s
+        seconds_per_byte = seconds_per_byte + sent(kind, quantities, level) * level.seconds_per_byte
     return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
 
 
-def _binomial_shares(kind: Collective, quantities: SpanQuantities) -> tuple[FloatArray, ...]:
-    """Bytes sent over each tier's links in a binomial tree, a byte of volume."""
+def _shares(
+    kind: Collective,
+    quantities: SpanQuantities,
+    *,
+    sent: Callable[[Collective, SpanQuantities, Level], FloatArray],
+) -> tuple[FloatArray, ...]:
+    """Bytes sent over each tier's links in a rooted collective, a byte of volume."""
     return per_tier(
-        quantities,
-        {level.tier: _binomial_sent(kind, quantities, level) for level in quantities.levels},
+        quantities, {level.tier: sent(kind, quantities, level) for level in quantities.levels}
     )
 
 
-FLAT = LinearAlgorithm(name="flat", kinds=_KINDS, line=_flat, shares=_flat_shares)
+FLAT = LinearAlgorithm(
+    name="flat",
+    kinds=_KINDS,
+    line=partial(_line, messages=_peers, sent=_flat_sent),
+    shares=partial(_shares, sent=_flat_sent),
+)
 BINOMIAL_TREE = LinearAlgorithm(
-    name="binomial_tree", kinds=_KINDS, line=_binomial, shares=_binomial_shares
+    name="binomial_tree",
+    kinds=_KINDS,
+    line=partial(_line, messages=_binomial_rounds, sent=_binomial_sent),
+    shares=partial(_shares, sent=_binomial_sent),
 )
