@@ -65,12 +65,7 @@ def export_plan(
         UsageError: `image` is no name of an image. DataError: `hosts` are not as many as the plan's
         nodes, or too small.
     """
-    if target not in TARGETS:
-        raise StrategyError(
-            f"unknown target {target[:40]!r}",
-            hint=nearest(target[:40], TARGETS),
-            rule="export.target",
-        )
+    exporter = TARGETS.load(target)
     unknown = next((name for name in launchers if name not in LAUNCHERS), None)
     if unknown is not None:
         raise StrategyError(
@@ -80,7 +75,6 @@ def export_plan(
         )
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(f"{image[:60]!r} is no name of an image", hint="such as registry/name:tag")
-    exporter = TARGETS[target]
     given = given_of(stored, meshes=exporter.stages_differ)
     if given is None:
         what = (

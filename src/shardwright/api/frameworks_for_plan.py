@@ -16,7 +16,8 @@ def runners_of(stored: Stored) -> Runners:
     exact: list[str] = []
     differing: list[tuple[str, str]] = []
     refused: list[tuple[str, str]] = []
-    for name, exporter in TARGETS.items():
+    for name in TARGETS:
+        exporter = TARGETS.load(name)
         exportable = given_of(stored, meshes=exporter.stages_differ)
         shortfalls: tuple[Shortfall, ...] = (
             () if exportable is None else tuple(exporter.shortfalls(exportable))

@@ -18,7 +18,7 @@ from shardwright.frameworks.documents.kubernetes_manifest import Manifest, manif
 from shardwright.frameworks.documents.python_recipes import settings_of_recipe
 from shardwright.frameworks.launch.framework_claims import Document, FileKind
 from shardwright.frameworks.launch.launch import ORDER
-from shardwright.frameworks.registry import CLAIMANTS
+from shardwright.frameworks.registry import claimants
 from shardwright.frameworks.shell.script import read_script
 from shardwright.frameworks.shell.script_state import Sources
 from shardwright.frameworks.shell.started_program import Started, started
@@ -158,10 +158,10 @@ def chosen(documents: Sequence[Document], framework: str) -> list[Document]:
     one with most settings.
     """
     commands = [one for one in documents if one.kind is FileKind.COMMAND]
-    claimants = [CLAIMANTS[framework]] if framework else list(CLAIMANTS.values())
+    candidates = [claimants()[framework]] if framework else list(claimants().values())
 
     def strength(document: Document) -> tuple[tuple[int, int, int], int]:
-        return max(one.claims(document).strength for one in claimants), len(document.settings)
+        return max(one.claims(document).strength for one in candidates), len(document.settings)
 
     best = max(commands, key=strength, default=None)
     return [one for one in documents if one.kind is not FileKind.COMMAND or one is best]

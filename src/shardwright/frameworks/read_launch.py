@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from shardwright.errors import DataError, UsageError, nearest
+from shardwright.errors import DataError
 from shardwright.frameworks.documents.python_recipes import CHOICES
 from shardwright.frameworks.launch.checkpoint_names import compared
 from shardwright.frameworks.launch.environment_variables import (
@@ -33,7 +33,7 @@ from shardwright.frameworks.read_documents import (
     documents_of,
     read_text,
 )
-from shardwright.frameworks.registry import CLAIMANTS, READERS
+from shardwright.frameworks.registry import READERS, claimants
 from shardwright.frameworks.settings.verdicts import Verdict
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.runtime_registry import load_runtime
@@ -106,10 +106,8 @@ def launch_of_files(
             arguments.
         beside: the text of a file that a file names, by that name; None = it is not there.
     """
-    if framework and framework not in READERS:
-        raise UsageError(
-            f"unknown framework {framework[:40]!r}", hint=nearest(framework[:40], READERS)
-        )
+    if framework:
+        READERS.name_of(framework)
     texts = dict(files)
 
     def sources(name: str) -> str | None:
@@ -179,13 +177,13 @@ def _function_named(
 
 def _claimants(reader: LaunchReader) -> list[Claimant]:
     """The reader, then the frameworks whose files are part of its launches."""
-    parts = sorted(parts_of(reader.name, CLAIMANTS) - {reader.name})
-    return [reader, *(CLAIMANTS[name] for name in parts if name in CLAIMANTS)]
+    parts = sorted(parts_of(reader.name, claimants()) - {reader.name})
+    return [reader, *(claimants()[name] for name in parts if name in claimants())]
 
 
-def _merged(documents: Sequence[Document], claimants: Sequence[Claimant]) -> dict[str, str]:
+def _merged(documents: Sequence[Document], frameworks: Sequence[Claimant]) -> dict[str, str]:
     """The settings of files together, those of the reader's own launchers among them."""
-    launchers = {launcher for one in claimants for launcher in one.signature.launchers}
+    launchers = {launcher for framework in frameworks for launcher in framework.signature.launchers}
     merged: dict[str, str] = {}
     for one in documents:
         merged |= {
@@ -275,12 +273,12 @@ def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
         DataError: they are of none that is read, or of the named one they have nothing.
     """
     if framework:
-        reader = READERS[framework]
-        parts = parts_of(framework, CLAIMANTS)
+        reader = READERS.load(framework)
+        parts = parts_of(framework, claimants())
         if not any(
-            CLAIMANTS[part].claims(one).evidence
+            claimants()[part].claims(one).evidence
             for part in parts
-            if part in CLAIMANTS
+            if part in claimants()
             for one in documents
         ):
             raise DataError(
@@ -289,10 +287,10 @@ def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
                 hint="leave --from out to see of what",
             )
         return reader
-    best = best_claimant(documents, CLAIMANTS)
+    best = best_claimant(documents, claimants())
     if best in READERS:
-        return READERS[best]
-    evidence = joined(CLAIMANTS[best].claims(one) for one in documents).evidence
+        return READERS.load(best)
+    evidence = joined(claimants()[best].claims(one) for one in documents).evidence
     raise DataError(
         f"{', '.join(one.name for one in documents)[:80]}: files of {best}"
         f" ({', '.join(evidence[:3])[:80]}), which are not read",
@@ -307,12 +305,12 @@ def _of_the_launch(documents: Sequence[Document], reader: LaunchReader) -> list[
     Raises:
         DataError: a file that the user names is claimed by another framework alone.
     """
-    parts = parts_of(reader.name, CLAIMANTS)
+    parts = parts_of(reader.name, claimants())
     found = []
     for document in documents:
         claims = {
             name: claim
-            for name, one in CLAIMANTS.items()
+            for name, one in claimants().items()
             if (claim := one.claims(document)).evidence
         }
         others = sorted(name for name, claim in claims.items() if claim.programs or claim.own)

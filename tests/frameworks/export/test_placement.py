@@ -95,7 +95,7 @@ def exported(one: Stored) -> Export:
         table=None,
     )
     files = placement_files(placement_of(given_), plan=one.name, cluster=one.cluster)
-    return Export(target=TARGETS["megatron"], files=(), beside=files, losses=())
+    return Export(target=TARGETS.load("megatron"), files=(), beside=files, losses=())
 
 
 @in_both

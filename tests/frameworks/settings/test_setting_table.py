@@ -22,7 +22,7 @@ from shardwright.frameworks.settings.setting_table import (
 from shardwright.frameworks.settings.value_forms import PERCENT, TEXT, WHOLE
 from shardwright.frameworks.settings.verdicts import Verdict
 
-TABLES = {name: reader.settings for name, reader in READERS.items() if reader.settings is not None}
+TABLES = {name: table for name in READERS if (table := READERS.load(name).settings) is not None}
 NUMBERS = st.integers(1, 10**6)
 OWN_FORMS: dict[str, st.SearchStrategy[Any]] = {
     "device_samples": st.integers(1, 4096).map(lambda number: number / 16),
