@@ -39,7 +39,7 @@ from shardwright.strategy.grid.plan_to_grid import grid_of
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.rule_violations import Violation
 from shardwright.strategy.text.grid_notation import changed_grid, print_grid
-from shardwright.strategy.text.strategy_words import Reading, read_words
+from shardwright.strategy.text.strategy_words import TranslatedStrategy, translate_phrases
 
 GRIDS: Final = frozenset((*SPACES, *JOINT))
 """Spaces that have all grids of a grid space."""
@@ -62,7 +62,11 @@ def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, str
     stored = _stored(answer)
     plan = stored.simulation
     problem = problem_of(plan.request)
-    reading = read_words(strategy, of=plan.grid) if is_grid_text(strategy) else Reading(strategy)
+    reading = (
+        translate_phrases(strategy, of=plan.grid)
+        if is_grid_text(strategy)
+        else TranslatedStrategy(strategy)
+    )
     name, asked = _asked(plan, problem, reading.text)
     grid = (
         asked

@@ -9,11 +9,11 @@ from typing import Final
 
 from shardwright.api.stored_answers import Stored
 from shardwright.errors import OutputError, StrategyError, UsageError, nearest
-from shardwright.frameworks.export.exporter import Exporter, ExportFile, Given, Shortfall
-from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.export.exporter import Exporter, ExportFile, PlanToExport, Shortfall
+from shardwright.frameworks.export.hosts import HostEntry
 from shardwright.frameworks.export.launchers.launcher import Launcher, PlacedExport
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
-from shardwright.frameworks.export.placement import Placement, placement_files, placement_of
+from shardwright.frameworks.export.placement import RankPlacement, placement_files, placement_of
 from shardwright.frameworks.registry import TARGETS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.grid_by_stage import Mesh, meshes_of
@@ -44,7 +44,7 @@ def export_plan(
     target: str,
     allow_lossy: bool = False,
     launchers: Sequence[str] = (),
-    hosts: Sequence[Host] = (),
+    hosts: Sequence[HostEntry] = (),
     image: str = "",
 ) -> Export:
     """A plan as `target` reads it, with a map of its ranks.
@@ -116,8 +116,8 @@ def export_plan(
 
 def _launched(
     launcher: Launcher,
-    given: Given,
-    placement: Placement,
+    given: PlanToExport,
+    placement: RankPlacement,
     files: tuple[ExportFile, ...],
     image: str,
 ) -> ExportFile:
@@ -139,7 +139,7 @@ def _launched(
     return launcher.file(launch)
 
 
-def given_of(stored: Stored, *, meshes: bool) -> Given | None:
+def given_of(stored: Stored, *, meshes: bool) -> PlanToExport | None:
     """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of
     stages do.
     """
@@ -153,7 +153,7 @@ def given_of(stored: Stored, *, meshes: bool) -> Given | None:
         form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (form, ())
     if form is None:
         return None
-    return Given(
+    return PlanToExport(
         name=stored.name,
         cluster=stored.cluster,
         problem=stored.problem,

@@ -1,6 +1,4 @@
-"""Texts of files -> documents: the settings of each, and of a script those of its commands and of
-the files that it writes.
-"""
+"""Parser of launch files and scripts into documents of settings."""
 
 from __future__ import annotations
 
@@ -38,19 +36,18 @@ _KINDS: Final = {
 
 
 CONFIGURATION_SUFFIXES: Final = frozenset(_KINDS)
-"""Endings of files that are no scripts."""
+"""Suffixes of configuration files; other files are scripts."""
 
 
 def documents_of(
     text: str, name: str, given: Mapping[str, str], sources: Sources | None = None
 ) -> Iterator[Document]:
-    """The documents in a file: of a script, its commands with settings and each file that it
-    writes.
+    """Parse a file into documents of settings; a script gives its commands and files it writes.
 
     Args:
-        name: of the file; its ending says what it is.
+        name: the file's name; the suffix gives the form.
         given: values of a script's variables.
-        sources: where scripts that it reads are.
+        sources: function from a file's name to the text of scripts that the script reads.
     """
     kind = _KINDS.get(Path(name).suffix.lower())
     if name == ARGUMENTS:
@@ -60,13 +57,13 @@ def documents_of(
     elif kind is FileKind.CSV:
         yield Document(name=name, kind=kind, settings={ORDER: text})
     elif kind is FileKind.PYTHON:
-        followed = settings_of_recipe(text, name, given=given)
-        settings = settings_of_python(text, name) if followed is None else followed.settings
+        recipe = settings_of_recipe(text, name, given=given)
+        settings = settings_of_python(text, name) if recipe is None else recipe.settings
         yield Document(
-            name=name, kind=kind, settings=settings, notes=followed.notes if followed else ()
+            name=name, kind=kind, settings=settings, notes=recipe.notes if recipe else ()
         )
     elif (manifest := manifest_of(text, Path(name).suffix.lower(), name, given=given)) is not None:
-        yield from _of_manifest(manifest, name, given, sources)
+        yield from _manifest_documents(manifest, name, given, sources)
     elif kind is not None:
         yield Document(
             name=name,
@@ -74,13 +71,13 @@ def documents_of(
             settings=settings_of_document(text, Path(name).suffix.lower(), name),
         )
     else:
-        yield from _of_script(text, name, given, sources)
+        yield from _script_documents(text, name, given, sources)
 
 
-def _of_manifest(
+def _manifest_documents(
     manifest: Manifest, file: str, given: Mapping[str, str], sources: Sources | None
 ) -> Iterator[Document]:
-    """The commands of a manifest's containers, and the files of its ConfigMaps."""
+    """Documents of a Kubernetes manifest: commands of containers and files of ConfigMaps."""
     for name, body in manifest.files:
         suffix = Path(name).suffix.lower()
         if suffix in (".json", ".yaml", ".yml", ".toml"):
@@ -92,13 +89,16 @@ def _of_manifest(
             )
     for container in manifest.containers:
         if container.script:
-            found = _of_script(container.script, file, {**container.environment, **given}, sources)
+            found = _script_documents(
+                container.script, file, {**container.environment, **given}, sources
+            )
             yield from (replace(one, devices=manifest.devices) for one in found)
 
 
-def _of_script(
+def _script_documents(
     text: str, file: str, given: Mapping[str, str], sources: Sources | None
 ) -> Iterator[Document]:
+    """Documents of a shell script: commands with settings and files that the script writes."""
     script = read_script(text, given=given, sources=sources)
     for name, body in script.files:
         is_json = body.lstrip().startswith("{")
@@ -121,7 +121,7 @@ def _of_script(
             settings=arguments_of(command.words, keep_off=True),
             program=command.program,
             launchers=frozenset(name for name, _ in command.launchers),
-            launched=_launched(command),
+            launched=_launcher_settings(command),
             positional=_positional(command.words),
             is_script=True,
             environment=dict(script.environment),
@@ -131,14 +131,14 @@ def _of_script(
         )
 
 
-def _launched(command: Started) -> Arguments:
-    """Settings of the launchers, each with the launcher's name before it."""
+def _launcher_settings(command: Started) -> Arguments:
+    """Settings of a command's launchers, each with the launcher's name as prefix."""
     found = {
         f"{launcher}.{name}": value
         for launcher, words in command.launchers
         for name, value in arguments_of(words).items()
     }
-    # A command of a launcher, as of `accelerate launch`, says something without a setting.
+    # A launcher's command, such as `accelerate launch`, counts as a setting of its own.
     return found | {
         f"{launcher}.{words[0]}": ON
         for launcher, words in command.launchers
@@ -147,15 +147,17 @@ def _launched(command: Started) -> Arguments:
 
 
 def _positional(words: Sequence[str]) -> tuple[str, ...]:
+    """Words of a command before its first setting."""
     first = next(
         (n for n, word in enumerate(words) if word.startswith("-") or "=" in word), len(words)
     )
     return tuple(words[:first])
 
 
-def chosen(documents: Sequence[Document], framework: str) -> list[Document]:
-    """Of the commands of a script the one that is best claimed, and of those claimed equally the
-    one with most settings.
+def with_best_command(documents: Sequence[Document], framework: str) -> list[Document]:
+    """Keep of a script's commands only the one with the strongest claim of a framework.
+
+    Of equal claims, the command with most settings is kept. Other documents are kept.
     """
     commands = [one for one in documents if one.kind is FileKind.COMMAND]
     candidates = [claimants()[framework]] if framework else list(claimants().values())
@@ -168,11 +170,7 @@ def chosen(documents: Sequence[Document], framework: str) -> list[Document]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
-
-    Raises:
-        DataError: it cannot be read, or is too long.
-    """
+    """Text of a launch file; DataError if the file cannot be read or is too long."""
     try:
         size = path.stat().st_size
         if size > MAX_BYTES:

@@ -1,6 +1,4 @@
-"""Files of a launch -> the launch:
-which framework they are of, their settings, and what these say.
-"""
+"""Reading of a launch from its files: framework, settings, strategy and job."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Final
 
 from shardwright.errors import DataError
 from shardwright.frameworks.documents.python_recipes import CHOICES
-from shardwright.frameworks.launch.checkpoint_names import compared
+from shardwright.frameworks.launch.checkpoint_names import compared_checkpoint
 from shardwright.frameworks.launch.environment_variables import (
     needed_variables,
     slowing_variables,
@@ -20,18 +18,18 @@ from shardwright.frameworks.launch.framework_claims import (
     Claimant,
     Document,
     best_claimant,
-    joined,
-    parts_of,
+    included_frameworks,
+    joined_claims,
 )
-from shardwright.frameworks.launch.launch import NODE_DEVICES, Launch, LaunchReader, Written
+from shardwright.frameworks.launch.launch import NODE_DEVICES, FileSettings, Launch, LaunchReader
 from shardwright.frameworks.launch.launch_degrees import variables_that_set
-from shardwright.frameworks.named_files import Beside, with_named
+from shardwright.frameworks.named_files import FileLookup, with_named_files
 from shardwright.frameworks.read_documents import (
     ARGUMENTS,
     CONFIGURATION_SUFFIXES,
-    chosen,
     documents_of,
     read_text,
+    with_best_command,
 )
 from shardwright.frameworks.registry import READERS, claimants
 from shardwright.frameworks.settings.verdicts import Verdict
@@ -39,7 +37,7 @@ from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.runtime_registry import load_runtime
 
 LEAST_UNDERSTOOD: Final = 0.6
-"""Least share of the settings of a file that a reader has to understand."""
+"""Smallest share of a file's settings that a reader has to understand."""
 
 
 def read_launch(
@@ -52,20 +50,20 @@ def read_launch(
     runtime: str = "",
     given: Mapping[str, str] | None = None,
 ) -> Launch:
-    """The launch that files say together; a later file's settings come before an earlier one's.
+    """Read a training launch from its files; settings of a later file take precedence.
 
     Args:
         paths: shell scripts, JSON, YAML, TOML or Python files; or arguments as text, which begin
             with ``--``.
-        devices: of the cluster;
-        node_devices: of one of its nodes.
-        framework: word of a reader; empty = the one whose settings are found.
-        runtime: catalog name; empty = the reader's.
+        devices: devices of the cluster.
+        node_devices: devices of one node.
+        framework: name of a reader; empty = the framework whose settings are found.
+        runtime: catalog name; empty = the reader's runtime.
         given: values of a script's variables.
 
     Raises:
-        DataError: a file cannot be read, or is of no framework that is known. UsageError: there is
-        no such framework.
+        DataError: a file cannot be read, or belongs to no known framework.
+        UsageError: there is no such framework.
     """
     files = [
         (
@@ -84,7 +82,7 @@ def read_launch(
         framework=framework,
         runtime=runtime,
         given=given,
-        beside=lambda name: _beside(name, folders),
+        beside=lambda name: _text_beside(name, folders),
     )
 
 
@@ -97,14 +95,15 @@ def launch_of_files(
     framework: str = "",
     runtime: str = "",
     given: Mapping[str, str] | None = None,
-    beside: Beside = lambda _: None,
+    beside: FileLookup = lambda _: None,
 ) -> Launch:
-    """See `read_launch`.
+    """Read a training launch from the names and texts of its files; see `read_launch`.
 
     Args:
-        files: name, whose ending says what it is, and text of each; `ARGUMENTS` is the name of
-            arguments.
-        beside: the text of a file that a file names, by that name; None = it is not there.
+        files: name and text of each file; the name's suffix gives the form, and `ARGUMENTS` is the
+            name of arguments.
+        beside: function from a file's name to its text, for files that others name; None = no such
+            file.
     """
     if framework:
         READERS.name_of(framework)
@@ -117,10 +116,10 @@ def launch_of_files(
     documents = [
         one
         for name, text in files
-        for one in chosen(list(documents_of(text, name, known, sources)), framework)
+        for one in with_best_command(list(documents_of(text, name, known, sources)), framework)
     ]
     reader = _reader(documents, framework)
-    read = with_named(_of_the_launch(documents, reader), _claimants(reader), sources)
+    read = with_named_files(_launch_documents(documents, reader), _claimants(reader), sources)
     merged = _merged(read, _claimants(reader))
     _require_settings(merged, read, reader)
     released = reader.signature.runtime_of
@@ -131,13 +130,17 @@ def launch_of_files(
     merged |= variables_that_set(load_runtime(runtime), environment)
     notes = (
         *(note for one in read for note in one.notes),
-        *_sizes(read, devices),
+        *_process_count_notes(read, devices),
         *((why,) if why else ()),
     )
     program = next((one.program for one in read if one.program), "")
-    written = Written(arguments=merged, notes=notes, program=program, node_devices=node_devices)
+    written = FileSettings(
+        arguments=merged, notes=notes, program=program, node_devices=node_devices
+    )
     launch = reader.read(written, model=model, devices=devices, runtime=runtime)
-    launch = replace(launch, settings=tuple(compared(one, model) for one in launch.settings))
+    launch = replace(
+        launch, settings=tuple(compared_checkpoint(one, model) for one in launch.settings)
+    )
     for document in read:
         _require_understood(launch, document, reader)
     needed = (
@@ -152,8 +155,9 @@ def launch_of_files(
 def _function_named(
     files: Sequence[tuple[str, str]], given: Mapping[str, str], framework: str
 ) -> Mapping[str, str]:
-    """The function of a Python file that a command beside it names,
-    such as ``--config llama3_8b``.
+    """Function of a Python file that a command beside it names, as ``--config llama3_8b``.
+
+    The result is by the name of the setting.
     """
     if not any(Path(name).suffix.lower() == ".py" for name, _ in files):
         return {}
@@ -165,7 +169,7 @@ def _function_named(
     found = [
         one
         for name, text in scripts
-        for one in chosen(list(documents_of(text, name, given)), framework)
+        for one in with_best_command(list(documents_of(text, name, given)), framework)
     ]
     return {
         name: one.settings[name]
@@ -176,13 +180,13 @@ def _function_named(
 
 
 def _claimants(reader: LaunchReader) -> list[Claimant]:
-    """The reader, then the frameworks whose files are part of its launches."""
-    parts = sorted(parts_of(reader.name, claimants()) - {reader.name})
+    """The reader, then the frameworks whose files may be part of its launches."""
+    parts = sorted(included_frameworks(reader.name, claimants()) - {reader.name})
     return [reader, *(claimants()[name] for name in parts if name in claimants())]
 
 
 def _merged(documents: Sequence[Document], frameworks: Sequence[Claimant]) -> dict[str, str]:
-    """The settings of files together, those of the reader's own launchers among them."""
+    """Settings of all files together, with those of the framework's own launchers."""
     launchers = {launcher for framework in frameworks for launcher in framework.signature.launchers}
     merged: dict[str, str] = {}
     for one in documents:
@@ -200,8 +204,8 @@ def _merged(documents: Sequence[Document], frameworks: Sequence[Claimant]) -> di
     return merged
 
 
-def _sizes(documents: Sequence[Document], devices: int) -> Iterator[str]:
-    """A note where launchers start another number of processes than the cluster has devices."""
+def _process_count_notes(documents: Sequence[Document], devices: int) -> Iterator[str]:
+    """A note if a launcher starts another number of processes than the cluster has devices."""
     for one in documents:
         nodes, each = (
             one.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node")
@@ -221,11 +225,10 @@ def _sizes(documents: Sequence[Document], devices: int) -> Iterator[str]:
 def _require_settings(
     merged: Mapping[str, str], documents: Sequence[Document], reader: LaunchReader
 ) -> None:
-    """Check that a launch says something: without a setting all of it would be the framework's
-    defaults.
+    """Check that a launch has settings.
 
     Raises:
-        DataError: it says nothing; with the variables that the script does not say.
+        DataError: there are none; the message names variables without a value.
     """
     if merged:
         return
@@ -242,10 +245,8 @@ def _require_settings(
     )
 
 
-def _beside(name: str, folders: Sequence[Path]) -> str | None:
-    """The text of a file that lies where its name says, seen from the folder of a file that was
-    given, or in that folder itself.
-    """
+def _text_beside(name: str, folders: Sequence[Path]) -> str | None:
+    """Text of a file in the folders of the given files, by its path or by its name."""
     path = Path(name)
     if not path.name or "\0" in name:
         return None
@@ -257,24 +258,28 @@ def _beside(name: str, folders: Sequence[Path]) -> str | None:
 
 
 def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
-    """The settings of files by their names and texts.
+    """Settings of files, given their names and texts.
 
     Raises:
-        DataError: one cannot be read.
+        DataError: a file cannot be read.
     """
-    found = [one for file, text in files for one in chosen(list(documents_of(text, file, {})), "")]
+    found = [
+        one
+        for file, text in files
+        for one in with_best_command(list(documents_of(text, file, {})), "")
+    ]
     return {name: value for one in found for name, value in one.settings.items()}
 
 
 def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
-    """The reader of the framework that the files are of, or that the user names.
+    """Reader of the framework that the files belong to, or that the user names.
 
     Raises:
-        DataError: they are of none that is read, or of the named one they have nothing.
+        DataError: no reader exists for the files, or they have no setting of the named framework.
     """
     if framework:
         reader = READERS.load(framework)
-        parts = parts_of(framework, claimants())
+        parts = included_frameworks(framework, claimants())
         if not any(
             claimants()[part].claims(one).evidence
             for part in parts
@@ -290,7 +295,7 @@ def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
     best = best_claimant(documents, claimants())
     if best in READERS:
         return READERS.load(best)
-    evidence = joined(claimants()[best].claims(one) for one in documents).evidence
+    evidence = joined_claims(claimants()[best].claims(one) for one in documents).evidence
     raise DataError(
         f"{', '.join(one.name for one in documents)[:80]}: files of {best}"
         f" ({', '.join(evidence[:3])[:80]}), which are not read",
@@ -298,14 +303,13 @@ def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
     )
 
 
-def _of_the_launch(documents: Sequence[Document], reader: LaunchReader) -> list[Document]:
-    """The files that are of a reader's launch: those that it or a framework that it includes
-    claims, and those that nobody claims.
+def _launch_documents(documents: Sequence[Document], reader: LaunchReader) -> list[Document]:
+    """Files that belong to a reader's launch: claimed by its frameworks or by none.
 
     Raises:
         DataError: a file that the user names is claimed by another framework alone.
     """
-    parts = parts_of(reader.name, claimants())
+    parts = included_frameworks(reader.name, claimants())
     found = []
     for document in documents:
         claims = {
@@ -326,11 +330,12 @@ def _of_the_launch(documents: Sequence[Document], reader: LaunchReader) -> list[
 
 
 def _require_understood(launch: Launch, document: Document, reader: LaunchReader) -> None:
-    """Check that of the settings of a file that is the framework's own at least `LEAST_UNDERSTOOD`
-    are understood.
+    """Check that the reader understands enough of the settings of a framework's own file.
+
+    At least `LEAST_UNDERSTOOD` of them have to be understood.
 
     Raises:
-        DataError: fewer are; it names those that are not.
+        DataError: fewer are; the message names the others.
     """
     claims = [one.claims(document) for one in _claimants(reader)]
     if not any(claim.programs or claim.own for claim in claims):

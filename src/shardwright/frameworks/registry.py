@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.frameworks.export.exporter import Exporter, Given
+from shardwright.frameworks.export.exporter import Exporter, PlanToExport
 from shardwright.frameworks.launch.framework_claims import Claimant
 from shardwright.frameworks.launch.launch import LaunchReader
 from shardwright.frameworks.launch.unread_frameworks import NOT_READ
@@ -60,7 +60,7 @@ TARGETS: Final[Registry[Exporter]] = Registry(
     error=partial(StrategyError, rule="export.target"),
 )
 """Frameworks whose files are written from a plan."""
-STRATEGY_FLAGS: Final[Registry[Callable[[Given], list[tuple[str, str]]]]] = Registry(
+STRATEGY_FLAGS: Final[Registry[Callable[[PlanToExport], list[tuple[str, str]]]]] = Registry(
     "target", {"megatron": "shardwright.frameworks.megatron.plan_arguments:grid_flags"}
 )
 """Functions that write a strategy's flags without the model's, by export target.

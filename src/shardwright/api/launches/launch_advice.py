@@ -19,7 +19,7 @@ from shardwright.api.request_to_problem import (
 )
 from shardwright.api.simulate_legal_strategy import simulated
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.frameworks.export.exporter import Given, exported
+from shardwright.frameworks.export.exporter import PlanToExport, export_files
 from shardwright.frameworks.export.option_flags import flag_pairs
 from shardwright.frameworks.launch.launch import Launch
 from shardwright.frameworks.read_launch import read_launch, settings_of_files
@@ -293,10 +293,10 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     if reader.target not in TARGETS:
         return {}
     plan = plan_of_grid(problem, grid)
-    given = Given(
+    given = PlanToExport(
         name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None
     )
-    files = exported(TARGETS.load(reader.target), given)
+    files = export_files(TARGETS.load(reader.target), given)
     exported_settings = dict(
         settings_of_files((Path(export_file.name).name, export_file.text) for export_file in files)
     )

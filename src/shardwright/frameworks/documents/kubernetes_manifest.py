@@ -1,5 +1,4 @@
-"""Kubernetes manifests that wrap a launch: the commands of their containers, their environment and
-how many devices they ask for.
+"""Containers, environments and device counts of launches in Kubernetes manifests.
 
 Source of the forms: Kubeflow training-operator v1 (PyTorchJob, MPIJob), Kubeflow Trainer v2
 (TrainJob, ClusterTrainingRuntime), JobSet v0.10, batch/v1 Job, Volcano's Job, KubeRay's RayJob.
@@ -37,12 +36,12 @@ _START: Final = re.compile(r"^kind:\s*[\"']?(\w+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container of a manifest: its start command and environment.
+    """A container of a manifest: start command, environment and number of devices.
 
     Args:
-        script: as shell text; empty = what its image says.
-        environment: its variables.
-        devices: of all its replicas; 0 = not said.
+        script: the command as shell text; empty = the image's copies command.
+        environment: environment variables.
+        devices: devices of all replicas together; 0 = not given.
     """
 
     script: str
@@ -52,8 +51,9 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A manifest's containers, the files of its ConfigMaps by name,
-    and the kinds of its objects.
+    """Contents of a manifest: containers, files in ConfigMaps, and kinds of objects.
+
+    `files` has (name, text) of each file.
     """
 
     containers: tuple[Container, ...]
@@ -62,20 +62,19 @@ class Manifest:
 
     @property
     def devices(self) -> int:
-        """Devices of all containers that start something; 0 = not said."""
+        """Devices of all containers that start a command; 0 = not given."""
         return sum(one.devices for one in self.containers if one.script)
 
 
 def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) -> Manifest | None:
-    """The manifest that a file is; None where it is none of a workload.
+    """Parse a file as a Kubernetes manifest; None if the file holds no known workload.
 
     Args:
-        suffix: of the file; templates of manifests have others than ``.yaml``.
+        suffix: ending of the file's name, which may be other than ``.yaml`` for templates.
         given: values of variables, as ``envsubst`` takes them.
 
     Raises:
-        DataError: it is one, and cannot be read, or its containers start nothing that the manifest
-        says.
+        DataError: the manifest cannot be read, or no container has a command.
     """
     is_json = suffix == ".json" and '"apiVersion"' in text
     if suffix == ".toml" or not (
@@ -113,6 +112,7 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
 
 
 def _objects(text: str, suffix: str, name: str) -> Iterator[Any]:
+    """Parse the YAML or JSON documents of a manifest one by one."""
     from shardwright.hardware.files.bounded_yaml import read_yaml  # yaml only where a file is read
 
     parts = [text] if suffix == ".json" else re.split(r"^---.*$", text, flags=re.MULTILINE)
@@ -132,18 +132,22 @@ def _objects(text: str, suffix: str, name: str) -> Iterator[Any]:
 
 
 def _items(value: object) -> Iterator[tuple[object, object]]:
+    """Yield the items of a mapping; nothing for other values."""
     yield from value.items() if isinstance(value, Mapping) else ()
 
 
 def _containers(
     value: object, replicas: int, environment: Mapping[str, str], depth: int
 ) -> list[Container]:
-    """The containers below a part of an object; `replicas`: of that part."""
+    """Collect all containers below a part of an object.
+
+    `replicas` is the number of copies of that part.
+    """
     if depth > MAX_DEPTH:
         raise DataError(
             f"a manifest nested deeper than {MAX_DEPTH}", hint="the manifest of one job"
         )
-    found: list[Container] = []
+    containers: list[Container] = []
     if isinstance(value, list):
         return [
             one
@@ -151,33 +155,34 @@ def _containers(
             for one in _containers(part, replicas, environment, depth + 1)
         ]
     if not isinstance(value, Mapping):
-        return found
-    own = _count(next((value[name] for name in _WORKERS if name in value), 1)) or 1
-    replicas = min(replicas * own, MAX_DEVICES)
+        return containers
+    copies = _count(next((value[name] for name in _WORKERS if name in value), 1)) or 1
+    replicas = min(replicas * copies, MAX_DEVICES)
     each = _count(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
     for key, part in value.items():
         if key == "containers" and isinstance(part, list):
-            found += [
+            containers += [
                 _container(one, replicas, environment)
                 for one in part[:MAX_CONTAINERS]
                 if isinstance(one, Mapping)
             ]
         elif key == "trainer" and isinstance(part, Mapping):
             nodes = _count(part.get("numNodes", 1)) or 1
-            found.append(_container(part, min(replicas * nodes, MAX_DEVICES), environment))
+            containers.append(_container(part, min(replicas * nodes, MAX_DEVICES), environment))
         elif key == "entrypoint" and isinstance(part, str):
-            found.append(Container(script=part, environment=environment))
+            containers.append(Container(script=part, environment=environment))
         elif key not in ("initContainers", "volumes", "metadata", "status", "selector"):
-            found += _containers(part, replicas, environment, depth + 1)
+            containers += _containers(part, replicas, environment, depth + 1)
     if each:
-        found = [
+        containers = [
             one if one.devices or not one.script else _with_devices(one, each, replicas)
-            for one in found
+            for one in containers
         ]
-    return found
+    return containers
 
 
 def _with_devices(one: Container, each: int, replicas: int) -> Container:
+    """Container with its device count set to `each` times `replicas`."""
     return Container(
         script=one.script, environment=one.environment, devices=min(each * replicas, MAX_DEVICES)
     )
@@ -186,6 +191,7 @@ def _with_devices(one: Container, each: int, replicas: int) -> Container:
 def _container(
     value: Mapping[Any, Any], replicas: int, environment: Mapping[str, str]
 ) -> Container:
+    """Parse one container: command, environment variables and device count."""
     variables = dict(environment)
     entries = value.get("env")
     for one in entries if isinstance(entries, list) else ():
@@ -215,15 +221,14 @@ def _container(
 
 
 def _listed(value: object) -> Sequence[object]:
+    """The value as a list; a single text becomes a list of one."""
     if isinstance(value, str):
         return [value]
     return value if isinstance(value, list) else []
 
 
 def _script(words: Sequence[str]) -> str:
-    """A container's command as shell text: what stands behind ``bash -c``,
-    or the words themselves.
-    """
+    """Container's command as shell text: the text behind ``bash -c``, or the words themselves."""
     if words and words[0] in _SHELLS:
         at = next(
             (n for n, word in enumerate(words[1:4], start=1) if re.fullmatch(r"-[a-z]*c", word)), 0
@@ -237,5 +242,6 @@ def _script(words: Sequence[str]) -> str:
 
 
 def _count(value: object) -> int:
+    """Parse a non-negative whole number; 0 for other values."""
     text = str(value).strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 7 else 0

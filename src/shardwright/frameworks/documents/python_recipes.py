@@ -1,8 +1,9 @@
-"""The settings that one function of a Python file makes: recipes and registries of frameworks
-whose launches are Python.
+"""Settings that a function of a Python file makes, found without running the file.
 
-Followed are assignments, calls of the file's own functions with their arguments, and conditions on
-what is known; nothing is run.
+Recipes and registries of some frameworks are such functions.
+
+The module follows assignments, calls of the file's own functions with their arguments, and
+conditions on known values.
 """
 
 from __future__ import annotations
@@ -53,16 +54,19 @@ Values = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """The result of a call that is not followed, known only by name."""
+class _CallByName:
+    """Result of a call that is not followed, known only by its name."""
 
     text: str
     begins: bool = False
 
 
 @dataclass(slots=True)
-class _State:
-    """The state of following a file. imported: name -> the module that it is from."""
+class _Traversal:
+    """State of the traversal: functions, constants, settings found and notes.
+
+    `imported` maps a name to the module that it comes from.
+    """
 
     functions: Mapping[str, Function]
     constants: Values
@@ -73,9 +77,10 @@ class _State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """The settings that a function makes, by dotted names in lower case with dashes, and the calls
-    that were not followed; `function`: its name.
+class RecipeSettings:
+    """Settings that a Python function makes, and notes on calls that were not followed.
+
+    Names are dotted, in lower case with dashes. `function` is the function's name.
     """
 
     settings: Mapping[str, str]
@@ -83,17 +88,19 @@ class Followed:
     function: str = ""
 
 
-def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> Followed | None:
-    """The settings of the one function of a Python file that makes a configuration; None: the file
-    has no such functions.
+def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> RecipeSettings | None:
+    """Settings made by the one function of a Python file that builds a configuration.
+
+    None if the file has no such functions.
 
     Args:
         name: of the file, for errors.
-        given: what the user says; one of `CHOICES` is the function's name.
+        given: values from the user; one of `CHOICES` is the function's name.
 
     Raises:
-        DataError: it is no Python, there are several functions and nothing says which, or the named
-        one is not there.
+        DataError: the file is no Python, the function is not there, or there are several functions
+            and
+        none is named.
     """
     try:
         return _followed(tree_of(text, name), name, given=given)
@@ -103,16 +110,16 @@ def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> Fol
         ) from None
 
 
-def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Followed | None:
-    """See `settings_of_recipe`."""
+def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> RecipeSettings | None:
+    """Follow a file's chosen function, or its module-level statements, and return the settings."""
     functions = {node.name: node for node in tree.body if isinstance(node, Function)}
-    makers = [one for one, node in functions.items() if _makes(node)]
+    makers = [one for one, node in functions.items() if _builds_configuration(node)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     if len(makers) < 2 and not any(
         _base(node, {}) or dotted(node.func) in _WRAPPERS for node in calls
     ):
         return None
-    state = _State(functions=functions, constants=_constants(tree), imported=_imports(tree))
+    state = _Traversal(functions=functions, constants=_constants(tree), imported=_imports(tree))
     chosen = next((given[one] for one in CHOICES if one in given), "")
     if chosen:
         if chosen not in functions:
@@ -121,7 +128,7 @@ def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Follo
                 hint=f"--set {RECIPE}= one of {', '.join(makers)[:200]}",
             )
     else:
-        chosen = _only(tree, makers, functions, name)
+        chosen = _launched_function(tree, makers, functions, name)
     if chosen:
         _call(state, functions[chosen], {}, 0)
         more = [one for one in makers if one != chosen]
@@ -131,12 +138,12 @@ def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Follo
             )
     else:
         _block(state, tree.body, dict(state.constants), 0)
-    return Followed(
+    return RecipeSettings(
         settings=state.settings, notes=tuple(dict.fromkeys(state.notes)), function=chosen
     )
 
 
-def _makes(node: Function) -> bool:
+def _builds_configuration(node: Function) -> bool:
     """True if a function sets attributes or passes keywords, and returns a value."""
     returns = any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
     sets = any(
@@ -150,12 +157,10 @@ def _makes(node: Function) -> bool:
     return returns and sets
 
 
-def _only(
+def _launched_function(
     tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str
 ) -> str:
-    """The function that the file itself runs, or the one that no other calls; empty = statements
-    outside of functions.
-    """
+    """Name of the function that a file runs, or that no other calls; empty = module-level code."""
     outside = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
     calls = [one for node in outside for one in ast.walk(node) if isinstance(one, ast.Call)]
     if any(
@@ -170,7 +175,7 @@ def _only(
         if isinstance(one, ast.Name) and one.id in makers and isinstance(one.ctx, ast.Load)
     ]
     if run:
-        return run[0] if len(set(run)) == 1 else _ask(name, run)
+        return run[0] if len(set(run)) == 1 else _raise_ambiguous(name, run)
     called = {
         one.id
         for maker in makers
@@ -181,10 +186,11 @@ def _only(
     preferred = [maker for maker in roots if maker in _PREFERRED]
     if len(roots) == 1 or preferred:
         return (preferred or roots)[0]
-    return _ask(name, roots or makers)
+    return _raise_ambiguous(name, roots or makers)
 
 
-def _ask(name: str, functions: Sequence[str]) -> str:
+def _raise_ambiguous(name: str, functions: Sequence[str]) -> str:
+    """Raise DataError with the functions from which the user must choose."""
     raise DataError(
         f"{name[:60]} has {len(set(functions))} configurations:"
         f" {', '.join(dict.fromkeys(functions))[:200]}",
@@ -193,6 +199,7 @@ def _ask(name: str, functions: Sequence[str]) -> str:
 
 
 def _constants(tree: ast.Module) -> Values:
+    """Values of module-level names that are constant expressions."""
     found: Values = {}
     for node in tree.body:
         target = (
@@ -213,6 +220,7 @@ def _constants(tree: ast.Module) -> Values:
 
 
 def _imports(tree: ast.Module) -> dict[str, str]:
+    """Module of each imported name."""
     return {
         alias.asname or alias.name: node.module or ""
         for node in ast.walk(tree)
@@ -221,7 +229,7 @@ def _imports(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def _call(state: _State, function: Function, arguments: Values, depth: int) -> None:
+def _call(state: _Traversal, function: Function, arguments: Values, depth: int) -> None:
     """Follow a function of the file with these arguments and add its settings to the state."""
     if depth > MAX_DEPTH:
         raise DataError(
@@ -242,8 +250,8 @@ def _call(state: _State, function: Function, arguments: Values, depth: int) -> N
     _block(state, function.body, known, depth + 1)
 
 
-def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -> bool:
-    """Follow statements; whether one of them returned."""
+def _block(state: _Traversal, body: Sequence[ast.stmt], known: Values, depth: int) -> bool:
+    """Follow statements in order; True if one of them returned."""
     for node in body:
         state.steps += 1
         if state.steps > MAX_STEPS:
@@ -281,10 +289,15 @@ def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -
 
 
 def _is_read(node: ast.expr) -> bool:
+    """True if an expression is read and not assigned to."""
     return not isinstance(getattr(node, "ctx", ast.Load()), ast.Store)
 
 
-def _branch(state: _State, node: ast.If, known: Values, depth: int) -> bool:
+def _branch(state: _Traversal, node: ast.If, known: Values, depth: int) -> bool:
+    """Follow the branch of an `if` whose condition is known; True if the branch returned.
+
+    An unknown condition adds a note.
+    """
     held = _value(node.test, known, 0)
     if held is _UNKNOWN:
         main = ast.unparse(node.test)
@@ -300,8 +313,8 @@ def _branch(state: _State, node: ast.If, known: Values, depth: int) -> bool:
     return _block(state, node.body if held else node.orelse, known, depth)
 
 
-def _assign(state: _State, node: ast.stmt, known: Values) -> None:
-    """An assignment to a name, or to an attribute of the configuration."""
+def _assign(state: _Traversal, node: ast.stmt, known: Values) -> None:
+    """Record an assignment to a name, or to an attribute of the configuration."""
     target = (
         node.targets[0]
         if isinstance(node, ast.Assign) and len(node.targets) == 1
@@ -322,22 +335,23 @@ def _assign(state: _State, node: ast.stmt, known: Values) -> None:
             begins = own or (
                 isinstance(value, ast.Call) and (_is_base(dotted(value.func)) or _wraps(value))
             )
-            found = _Named(_argument(value, known) or called, begins=begins)
+            found = _CallByName(_argument(value, known) or called, begins=begins)
         known[target.id] = found
     elif isinstance(target, ast.Attribute) and (parts := dotted(target)):
         held = known.get(parts[0])
         # What is set on a part that has a name of its own is told under that name.
-        part = isinstance(held, _Named) and not held.begins
+        part = isinstance(held, _CallByName) and not held.begins
         _set(state, ".".join(parts if part else parts[1:]), value, known)
 
 
-def _set(state: _State, name: str, value: ast.expr, known: Values) -> None:
+def _set(state: _Traversal, name: str, value: ast.expr, known: Values) -> None:
+    """Record a setting with the value of an expression; None removes the setting."""
     name = name.replace("_", "-").lower()
     found = _value(value, known, 0)
     if found is None:
         # Nothing is what the framework has where nobody sets it.
         state.settings.pop(name, None)
-    elif isinstance(found, _Named):
+    elif isinstance(found, _CallByName):
         state.settings[name] = found.text
     elif found is not _UNKNOWN:
         state.settings[name] = _text(found)
@@ -346,20 +360,27 @@ def _set(state: _State, name: str, value: ast.expr, known: Values) -> None:
 
 
 def _argument(node: ast.expr, known: Values) -> str:
-    """The one text that something is called with, where a name stands for it."""
+    """The single text argument of a call, also where a variable holds the text; empty if none."""
     if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
         found = _value(node.args[0], known, 0)
-        return found if isinstance(found, str) else found.text if isinstance(found, _Named) else ""
+        return (
+            found
+            if isinstance(found, str)
+            else found.text
+            if isinstance(found, _CallByName)
+            else ""
+        )
     return ""
 
 
 def _text(value: object) -> str:
+    """Text of a value: lower case for booleans, words for lists."""
     if isinstance(value, bool):
         return str(value).lower()
     return " ".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value)
 
 
-def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
+def _collect(state: _Traversal, node: ast.expr, known: Values, depth: int) -> None:
     """Add the settings of all calls inside an expression to the state, the outermost last."""
     state.steps += 1
     if state.steps > MAX_STEPS:
@@ -407,10 +428,12 @@ def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
 
 
 def _wraps(node: ast.Call) -> bool:
+    """True if a call builds a configuration from its first argument."""
     return dotted(node.func) in _WRAPPERS or dotted(node.func)[-1:] == ["ConfigContainer"]
 
 
 def _expressions(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield the expression of a node: itself, or a keyword's value."""
     if isinstance(node, ast.expr):
         yield node
     elif isinstance(node, ast.keyword):
@@ -418,7 +441,7 @@ def _expressions(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _class_of(node: ast.Call, called: Sequence[str]) -> str:
-    """The class that a call makes: ``Strategy`` for ``run.Config(Strategy, ...)``."""
+    """Class that a call creates: ``Strategy`` for ``run.Config(Strategy, ...)``."""
     if not called:
         return ""
     if called in _WRAPPERS and node.args:
@@ -427,7 +450,7 @@ def _class_of(node: ast.Call, called: Sequence[str]) -> str:
 
 
 def _is_base(called: Sequence[str]) -> bool:
-    """True if the called name is that of a recipe."""
+    """True if the called name is a recipe of the framework."""
     return (
         bool(called)
         and called[-1].endswith(_BASES)
@@ -437,9 +460,7 @@ def _is_base(called: Sequence[str]) -> bool:
 
 
 def _base(node: ast.Call, imported: Mapping[str, str]) -> str:
-    """The framework's own recipe that a call begins from, as ``module.function``; empty = it is
-    none.
-    """
+    """Recipe of the framework that a call starts from, as ``module.function``; empty if none."""
     called = dotted(node.func)
     if not _is_base(called):
         return ""
@@ -448,6 +469,7 @@ def _base(node: ast.Call, imported: Mapping[str, str]) -> str:
 
 
 def _bound(function: Function, node: ast.Call, known: Values) -> Values:
+    """Values of a call's arguments by parameter name."""
     names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
     found: Values = {
         name: _value(value, known, 0) for name, value in zip(names, node.args, strict=False)
@@ -456,7 +478,7 @@ def _bound(function: Function, node: ast.Call, known: Values) -> Values:
 
 
 def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
-    """The value of an expression of constants and known names; `_UNKNOWN` where it has another."""
+    """Evaluate an expression of constants and known names; `_UNKNOWN` if that is not possible."""
     if depth > MAX_DEPTH:
         return _UNKNOWN
     if isinstance(node, ast.Constant):
@@ -466,7 +488,9 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
     if isinstance(node, ast.List | ast.Tuple):
         found = [_value(one, known, depth + 1) for one in node.elts[:1000]]
         return (
-            _UNKNOWN if any(one is _UNKNOWN or isinstance(one, _Named) for one in found) else found
+            _UNKNOWN
+            if any(one is _UNKNOWN or isinstance(one, _CallByName) for one in found)
+            else found
         )
     if isinstance(node, ast.UnaryOp):
         inner = _value(node.operand, known, depth + 1)
@@ -493,13 +517,14 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
 
 
 def _either(values: Sequence[object], *, both: bool) -> object:
-    """The value of ``a and b`` or ``a or b``: one that decides does so beside unknown ones."""
+    """Value of ``a and b`` or ``a or b``; a deciding operand counts beside unknown ones."""
     if any(one is not _UNKNOWN and bool(one) != both for one in values):
         return not both
     return _UNKNOWN if any(one is _UNKNOWN for one in values) else both
 
 
 def _computed(node: ast.BinOp | ast.Compare, known: Mapping[str, object], depth: int) -> object:
+    """Evaluate a binary operation or a comparison; `_UNKNOWN` if that is not possible."""
     if isinstance(node, ast.Compare) and len(node.ops) != 1:
         return _UNKNOWN
     other = node.right if isinstance(node, ast.BinOp) else node.comparators[0]

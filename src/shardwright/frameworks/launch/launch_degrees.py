@@ -1,6 +1,4 @@
-"""Functions that readers of several frameworks share: replicas of a launch, options by flag, the
-complete launch.
-"""
+"""Functions that readers share: replicas of a launch, options by flag, the complete launch."""
 
 from __future__ import annotations
 
@@ -9,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.frameworks.launch.launch import Launch, Written
+from shardwright.frameworks.launch.launch import FileSettings, Launch
 from shardwright.frameworks.settings.setting_table import SettingTable
-from shardwright.frameworks.settings.verdicts import Setting, Verdict, judged
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict, setting_verdicts
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import OFF, Arguments, options_of, parse_arguments
 from shardwright.runtime.runtime import Options, Runtime
@@ -22,7 +20,7 @@ from shardwright.strategy.grid.grid_rules import canonical
 from shardwright.strategy.grid.model_counts import grid_facts, has_experts
 
 WHOLE_LAYERS: Final = (("recompute_layers", ("0",)),)
-"""No setting of the framework says how many layers run again: all of a stage's do, or none."""
+"""Limit for frameworks that recompute all layers of a stage or none."""
 NO_PIPELINE: Final = (
     ("pp", ("1",)),
     ("ep", ("1",)),
@@ -37,18 +35,20 @@ OF_TRANSFORMERS: Final = (*NO_PIPELINE, ("sp", ("0",)))
 
 
 def replicas(devices: int, **degrees: int) -> int:
-    """Data parallelism that other degrees leave.
+    """Data parallel degree: devices over the product of the other degrees.
 
     Raises:
-        StrategyError: they do not divide the devices.
+        StrategyError: the degrees do not divide the devices.
     """
     each = 1
     for degree in degrees.values():
         each *= max(degree, 1)
     if devices % each:
-        said = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        degree_text = " x ".join(
+            f"{name} {degree}" for name, degree in degrees.items() if degree > 1
+        )
         raise StrategyError(
-            f"{said} does not divide the {devices} devices of the cluster",
+            f"{degree_text} does not divide the {devices} devices of the cluster",
             hint="the CLUSTER that the launch is for",
             rule="grid.devices",
         )
@@ -56,15 +56,13 @@ def replicas(devices: int, **degrees: int) -> int:
 
 
 def own_options(runtime: Runtime, arguments: Arguments) -> Options:
-    """The options that settings set otherwise than the runtime's own value."""
+    """Runtime options that a launch sets to other values than the runtime's defaults."""
     found = dict(options_of(runtime, arguments))
     return ordered(pair for pair in found.items() if pair not in runtime.own)
 
 
 def idle_options(grid: Grid, model: Model) -> dict[str, str]:
-    """Option -> why it does nothing in a strategy: what it overlaps, or what it is of, is not
-    there.
-    """
+    """Options without effect in a strategy, each with the reason."""
     found = {
         "tp_overlap": (
             grid.tp == 1 or not grid.sp,
@@ -79,16 +77,19 @@ def idle_options(grid: Grid, model: Model) -> dict[str, str]:
     return {name: why for name, (holds, why) in found.items() if holds}
 
 
-def telling(options: Options, grid: Grid, model: Model) -> Options:
-    """The options that say something of a strategy: of overlaps with what is not there they do not,
-    nor of experts of a model without.
+def effective_options(options: Options, grid: Grid, model: Model) -> Options:
+    """Options that have an effect in a strategy.
+
+    Overlap with an absent collective has none, nor has an expert option of a dense model.
     """
     idle = idle_options(grid, model)
     return tuple((name, value) for name, value in options if name not in idle)
 
 
-def with_idle(settings: Iterable[Setting], idle: Mapping[str, str]) -> Iterator[Setting]:
-    """Settings, those that set an option which does nothing with why."""
+def with_idle(
+    settings: Iterable[LaunchSetting], idle: Mapping[str, str]
+) -> Iterator[LaunchSetting]:
+    """Mark the settings of options without effect as idle, with the reason."""
     for one in settings:
         option = one.means.removeprefix("sets ")
         is_idle = (
@@ -100,8 +101,8 @@ def with_idle(settings: Iterable[Setting], idle: Mapping[str, str]) -> Iterator[
         yield replace(one, verdict=Verdict.IDLE, means=idle[option]) if is_idle else one
 
 
-def set_by(runtime: Runtime) -> dict[str, str]:
-    """Setting -> what it sets: options of the runtime, by the flags of their values."""
+def option_notes(runtime: Runtime) -> dict[str, str]:
+    """Setting -> note on the runtime option that it sets, by the flags of option values."""
     return {
         name: f"sets {offer.option}"
         for offer in runtime.offers
@@ -110,9 +111,7 @@ def set_by(runtime: Runtime) -> dict[str, str]:
 
 
 def variables_that_set(runtime: Runtime, environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the environment that set options of a runtime, such as ``CUDA_LAUNCH_BLOCKING``,
-    in the form of arguments.
-    """
+    """Environment variables that set runtime options, as arguments."""
     flags = {
         name
         for offer in runtime.offers
@@ -128,7 +127,7 @@ def variables_that_set(runtime: Runtime, environment: Mapping[str, str]) -> dict
 
 
 def launch_of(
-    written: Written,
+    file_settings: FileSettings,
     grid: Grid,
     *,
     framework: str,
@@ -140,16 +139,15 @@ def launch_of(
     table: SettingTable,
     arguments: Arguments | None = None,
     notes: tuple[str, ...] = (),
-    of_model: Iterable[Setting] = (),
+    of_model: Iterable[LaunchSetting] = (),
     possible: tuple[tuple[str, tuple[str, ...]], ...] = WHOLE_LAYERS,
 ) -> Launch:
-    """The launch of a strategy that was read, under the options that its settings set.
+    """Build a `Launch` from a grid and settings, with the options and verdicts of the settings.
 
     Args:
-        table: settings of the framework.
-        arguments: the settings with defaults, by which options are set; None = as they were
-            written.
-        of_model: settings of the model, beside MODEL.
+        table: table of the framework's settings.
+        arguments: settings with defaults, which set the options; None = only the written ones.
+        of_model: settings of the model, compared with MODEL.
         possible: see `Launch`.
     """
     base = load_runtime(runtime)
@@ -159,13 +157,13 @@ def launch_of(
         global_batch=global_batch or grid.dp * grid.microbatch,
         seq_len=seq_len or 1,
     )
-    own = own_options(base, written.arguments if arguments is None else arguments)
+    own = own_options(base, file_settings.arguments if arguments is None else arguments)
     # Options say whether ZeRO means anything on one device.
     grid = canonical(replace(grid, options=own), facts=facts)
-    options = telling(own, grid, model)
-    settings = judged(
-        written.arguments,
-        understood={**set_by(base), **table.understood},
+    options = effective_options(own, grid, model)
+    settings = setting_verdicts(
+        file_settings.arguments,
+        understood={**option_notes(base), **table.understood},
         model=of_model,
         ignored=table.ignored,
         unmodelled=table.unmodelled,
@@ -179,6 +177,6 @@ def launch_of(
         precision=precision,
         dropout=False,
         settings=tuple(with_idle(settings, idle_options(grid, model))),
-        notes=(*written.notes, *notes),
+        notes=(*file_settings.notes, *notes),
         possible=possible,
     )

@@ -1,4 +1,4 @@
-"""Arithmetic of a shell script."""
+"""Evaluation of arithmetic expressions in a shell script."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _MAX_TEXT: Final = 200
 
 
 def arithmetic(text: str, variables: Variables) -> int | None:
-    """The whole number of an expression of numbers, variables, ``+ - * / % << >>`` and comparisons,
-    as bash counts: quotients are cut off toward zero; None where it is another, or a variable has
-    no number.
+    """Evaluate an expression of whole numbers and variables by bash's rules; None if not possible.
+
+    Operators are ``+ - * / % << >>`` and comparisons. Quotients are truncated toward zero.
     """
     plain = (
         _NAMED.sub(lambda match: match[1], text)
@@ -53,11 +53,13 @@ def arithmetic(text: str, variables: Variables) -> int | None:
 
 
 def _divided(dividend: int, divisor: int) -> int:
+    """Quotient truncated toward zero."""
     found = abs(dividend) // abs(divisor)
     return found if (dividend < 0) == (divisor < 0) else -found
 
 
 def _count(node: ast.expr, variables: Variables, depth: int) -> int:
+    """Whole number of a parsed expression; ValueError for other expressions."""
     if depth > 50:
         raise ValueError(depth)
 

@@ -1,4 +1,4 @@
-"""Words of a shell script with the values of their variables in their places."""
+"""Splitting of shell text into words, and expansion of variables in them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ _MAX_DEPTH: Final = 8
 
 
 def words_of(text: str) -> Iterator[str]:
-    """Words as they stand, quotation marks and variables kept; brackets of arrays and of ``$(...)``
-    hold a word together.
+    """Split shell text into words, with quotation marks and variables kept.
+
+    Brackets of arrays and of ``$(...)`` keep a word together.
 
     Raises:
         DataError: a quotation does not end.
@@ -62,13 +63,12 @@ def words_of(text: str) -> Iterator[str]:
 def expanded(
     word: str, variables: Variables, *, split: bool = True, depth: int = 0
 ) -> tuple[str, ...]:
-    """A word with its variables in their places: several, where what stands outside of quotation
-    marks has spaces.
+    """Expand the variables in a word; several words where unquoted values have spaces.
 
     Args:
-        split: outside of quotation marks; an assignment keeps its value whole.
+        split: split unquoted values at spaces; False for assignments.
 
-    What a command would print stays as ``$(...)``, and a variable without a value as ``$NAME``.
+    The output of a command stays as ``$(...)``, and a variable without a value as ``$NAME``.
     """
     found: list[str] = []
     now, is_open = "", False
@@ -98,9 +98,11 @@ def expanded(
             now, is_open = now + "".join(texts), True
             continue
         for text in texts:
-            # What a command would print is not known: it stands for one word.
+            # The output of a command is unknown and counts as one word.
             now, is_open = (
-                (now + text, True) if text.startswith("$(") else _apart(text, now, is_open, found)
+                (now + text, True)
+                if text.startswith("$(")
+                else _split_open_word(text, now, is_open, found)
             )
     if now or is_open:
         found.append(now)
@@ -113,15 +115,14 @@ def expanded(
 
 
 def one_word(word: str, variables: Variables) -> str:
-    """A word with its variables in their places, as an assignment or a condition has it: one,
-    whatever spaces it has.
-    """
+    """Expand the variables in a word, as one text with its spaces (assignments, conditions)."""
     return " ".join(expanded(word, variables, split=False))
 
 
-def _apart(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, bool]:
-    """A text outside of quotation marks, taken apart at its spaces: words that end go to `found`;
-    the word that is open, and whether.
+def _split_open_word(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, bool]:
+    """Split an unquoted text at spaces: append complete words to `found`.
+
+    The result is the word that is still open, and whether there is one.
     """
     parts = text.split()
     if text[:1].isspace() and (now or is_open):
@@ -139,10 +140,11 @@ def _apart(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, b
 
 
 def _pieces(word: str) -> Iterator[tuple[str, str]]:
-    """(text, quotation mark around it) of a word, in order; an escaped letter is as in single
-    quotation marks.
+    """(text, quotation mark around it) of each piece of a word, in order.
 
-    What a variable stands for otherwise, ``${A:-"b"}``, is one text with it.
+    An escaped letter counts as quoted by single quotation marks.
+
+    A default value, ``${A:-"b"}``, is one piece with its variable.
     """
     now, quote, inside, n = "", "", 0, 0
     while n < len(word):
@@ -171,15 +173,16 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
 
 
 def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
-    """The parts of a text: what stands there, and the values of variables and of arithmetic; an
-    array is one part.
+    """Parts of a text: literal parts, and values of variables and of arithmetic.
+
+    An array is one part.
     """
     n, begun = 0, 0
     while n < len(text):
         if text[n] != "$" or n + 1 >= len(text):
             n += 1
             continue
-        end, value = _dollar(text, n, variables, depth)
+        end, value = _dollar_expansion(text, n, variables, depth)
         if end == n:
             n += 1
             continue
@@ -191,28 +194,29 @@ def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
         yield text[begun:]
 
 
-def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
-    """The end and the value of the expansion that begins at a ``$``; an end equal to the beginning
-    means that it is no variable.
+def _dollar_expansion(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
+    """End and value of the expansion that starts at a ``$``.
+
+    An end equal to the start means that there is no expansion.
     """
     behind = text[n + 1]
     if text.startswith("$((", n):
-        end = _closing(text, n + 1, "(", ")")
-        return end, _counted(text[n + 3 : end - 2], text[n:end], variables, depth)
+        end = _end_of_bracket(text, n + 1, "(", ")")
+        return end, _arithmetic_text(text[n + 3 : end - 2], text[n:end], variables, depth)
     if behind == "(":
-        end = _closing(text, n + 1, "(", ")")
+        end = _end_of_bracket(text, n + 1, "(", ")")
         inner = text[n + 2 : end - 1].strip()
         if inner.startswith("expr "):
-            # The one command that counts as the shell does.
-            return end, _counted(
+            # `expr` is the one command that computes as the shell does.
+            return end, _arithmetic_text(
                 inner.removeprefix("expr ").replace("\\*", "*"), text[n:end], variables, depth
             )
         return end, text[n:end]
     if behind == "[":
-        end = _closing(text, n + 1, "[", "]")
-        return end, _counted(text[n + 2 : end - 1], text[n:end], variables, depth)
+        end = _end_of_bracket(text, n + 1, "[", "]")
+        return end, _arithmetic_text(text[n + 2 : end - 1], text[n:end], variables, depth)
     if behind == "{":
-        end = _closing(text, n + 1, "{", "}")
+        end = _end_of_bracket(text, n + 1, "{", "}")
         if end == n + 1 or depth > _MAX_DEPTH:
             return max(end, n + 2), text[n : max(end, n + 2)]
         found = parameter_of(
@@ -236,20 +240,20 @@ def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, V
     return end, unknown_name(variables, name) if found is None else found
 
 
-def _counted(inside: str, whole: str, variables: Variables, depth: int) -> str:
-    """The number of an expression; where it is none, the expression as it stands."""
+def _arithmetic_text(inside: str, original: str, variables: Variables, depth: int) -> str:
+    """Value of an arithmetic expression as text; the expression itself if it has no value."""
     if depth > _MAX_DEPTH:
-        return whole
+        return original
     plain = "".join(
         value if isinstance(value, str) else " ".join(value)
         for value in _values(inside, variables, depth + 1)
     )
     found = arithmetic(plain, variables)
-    return whole if found is None else str(found)
+    return original if found is None else str(found)
 
 
-def _closing(text: str, n: int, opens: str, closes: str) -> int:
-    """Behind the bracket that ends the one at `n`; the end of the text where none does."""
+def _end_of_bracket(text: str, n: int, opens: str, closes: str) -> int:
+    """Index behind the bracket that closes the one at `n`; the text's end if none does."""
     depth = 0
     for at in range(n, len(text)):
         depth += text[at] == opens

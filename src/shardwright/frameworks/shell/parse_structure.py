@@ -1,4 +1,4 @@
-"""The structure of a shell script: conditions, loops, cases and functions around its commands."""
+"""Parser of a shell script's structure: conditions, loops, cases and functions."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _FUNCTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simple:
-    """A command or an assignment."""
+    """A single command or assignment."""
 
     statement: Statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class If:
-    """Parts, each with its condition; of `else` that is None."""
+    """An `if`: parts with a condition and a body each; the condition of `else` is None."""
 
     parts: tuple[tuple[str | None, tuple[Node, ...]], ...]
     line: int
@@ -36,8 +36,9 @@ class If:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """``for NAME in WORDS``, or ``while CONDITION`` where there is no name. until: it ends where
-    the condition holds.
+    """A loop: ``for NAME in WORDS``, or ``while CONDITION`` where the name is empty.
+
+    `until`: the loop ends where the condition holds.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A word, and patterns with what follows them."""
+    """A `case`: a word, and parts with patterns and a body each."""
 
     word: str
     parts: tuple[tuple[tuple[str, ...], tuple[Node, ...]], ...]
@@ -58,7 +59,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """A function."""
+    """A function definition."""
 
     name: str
     body: tuple[Node, ...]
@@ -67,7 +68,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """``{ ... }``."""
+    """A group of commands ``{ ... }``."""
 
     body: tuple[Node, ...]
     line: int
@@ -79,20 +80,20 @@ Node = Simple | If | Loop | Case | Function | Group
 
 @dataclass(slots=True)
 class _Reader:
-    """Statements that are still to be read, the last first."""
+    """Statements that are still to be read, the last one first."""
 
     rest: list[Statement]
 
     def peek(self) -> str:
-        """The first word of the next one."""
+        """First word of the next statement."""
         return _head(self.rest[-1].text) if self.rest else ""
 
     def next(self) -> Statement:
-        """The next one, taken."""
+        """Take the next statement."""
         return self.rest.pop()
 
     def take_word(self) -> Statement:
-        """The first word of the next one taken; what stands behind it is the next."""
+        """Take the first word of the next statement; the rest stays as the next statement."""
         one = self.rest.pop()
         word = _head(one.text)
         behind = one.text[len(word) :].lstrip()
@@ -104,7 +105,7 @@ class _Reader:
 
 
 def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
-    """The nodes of a script.
+    """Parse statements into the nodes of a script.
 
     Raises:
         DataError: an `if`, a loop, a case or a function does not end, or ends without having begun.
@@ -121,11 +122,12 @@ def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
 
 
 def _head(text: str) -> str:
+    """First word of a text."""
     return text.split(None, 1)[0] if text.split(None, 1) else ""
 
 
 def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...]:
-    """Nodes up to one of the words that end them, which stays."""
+    """Parse nodes up to one of the words that end the block, which is not taken."""
     if depth > MAX_NESTED:
         raise DataError(
             f"a script nested deeper than {MAX_NESTED}",
@@ -143,6 +145,7 @@ def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...
 
 
 def _node(reader: _Reader, depth: int) -> Node:
+    """Parse the next node."""
     one = reader.rest[-1]
     head = reader.peek()
     function = _FUNCTION.fullmatch(one.text)
@@ -165,7 +168,7 @@ def _node(reader: _Reader, depth: int) -> Node:
 
 
 def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
-    """Take the word that ends a node; what its output goes to is no command."""
+    """Take the word that ends a node, and drop the rest of its statement."""
     if reader.peek() != word:
         raise DataError(
             f"line {line}: `{opened}` of the script does not end", hint="the whole script"
@@ -174,6 +177,7 @@ def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
 
 
 def _if(reader: _Reader, depth: int) -> If:
+    """Parse an `if` with its parts."""
     one = reader.next()
     parts: list[tuple[str | None, tuple[Node, ...]]] = []
     condition: str | None = one.text[len("if") :].strip()
@@ -195,9 +199,7 @@ def _if(reader: _Reader, depth: int) -> If:
 
 
 def _through(reader: _Reader, condition: str, word: str, line: int, opened: str) -> str:
-    """A condition up to the word behind it, which is taken:
-    of several commands the last decides.
-    """
+    """Read a condition up to the word behind it; of several commands the last decides."""
     while reader.rest and reader.peek() != word:
         condition = reader.next().text
     if not reader.rest:
@@ -209,6 +211,7 @@ def _through(reader: _Reader, condition: str, word: str, line: int, opened: str)
 
 
 def _while(reader: _Reader, depth: int) -> Loop:
+    """Parse a `while` or `until` loop."""
     one = reader.next()
     head = _head(one.text)
     condition = _through(reader, one.text[len(head) :].strip(), "do", one.line, head)
@@ -218,6 +221,7 @@ def _while(reader: _Reader, depth: int) -> Loop:
 
 
 def _for(reader: _Reader, depth: int) -> Loop:
+    """Parse a `for` or `select` loop."""
     one = reader.next()
     head, _, rest = one.text.partition(" ")
     name, _, words = rest.strip().partition(" ")
@@ -234,6 +238,7 @@ def _for(reader: _Reader, depth: int) -> Loop:
 
 
 def _case(reader: _Reader, depth: int) -> Case:
+    """Parse a `case` with its parts."""
     one = reader.next()
     words = list(words_of(one.text))
     if len(words) < 3 or words[2] != "in":
@@ -252,9 +257,7 @@ def _case(reader: _Reader, depth: int) -> Case:
 
 
 def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
-    """The patterns before the next ``)``, which ``|`` takes apart; what follows it on the line is
-    the next statement.
-    """
+    """Read the patterns of a case up to ``)``; the text behind it is the next statement."""
     found: list[str] = []
     while reader.rest:
         one = reader.next()
@@ -283,6 +286,7 @@ def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
 
 
 def _function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
+    """Parse a function definition."""
     one = reader.next()
     name, behind = match[1] or match[3], (match[2] if match[1] else match[4]) or ""
     if behind.strip():

@@ -1,4 +1,4 @@
-"""The statements of a shell script: its lines taken apart at the marks that end a command."""
+"""Splitting of a shell script into statements, with their here-documents."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _WITH_CONDITIONS: Final = re.compile(r"(?:(?:then|do|else|\{)\s+)*(?:if|elif|whi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A command of a script, or a part of a compound one.
+    """A command of a shell script, or a part of a compound command.
 
     Args:
-        text: without comments, lines that go on joined.
-        line: where it begins.
-        joint: the mark before it: ``&&``, ``||``, ``|``, ``;;`` or nothing.
-        here: its here-document; None = it has none.
-        here_is_text: nothing is put in place of variables there.
+        text: text without comments, with continued lines joined.
+        line: line on which the statement begins.
+        joint: mark before the statement: ``&&``, ``||``, ``|``, ``;;`` or nothing.
+        here: text of the here-document; None = there is none.
+        here_is_text: variables in the here-document are not expanded.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Statement:
 
 
 def statements_of(text: str) -> Iterator[Statement]:
-    """The statements in order.
+    """Split a shell script into statements, in order.
 
     Raises:
         DataError: a quotation, a bracket or a here-document does not end.
@@ -65,13 +65,14 @@ def statements_of(text: str) -> Iterator[Statement]:
 
 
 def without_here(text: str) -> str:
-    """A statement without the mark of its here-document."""
+    """Statement's text without the mark of a here-document."""
     return _HERE.sub("", text)
 
 
 def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
-    """The statements of the lines from `at` on until none is open any more, each with what joins
-    it; and the line behind them.
+    """Statements of the lines from `at` on, up to the first line that ends all of them.
+
+    Each has the mark before it. The second result is the next line's index.
     """
     pieces: list[tuple[str, str]] = []
     joint = ""
@@ -110,7 +111,7 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
         if goes_on:
             now.append(" ")
         elif quote or depth:
-            # What brackets hold together, as a list or a subshell, keeps its lines.
+            # A list or a subshell in brackets keeps its line breaks.
             now.append("\n")
         elif joint in ("&&", "||", "|") and not "".join(now).strip() and at < len(lines):
             # A list goes on behind its mark.
@@ -127,9 +128,7 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
 
 
 def _is_within(now: list[str], line: str, n: int) -> bool:
-    """True if a separator does not end the statement: in `2>&1` and `&>` it redirects output, and
-    in a condition it belongs to that.
-    """
+    """True if a separator does not end a statement: in a redirection or a condition."""
     letter = line[n]
     if letter == "&" and (line[n - 1 : n] == ">" or line[n + 1 : n + 2] == ">"):
         return True

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from shardwright.files.stored_documents import plan_document, prediction_document
 from shardwright.frameworks.launch.launch import Launch
-from shardwright.frameworks.settings.verdicts import Setting, Verdict
+from shardwright.frameworks.settings.verdicts import LaunchSetting, Verdict
 from shardwright.report.screens.plan_screen import head, part_name, render_simulation, section
 from shardwright.report.screens.why_screen import faster
 from shardwright.report.table_style import plain_table
@@ -156,7 +156,7 @@ def _understood(launch: Launch) -> list[Line]:
     return [*lines, *(("Note", note) for note in launch.notes)]
 
 
-def _settings(settings: tuple[Setting, ...]) -> RenderableType:
+def _settings(settings: tuple[LaunchSetting, ...]) -> RenderableType:
     return plain_table(
         ("setting", "value", ""),
         [(one.name, one.value[:60], one.means) for one in settings],

@@ -15,7 +15,7 @@ from shardwright.api.export_plan import export_plan
 from shardwright.cli.main import run
 from shardwright.errors import StrategyError, UsageError
 from shardwright.frameworks.export.exporter import Exporter, ExportFile
-from shardwright.frameworks.export.hosts import Host
+from shardwright.frameworks.export.hosts import HostEntry
 from shardwright.frameworks.export.launchers.registry import LAUNCHERS
 from shardwright.frameworks.export.placement import RANKS
 from shardwright.frameworks.registry import TARGETS
@@ -129,7 +129,7 @@ def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
 def test_slurm_takes_the_hosts_that_are_given(tmp_path: Path) -> None:
     """SLURM sorts the names of an allocation; the plan's order is the file's."""
     one = planned("h100-sxm:16", "tp2 sp dp8 zero1")
-    _, path = launched(one, "slurm", tmp_path, hosts=(Host(name="z"), Host(name="a")))
+    _, path = launched(one, "slurm", tmp_path, hosts=(HostEntry(name="z"), HostEntry(name="a")))
     assert "#SBATCH --nodelist=z,a" in path.read_text()
     found = [words(call) for call in node.by_slurm(path, [["a", "z"]])]
     assert [(call["--node-rank"], call["--master-addr"]) for call in found] == [

@@ -28,7 +28,7 @@ from shardwright.search.grid.members.declared_space import Space, require_search
 from shardwright.search.grid.members.device_meshes import MESH, Meshes, full_meshes
 from shardwright.search.grid.members.memory_choices import MemoryColumns, memory_choices
 from shardwright.strategy.grid.chunk_layers import largest_chunks
-from shardwright.strategy.grid.expert_mesh import FOLDED, folds
+from shardwright.strategy.grid.expert_mesh import FOLDED, mesh_folds
 from shardwright.strategy.grid.grid import Grid, Recompute
 from shardwright.strategy.grid.grid_rules import GridFacts, largest_chunk, legal_rows, unlike_stages
 
@@ -172,7 +172,7 @@ def _folds(space: Space, columns: Columns) -> BoolArray:
     for order in dict.fromkeys(orders if told else ()):
         numbers = [number for number, other in enumerate(orders) if other == order]
         some = np.flatnonzero(np.isin(told["order"], numbers))
-        folded[experts[some]] = folds({name: told[name][some] for name in FOLDED}, order)
+        folded[experts[some]] = mesh_folds({name: told[name][some] for name in FOLDED}, order)
     return folded
 
 
