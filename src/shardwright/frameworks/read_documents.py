@@ -163,6 +163,7 @@ def with_best_command(documents: Sequence[Document], framework: str) -> list[Doc
     candidates = [claimants()[framework]] if framework else list(claimants().values())
 
     def strength(document: Document) -> tuple[tuple[int, int, int], int]:
+        """Strength of the best claim on a command, then the number of settings."""
         return max(one.claims(document).strength for one in candidates), len(document.settings)
 
     best = max(commands, key=strength, default=None)

@@ -110,6 +110,7 @@ def launch_of_files(
     texts = dict(files)
 
     def sources(name: str) -> str | None:
+        """Text of a file given by the user, or of one beside the given files."""
         return texts.get(Path(name).name) or beside(name)
 
     known = {**_function_named(files, given or {}, framework), **(given or {})}

@@ -102,6 +102,7 @@ def setting_table(
     """
 
     def of(verdict: Verdict, reasons: Mapping[str, str]) -> Mapping[str, str]:
+        """Name -> reason, of the rows with a verdict and of names without rows."""
         own = {row.key: row.means for row in rows if row.verdict is verdict and row.means}
         return MappingProxyType({**own, **by_name(reasons)})
 

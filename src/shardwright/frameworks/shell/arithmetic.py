@@ -64,6 +64,7 @@ def _count(node: ast.expr, variables: Variables, depth: int) -> int:
         raise ValueError(depth)
 
     def of(part: ast.expr) -> int:
+        """Whole number of a part of the expression."""
         return _count(part, variables, depth + 1)
 
     if isinstance(node, ast.Constant) and type(node.value) is int:

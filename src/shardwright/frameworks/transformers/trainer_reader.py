@@ -133,6 +133,7 @@ def trainer_reader(
     """
 
     def evidence(signature: Signature, document: Document) -> Claim:
+        """Claim on a file, with the settings that identify a YAML file."""
         found = claim_of(signature, document)
         if document.kind is not FileKind.YAML:
             return found

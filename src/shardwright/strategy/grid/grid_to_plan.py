@@ -290,6 +290,7 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
         return (Shards(host=host),) if host else ()
 
     def rule(degree: int, *, parameters: tuple[str, ...] = ()) -> Shards:
+        """ZeRO rule with one shard degree for the states that the grid's ZeRO stage shards."""
         return Shards(
             parameters=parameters,
             optimizer=degree,
@@ -373,6 +374,7 @@ def _pipeline(
         )
 
     def lane(name: str, number: int) -> Lane:
+        """Lane `number` with the stages placed by the schedule."""
         stages = tuple(
             Stage(
                 items=item,

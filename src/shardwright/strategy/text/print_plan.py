@@ -68,6 +68,7 @@ def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
+    """Print class names separated by commas; ``all`` for none."""
     if "all" in names:
         raise StrategyError(
             "a class cannot be named all", hint="no class means all", rule="notation.name"
@@ -187,23 +188,27 @@ def _chunks(stages: Sequence[Stage]) -> str:
 
 
 def _item(item: Item) -> str:
+    """Print one part of a chunk: a block's name, a count of blocks, or run:count."""
     if not item.name:
         return str(item.count)
     return _name(item.name, pattern=DOTTED) + (f":{item.count}" if item.count else "")
 
 
 def _select(select: Selector) -> str:
+    """Print the operator classes and the block range that a placement selects."""
     blocks = f"[{select.blocks[0]}-{select.blocks[1]}]" if select.blocks else ""
     return _names(select.classes) + blocks
 
 
 def _placement(placement: Placement) -> str:
+    """Print a placement as ``all[0-11] = b2 t8 +8 via ring``."""
     offset = f" +{placement.offset}" if placement.offset else ""
     exchange = f" via {placement.exchange.value}" if placement.exchange else ""
     return f"{_select(placement.select)} = {print_split(placement.split)}{offset}{exchange}"
 
 
 def _keep(keep: Keep, *, is_open: bool) -> str:
+    """Print a keep line as ``recompute 0-4/5: full``; an open range has no last block."""
     last_block = "" if is_open else str(keep.blocks[1])
     unit = f"/{keep.unit}" if keep.unit != 1 else ""
     percent = f" {keep.percent}%" if keep.percent != 100 else ""
@@ -247,12 +252,14 @@ def _value(value: int | str) -> str:
 
 
 def _entry(entry: Entry, *, lanes: tuple[str, ...]) -> str:
+    """Print one action, or an overlapped pair ``(down/1F0|up/2B0)``."""
     if isinstance(entry, tuple):
         return f"({_action(entry[0], lanes=lanes)}|{_action(entry[1], lanes=lanes)})"
     return _action(entry, lanes=lanes)
 
 
 def _action(action: Action, *, lanes: tuple[str, ...]) -> str:
+    """Print an action as lane/chunk, kind and microbatch[.slice], such as ``down/0F3``."""
     if not 0 <= action.lane < len(lanes):
         raise StrategyError(
             f"action of lane {action.lane}, but the table has {len(lanes)}", rule="order.lanes"
