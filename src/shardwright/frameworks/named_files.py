@@ -30,20 +30,20 @@ def with_named_files(
     Raises:
         DataError: a file is missing, and no other setting replaces it.
     """
-    given = {one.name for one in documents}
-    found: list[Document] = []
+    names_read = {document.name for document in documents}
+    read_documents: list[Document] = []
     for document in documents:
         notes: list[str] = []
         names = list(_named(document, claimants))
         for named, name in names:
-            if PurePosixPath(name).name in given or not name:
+            if PurePosixPath(name).name in names_read or not name:
                 continue
             text = None if "$" in name or "`" in name else beside(name)
             if text is None:
                 notes.append(_missing(document, named, name, documents))
                 continue
-            given.add(PurePosixPath(name).name)
-            found += documents_of(text, PurePosixPath(name).name, {})
+            names_read.add(PurePosixPath(name).name)
+            read_documents += documents_of(text, PurePosixPath(name).name, {})
         notes += [
             f"the hosts of {value[:60]} are not read: CLUSTER says them"
             for value in _hosts(document)
@@ -55,8 +55,8 @@ def with_named_files(
         # The file's own settings replace the setting that names it.
         settled = {named.setting for named, _ in names}
         settings = {name: value for name, value in document.settings.items() if name not in settled}
-        found.append(replace(document, settings=settings, notes=(*document.notes, *notes)))
-    return found
+        read_documents.append(replace(document, settings=settings, notes=(*document.notes, *notes)))
+    return read_documents
 
 
 def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[NamedFile, str]]:
@@ -66,8 +66,8 @@ def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[
     seen = {
         word
         for word in settings.values()
-        for one in claimants
-        for named in one.signature.files
+        for claimant in claimants
+        for named in claimant.signature.files
         if PurePosixPath(word).name in named.own
     }
     for claimant in claimants:
@@ -95,7 +95,9 @@ def _missing(document: Document, named: NamedFile, name: str, documents: Sequenc
     Raises:
         DataError: no setting replaces it.
     """
-    settings = {setting for one in documents for setting in (*one.settings, *one.launched)}
+    settings = {
+        setting for document in documents for setting in (*document.settings, *document.launched)
+    }
     writer = document.written.get(name)
     how = f" ({writer} writes it in the script, which is not followed)" if writer else ""
     if settings & named.instead:

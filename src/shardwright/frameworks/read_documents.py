@@ -89,10 +89,10 @@ def _manifest_documents(
             )
     for container in manifest.containers:
         if container.script:
-            found = _script_documents(
+            documents = _script_documents(
                 container.script, file, {**container.environment, **given}, sources
             )
-            yield from (replace(one, devices=manifest.devices) for one in found)
+            yield from (replace(document, devices=manifest.devices) for document in documents)
 
 
 def _script_documents(
@@ -112,7 +112,7 @@ def _script_documents(
             )
     notes = tuple(f"not followed: {line}" for line in script.left_out)
     commands = [
-        one for command in dict.fromkeys(script.commands) if (one := started(command)).words
+        program for command in dict.fromkeys(script.commands) if (program := started(command)).words
     ]
     for command in commands or [Started(program="", launchers=(), words=())]:
         yield Document(
@@ -133,13 +133,13 @@ def _script_documents(
 
 def _launcher_settings(command: Started) -> Arguments:
     """Settings of a command's launchers, each with the launcher's name as prefix."""
-    found = {
+    settings = {
         f"{launcher}.{name}": value
         for launcher, words in command.launchers
         for name, value in arguments_of(words).items()
     }
     # A launcher's command, such as `accelerate launch`, counts as a setting of its own.
-    return found | {
+    return settings | {
         f"{launcher}.{words[0]}": ON
         for launcher, words in command.launchers
         if words[:1] == ("launch",)
@@ -159,15 +159,21 @@ def with_best_command(documents: Sequence[Document], framework: str) -> list[Doc
 
     Of equal claims, the command with most settings is kept. Other documents are kept.
     """
-    commands = [one for one in documents if one.kind is FileKind.COMMAND]
+    commands = [document for document in documents if document.kind is FileKind.COMMAND]
     candidates = [claimants()[framework]] if framework else list(claimants().values())
 
     def strength(document: Document) -> tuple[tuple[int, int, int], int]:
         """Strength of the best claim on a command, then the number of settings."""
-        return max(one.claims(document).strength for one in candidates), len(document.settings)
+        return max(candidate.claims(document).strength for candidate in candidates), len(
+            document.settings
+        )
 
     best = max(commands, key=strength, default=None)
-    return [one for one in documents if one.kind is not FileKind.COMMAND or one is best]
+    return [
+        document
+        for document in documents
+        if document.kind is not FileKind.COMMAND or document is best
+    ]
 
 
 def read_text(path: Path) -> str:

@@ -113,11 +113,13 @@ def launch_of_files(
         """Text of a file given by the user, or of one beside the given files."""
         return texts.get(Path(name).name) or beside(name)
 
-    known = {**_function_named(files, given or {}, framework), **(given or {})}
+    variables = {**_function_named(files, given or {}, framework), **(given or {})}
     documents = [
-        one
+        document
         for name, text in files
-        for one in with_best_command(list(documents_of(text, name, known, sources)), framework)
+        for document in with_best_command(
+            list(documents_of(text, name, variables, sources)), framework
+        )
     ]
     reader = _reader(documents, framework)
     read = with_named_files(_launch_documents(documents, reader), _claimants(reader), sources)
@@ -127,26 +129,26 @@ def launch_of_files(
     runtime, why = (
         (runtime, "") if runtime else released(merged) if released else (reader.runtime, "")
     )
-    environment = {name: value for one in read for name, value in one.environment.items()}
+    environment = {name: value for document in read for name, value in document.environment.items()}
     merged |= variables_that_set(load_runtime(runtime), environment)
     notes = (
-        *(note for one in read for note in one.notes),
+        *(note for document in read for note in document.notes),
         *_process_count_notes(read, devices),
         *((why,) if why else ()),
     )
-    program = next((one.program for one in read if one.program), "")
+    program = next((document.program for document in read if document.program), "")
     written = FileSettings(
         arguments=merged, notes=notes, program=program, node_devices=node_devices
     )
     launch = reader.read(written, model=model, devices=devices, runtime=runtime)
     launch = replace(
-        launch, settings=tuple(compared_checkpoint(one, model) for one in launch.settings)
+        launch, settings=tuple(compared_checkpoint(setting, model) for setting in launch.settings)
     )
     for document in read:
         _require_understood(launch, document, reader)
     needed = (
         needed_variables(launch.framework, launch.grid, environment)
-        if any(one.is_script for one in read)
+        if any(document.is_script for document in read)
         else ()
     )
     slow = slowing_variables(environment, counted=merged)
@@ -167,14 +169,14 @@ def _function_named(
         for name, text in files
         if Path(name).suffix.lower() not in CONFIGURATION_SUFFIXES
     ]
-    found = [
-        one
+    documents = [
+        document
         for name, text in scripts
-        for one in with_best_command(list(documents_of(text, name, given)), framework)
+        for document in with_best_command(list(documents_of(text, name, given)), framework)
     ]
     return {
         name: one.settings[name]
-        for one in found
+        for one in documents
         for name in CHOICES
         if name in one.settings and one.settings[name].isidentifier()
     }
@@ -190,16 +192,16 @@ def _merged(documents: Sequence[Document], frameworks: Sequence[Claimant]) -> di
     """Settings of all files together, with those of the framework's own launchers."""
     launchers = {launcher for framework in frameworks for launcher in framework.signature.launchers}
     merged: dict[str, str] = {}
-    for one in documents:
+    for document in documents:
         merged |= {
             name: value
-            for name, value in one.launched.items()
+            for name, value in document.launched.items()
             if name.partition(".")[0] in launchers
         }
         # "auto" of DeepSpeed's files is what the program has.
         merged |= {
             name: value
-            for name, value in one.settings.items()
+            for name, value in document.settings.items()
             if value != "auto" or name not in merged
         }
     return merged
@@ -207,9 +209,9 @@ def _merged(documents: Sequence[Document], frameworks: Sequence[Claimant]) -> di
 
 def _process_count_notes(documents: Sequence[Document], devices: int) -> Iterator[str]:
     """A note if a launcher starts another number of processes than the cluster has devices."""
-    for one in documents:
+    for document in documents:
         nodes, each = (
-            one.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node")
+            document.launched.get(f"torchrun.{name}", "") for name in ("nnodes", "nproc-per-node")
         )
         if (
             all(text.isascii() and text.isdigit() and len(text) < 8 for text in (nodes, each))
@@ -219,8 +221,11 @@ def _process_count_notes(documents: Sequence[Document], devices: int) -> Iterato
                 f"torchrun starts {int(nodes) * int(each):,} processes, CLUSTER has {devices:,}"
                 " devices"
             )
-        if one.devices not in (0, devices):
-            yield f"the manifest asks for {one.devices:,} devices, CLUSTER has {devices:,} devices"
+        if document.devices not in (0, devices):
+            yield (
+                f"the manifest asks for {document.devices:,} devices, CLUSTER has {devices:,}"
+                " devices"
+            )
 
 
 def _require_settings(
@@ -233,7 +238,7 @@ def _require_settings(
     """
     if merged:
         return
-    waits = [word for one in documents for word in one.positional if "$" in word]
+    waits = [word for document in documents for word in document.positional if "$" in word]
     where = f" but those of {', '.join(waits)[:80]}, which the script does not say" if waits else ""
     hint = (
         f"--set {waits[0].strip('${}')[:40]}=VALUE"
@@ -241,7 +246,8 @@ def _require_settings(
         else "the script that starts the training, with its settings"
     )
     raise DataError(
-        f"{', '.join(one.name for one in documents)[:80]}: no settings of {reader.name}{where}",
+        f"{', '.join(document.name for document in documents)[:80]}: no settings of"
+        f" {reader.name}{where}",
         hint=hint,
     )
 
@@ -252,9 +258,9 @@ def _text_beside(name: str, folders: Sequence[Path]) -> str | None:
     if not path.name or "\0" in name:
         return None
     for folder in folders:
-        for one in (folder / path, folder / path.name):
-            if one.is_file() and ".." not in path.parts:
-                return read_text(one)
+        for candidate in (folder / path, folder / path.name):
+            if candidate.is_file() and ".." not in path.parts:
+                return read_text(candidate)
     return None
 
 
@@ -264,12 +270,12 @@ def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     Raises:
         DataError: a file cannot be read.
     """
-    found = [
-        one
+    documents = [
+        document
         for file, text in files
-        for one in with_best_command(list(documents_of(text, file, {})), "")
+        for document in with_best_command(list(documents_of(text, file, {})), "")
     ]
-    return {name: value for one in found for name, value in one.settings.items()}
+    return {name: value for one in documents for name, value in one.settings.items()}
 
 
 def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
@@ -282,13 +288,13 @@ def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
         reader = READERS.load(framework)
         parts = included_frameworks(framework, claimants())
         if not any(
-            claimants()[part].claims(one).evidence
+            claimants()[part].claims(document).evidence
             for part in parts
             if part in claimants()
-            for one in documents
+            for document in documents
         ):
             raise DataError(
-                f"{', '.join(one.name for one in documents)[:80]}: no setting that is"
+                f"{', '.join(document.name for document in documents)[:80]}: no setting that is"
                 f" {framework}'s",
                 hint="leave --from out to see of what",
             )
@@ -296,9 +302,9 @@ def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:
     best = best_claimant(documents, claimants())
     if best in READERS:
         return READERS.load(best)
-    evidence = joined_claims(claimants()[best].claims(one) for one in documents).evidence
+    evidence = joined_claims(claimants()[best].claims(document) for document in documents).evidence
     raise DataError(
-        f"{', '.join(one.name for one in documents)[:80]}: files of {best}"
+        f"{', '.join(document.name for document in documents)[:80]}: files of {best}"
         f" ({', '.join(evidence[:3])[:80]}), which are not read",
         hint=f"read are those of {', '.join(READERS)}",
     )
@@ -311,23 +317,25 @@ def _launch_documents(documents: Sequence[Document], reader: LaunchReader) -> li
         DataError: a file that the user names is claimed by another framework alone.
     """
     parts = included_frameworks(reader.name, claimants())
-    found = []
+    launch_documents = []
     for document in documents:
         claims = {
             name: claim
-            for name, one in claimants().items()
-            if (claim := one.claims(document)).evidence
+            for name, claimant in claimants().items()
+            if (claim := claimant.claims(document)).evidence
         }
-        others = sorted(name for name, claim in claims.items() if claim.programs or claim.own)
-        if claims.keys() & parts or (document.named and not others):
-            found.append(document)
+        other_frameworks = sorted(
+            name for name, claim in claims.items() if claim.programs or claim.own
+        )
+        if claims.keys() & parts or (document.named and not other_frameworks):
+            launch_documents.append(document)
         elif document.named:
             raise DataError(
-                f"{document.name[:60]} is {' or '.join(others)}'s, the other files are"
+                f"{document.name[:60]} is {' or '.join(other_frameworks)}'s, the other files are"
                 f" {reader.name}'s",
                 hint="give the files of one launch alone",
             )
-    return found
+    return launch_documents
 
 
 def _require_understood(launch: Launch, document: Document, reader: LaunchReader) -> None:
@@ -338,10 +346,12 @@ def _require_understood(launch: Launch, document: Document, reader: LaunchReader
     Raises:
         DataError: fewer are; the message names the others.
     """
-    claims = [one.claims(document) for one in _claimants(reader)]
+    claims = [framework.claims(document) for framework in _claimants(reader)]
     if not any(claim.programs or claim.own for claim in claims):
         return
-    unknown = [one.name for one in launch.of(Verdict.UNKNOWN) if one.name in document.settings]
+    unknown = [
+        setting.name for setting in launch.of(Verdict.UNKNOWN) if setting.name in document.settings
+    ]
     if len(unknown) > (1 - LEAST_UNDERSTOOD) * len(document.settings):
         raise DataError(
             f"{document.name[:60]}: {len(document.settings) - len(unknown)} of"

@@ -163,9 +163,9 @@ def _named_in_file(name: str) -> str:
 
 def _sharding_strategy(arguments: Arguments) -> str:
     """Value of the setting that holds FSDP's sharding strategy, of FSDP 1 or FSDP 2."""
-    kept = arguments.get("fsdp-config.fsdp-reshard-after-forward", "true")
+    reshard = arguments.get("fsdp-config.fsdp-reshard-after-forward", "true")
     # FSDP 1's files have deepspeed_name strategies under either name.
-    return arguments.get("fsdp-config.fsdp-sharding-strategy", kept)
+    return arguments.get("fsdp-config.fsdp-sharding-strategy", reshard)
 
 
 def _under_deepspeed(
@@ -210,10 +210,14 @@ def _under_deepspeed(
         possible=OF_TRANSFORMERS,
     )
     deepspeed_settings = {
-        one.name: one for one in launch.settings if one.name in file_settings.arguments
+        setting.name: setting
+        for setting in launch.settings
+        if setting.name in file_settings.arguments
     }
     settings = tuple(
-        deepspeed_settings.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one
-        for one in accelerate_launch.settings
+        deepspeed_settings.get(setting.name, setting)
+        if setting.verdict is Verdict.UNKNOWN
+        else setting
+        for setting in accelerate_launch.settings
     )
     return replace(launch, framework="accelerate", settings=settings)

@@ -110,7 +110,7 @@ def _normalize(settings: dict[str, str], devices: int) -> tuple[str, ...]:
                 f"{loss.partition('-')[0]} cross-entropy is set without its plugin {plugin}, and"
                 " has no effect"
             )
-    unknown = [one for one in plugins if not one.endswith(_PLUGINS)]
+    unknown = [plugin for plugin in plugins if not plugin.endswith(_PLUGINS)]
     if unknown:
         raise DataError(
             f"plugins {' '.join(unknown)[:60]}: what they change is not priced here",

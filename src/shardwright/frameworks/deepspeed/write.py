@@ -118,9 +118,9 @@ def _expert_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
     if grid.ep == 1:
         return
     if model.architecture not in PRESETS:
-        known = ", ".join(PRESETS.values())
+        presets = ", ".join(PRESETS.values())
         yield Shortfall(
-            what=f"ep {grid.ep} of {model.name}: it deals experts of {known}",
+            what=f"ep {grid.ep} of {model.name}: it deals experts of {presets}",
             hint="ep 1, or such a model",
         )
     if grid.cp > 1 and grid.zero == 3:

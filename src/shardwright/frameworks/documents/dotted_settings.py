@@ -89,7 +89,7 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
     if document is True:
         return {before: "true"}
     if isinstance(document, list | tuple):
-        return {before: " ".join(_text(one, before) for one in document[:1000])}
+        return {before: " ".join(_text(item, before) for item in document[:1000])}
     return {before: _text(document, before)}
 
 
@@ -191,7 +191,9 @@ def _single_text_argument(node: ast.expr) -> str | None:
 def named_value(node: ast.expr) -> str | None:
     """Name of the object or function in an expression, or the single text argument of a call."""
     if isinstance(node, ast.List | ast.Tuple):
-        return " ".join(name for one in node.elts[:100] if (name := named_value(one))) or None
+        return (
+            " ".join(name for element in node.elts[:100] if (name := named_value(element))) or None
+        )
     return _single_text_argument(node) or (
         _dotted_name(node) if isinstance(node, ast.Call | ast.Attribute | ast.Name) else None
     )

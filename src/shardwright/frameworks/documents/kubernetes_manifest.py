@@ -63,7 +63,7 @@ class Manifest:
     @property
     def devices(self) -> int:
         """Devices of all containers that start a command; 0 = not given."""
-        return sum(one.devices for one in self.containers if one.script)
+        return sum(container.devices for container in self.containers if container.script)
 
 
 def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) -> Manifest | None:
@@ -83,8 +83,10 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
         return None
     for variable, value in given.items():
         text = text.replace(f"${{{variable}}}", value)
-    objects = [one for one in _objects(text, suffix, name) if isinstance(one, Mapping)]
-    kinds = tuple(str(one.get("kind", ""))[:40] for one in objects)
+    objects = [
+        resource for resource in _objects(text, suffix, name) if isinstance(resource, Mapping)
+    ]
+    kinds = tuple(str(resource.get("kind", ""))[:40] for resource in objects)
     if not set(kinds) & KINDS:
         return None
     containers: list[Container] = []
@@ -96,7 +98,7 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
                     f"{name[:60]}: more than {MAX_CONTAINERS} containers",
                     hint="the manifest of one job",
                 )
-    if not any(one.script for one in containers):
+    if not any(container.script for container in containers):
         raise DataError(
             f"{name[:60]}: no container of the {next(kind for kind in kinds if kind in KINDS)} says"
             " its command; its image does",
@@ -104,9 +106,9 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
         )
     files = tuple(
         (str(key), str(value))
-        for one in objects
-        if one.get("kind") == "ConfigMap"
-        for key, value in _items(one.get("data"))
+        for resource in objects
+        if resource.get("kind") == "ConfigMap"
+        for key, value in _items(resource.get("data"))
     )
     return Manifest(containers=tuple(containers), files=files, kinds=kinds)
 
@@ -150,15 +152,15 @@ def _containers(
     containers: list[Container] = []
     if isinstance(value, list):
         return [
-            one
+            container
             for part in value[:MAX_CONTAINERS]
-            for one in _containers(part, replicas, environment, depth + 1)
+            for container in _containers(part, replicas, environment, depth + 1)
         ]
     if not isinstance(value, Mapping):
         return containers
     copies = _count(next((value[name] for name in _WORKERS if name in value), 1)) or 1
     replicas = min(replicas * copies, MAX_DEVICES)
-    each = _count(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
+    node_devices = _count(value.get("nprocPerNode", value.get("numProcPerNode", 0)))
     for key, part in value.items():
         if key == "containers" and isinstance(part, list):
             containers += [
@@ -173,18 +175,22 @@ def _containers(
             containers.append(Container(script=part, environment=environment))
         elif key not in ("initContainers", "volumes", "metadata", "status", "selector"):
             containers += _containers(part, replicas, environment, depth + 1)
-    if each:
+    if node_devices:
         containers = [
-            one if one.devices or not one.script else _with_devices(one, each, replicas)
-            for one in containers
+            container
+            if container.devices or not container.script
+            else _with_devices(container, node_devices, replicas)
+            for container in containers
         ]
     return containers
 
 
-def _with_devices(one: Container, each: int, replicas: int) -> Container:
+def _with_devices(container: Container, each: int, replicas: int) -> Container:
     """Container with its device count set to `each` times `replicas`."""
     return Container(
-        script=one.script, environment=one.environment, devices=min(each * replicas, MAX_DEVICES)
+        script=container.script,
+        environment=container.environment,
+        devices=min(each * replicas, MAX_DEVICES),
     )
 
 
@@ -194,22 +200,22 @@ def _container(
     """Parse one container: command, environment variables and device count."""
     variables = dict(environment)
     entries = value.get("env")
-    for one in entries if isinstance(entries, list) else ():
+    for entry in entries if isinstance(entries, list) else ():
         if (
-            isinstance(one, Mapping)
-            and isinstance(one.get("name"), str)
-            and isinstance(one.get("value"), str | int | float)
+            isinstance(entry, Mapping)
+            and isinstance(entry.get("name"), str)
+            and isinstance(entry.get("value"), str | int | float)
         ):
-            variables[one["name"]] = str(one["value"])
-    words = [str(one) for name in ("command", "args") for one in _listed(value.get(name))]
+            variables[entry["name"]] = str(entry["value"])
+    words = [str(entry) for name in ("command", "args") for entry in _listed(value.get(name))]
     words = [
         _VARIABLE.sub(lambda match: variables.get(match[1], f"${match[1]}"), word) for word in words
     ]
     devices = 0
     for name in ("resources", "resourcesPerNode"):
-        held = value.get(name)
+        resources = value.get(name)
         for part in ("limits", "requests"):
-            wanted = held.get(part) if isinstance(held, Mapping) else None
+            wanted = resources.get(part) if isinstance(resources, Mapping) else None
             counts = [
                 _count(number) for key, number in _items(wanted) if _ACCELERATOR.fullmatch(str(key))
             ]

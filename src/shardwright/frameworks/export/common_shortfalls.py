@@ -101,19 +101,19 @@ def rank_order_shortfalls(grid: Grid, innermost_first: Sequence[str]) -> Iterato
 
     Without ep in `innermost_first`, ep is inside or outside dp as in the grid.
     """
-    own = tuple(innermost_first)
-    if "ep" not in own:
-        place = own.index("dp") + (grid.order.index("ep") > grid.order.index("dp"))
-        own = (*own[:place], "ep", *own[place:])
-    if not same_ranks(grid, own):
+    target_order = tuple(innermost_first)
+    if "ep" not in target_order:
+        place = target_order.index("dp") + (grid.order.index("ep") > grid.order.index("dp"))
+        target_order = (*target_order[:place], "ep", *target_order[place:])
+    if not same_ranks(grid, target_order):
         inner, wanted = (
             "-".join(axis for axis in order if getattr(grid, axis) > 1)
-            for order in (grid.order, own)
+            for order in (grid.order, target_order)
         )
         yield Shortfall(
             what=f"ranks in the order {inner}",
             instead=f"ranks in its own order, {wanted} from the innermost",
-            order=own,
+            order=target_order,
         )
 
 

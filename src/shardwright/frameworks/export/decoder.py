@@ -32,10 +32,10 @@ class Decoder:
     @property
     def core(self) -> AttentionShape:
         """Shape of the attention core."""
-        found = self.first_operator("core")
-        assert found is not None, "layers without attention are refused"
-        assert found.attention is not None, "a core has a shape"
-        return found.attention
+        core = self.first_operator("core")
+        assert core is not None, "layers without attention are refused"
+        assert core.attention is not None, "a core has a shape"
+        return core.attention
 
 
 def decoder_of(model: Model) -> Decoder:

@@ -124,6 +124,6 @@ def export_files(exporter: Exporter, export: PlanToExport) -> tuple[ExportFile, 
     """Files of a plan for a target, with losses allowed; empty if the plan cannot be exported."""
     return (
         ()
-        if any(not one.instead for one in exporter.shortfalls(export))
+        if any(not shortfall.instead for shortfall in exporter.shortfalls(export))
         else exporter.files(export)
     )

@@ -49,7 +49,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
     """Parts of a plan that FlagScale cannot express, each with the reason."""
     shortfalls = tuple(megatron_shortfalls(export, chunks=not export.meshes))
     yield from shortfalls
-    if all(one.instead for one in shortfalls):
+    if all(shortfall.instead for shortfall in shortfalls):
         yield from option_shortfalls(export, *FRAMEWORKS, names=(FP8_INPUTS,))
         if export.meshes:
             yield from _mesh_shortfalls(export)
@@ -161,13 +161,13 @@ def _untied(export: PlanToExport) -> bool:
 
 def _kinds(cluster: Cluster, devices: Collection[int]) -> set[str]:
     """Accelerators of some of the cluster's devices."""
-    found, start = set(), 0
+    accelerators, start = set(), 0
     for group in cluster.groups:
         end = start + group.count * group.kind.num_devices
         if any(start <= device < end for device in devices):
-            found.add(group.kind.accelerator.name)
+            accelerators.add(group.kind.accelerator.name)
         start = end
-    return found
+    return accelerators
 
 
 def _kinds_of(export: PlanToExport, stage: Mesh) -> set[str]:
@@ -181,20 +181,20 @@ def _kinds_of(export: PlanToExport, stage: Mesh) -> set[str]:
 
 def _meshes_by_accelerator(export: PlanToExport) -> list[tuple[str, Mesh]]:
     """(accelerator, mesh) of each run of stages with equal degrees on one kind of device."""
-    found: list[tuple[str, Mesh]] = []
+    meshes: list[tuple[str, Mesh]] = []
     for stage in stages_of(export.meshes):
         kind = min(_kinds_of(export, stage))
-        if found and (found[-1][0], found[-1][1].grid) == (kind, stage.grid):
-            found[-1] = (kind, joined_mesh(found[-1][1], stage))
+        if meshes and (meshes[-1][0], meshes[-1][1].grid) == (kind, stage.grid):
+            meshes[-1] = (kind, joined_mesh(meshes[-1][1], stage))
         else:
-            found.append((kind, stage))
-    return found
+            meshes.append((kind, stage))
+    return meshes
 
 
 def _hetero(export: PlanToExport) -> Settings:
     """Section `hetero`: tp, cp, ep, dp and number of stages of each mesh."""
     types, meshes = zip(*_meshes_by_accelerator(export), strict=True)
-    found: Settings = {
+    section: Settings = {
         "enable_hetero": True,
         "hetero_process_meshes": [
             n for m in meshes for n in (m.grid.tp, m.grid.cp, m.grid.ep, m.grid.dp, len(m.layers))
@@ -205,10 +205,10 @@ def _hetero(export: PlanToExport) -> Settings:
         "standalone_embedding_stage": False,
     }
     if any(mesh.grid.ep > 1 for mesh in meshes):
-        found["expert_tensor_parallel_size_per_process_mesh"] = [mesh.grid.etp for mesh in meshes]
+        section["expert_tensor_parallel_size_per_process_mesh"] = [mesh.grid.etp for mesh in meshes]
     if not _untied(export) and meshes[0].grid.dp != meshes[-1].grid.dp:
-        found["use_partial_reduce_for_shared_embedding"] = True
-    return found
+        section["use_partial_reduce_for_shared_embedding"] = True
+    return section
 
 
 def _train(export: PlanToExport, arguments_by_name: dict[str, str]) -> Settings:

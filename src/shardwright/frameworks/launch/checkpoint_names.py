@@ -39,11 +39,11 @@ def named_parameters(name: str) -> float:
     family = module.rpartition(".")[2]
     if family and family in function:
         last = _POINT.sub(r"\1.\2", function.partition(family)[2].lstrip("_"))
-    found = _SIZE.search(last)
-    if found is None:
+    match = _SIZE.search(last)
+    if match is None:
         return 0.0
-    count = float(found[2].replace("p", "."))
-    return count * float(found[1] or 1) * (1e9 if found[3] in "bB" else 1e6)
+    count = float(match[2].replace("p", "."))
+    return count * float(match[1] or 1) * (1e9 if match[3] in "bB" else 1e6)
 
 
 def compared_checkpoint(setting: LaunchSetting, model: Model) -> LaunchSetting:

@@ -189,9 +189,9 @@ def claim_of(signature: Signature, document: Document) -> Claim:
     program = document.program.lower()
     return Claim(
         programs=tuple(
-            one
-            for one in sorted(signature.programs)
-            if program == one or program.endswith(f"/{one}")
+            program_name
+            for program_name in sorted(signature.programs)
+            if program == program_name or program.endswith(f"/{program_name}")
         )[:1],
         launchers=tuple(sorted(signature.launchers & document.launchers)),
         own=tuple(own),
@@ -201,22 +201,28 @@ def claim_of(signature: Signature, document: Document) -> Claim:
 
 def joined_claims(claims: Iterable[Claim]) -> Claim:
     """Claim with the evidence of several files together."""
-    found = tuple(claims)
+    all_claims = tuple(claims)
     return Claim(
-        programs=tuple(dict.fromkeys(one for claim in found for one in claim.programs)),
-        launchers=tuple(dict.fromkeys(one for claim in found for one in claim.launchers)),
-        own=tuple(dict.fromkeys(one for claim in found for one in claim.own)),
-        shared=tuple(dict.fromkeys(one for claim in found for one in claim.shared)),
+        programs=tuple(
+            dict.fromkeys(program for claim in all_claims for program in claim.programs)
+        ),
+        launchers=tuple(
+            dict.fromkeys(launcher for claim in all_claims for launcher in claim.launchers)
+        ),
+        own=tuple(dict.fromkeys(name for claim in all_claims for name in claim.own)),
+        shared=tuple(dict.fromkeys(name for claim in all_claims for name in claim.shared)),
     )
 
 
 def included_frameworks(name: str, claimants: Mapping[str, Claimant]) -> frozenset[str]:
     """A framework and all frameworks whose files may be part of its launches."""
-    found, new = {name}, {name}
+    frameworks, new = {name}, {name}
     while new:
-        new = {one for part in new if part in claimants for one in claimants[part].includes} - found
-        found |= new
-    return frozenset(found)
+        new = {
+            framework for part in new if part in claimants for framework in claimants[part].includes
+        } - frameworks
+        frameworks |= new
+    return frozenset(frameworks)
 
 
 def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claimant]) -> str:
@@ -227,10 +233,10 @@ def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claiman
     Raises:
         DataError: no framework claims the files, or two claim them equally.
     """
-    names = ", ".join(dict.fromkeys(one.name for one in documents))[:80]
+    names = ", ".join(dict.fromkeys(document.name for document in documents))[:80]
     claims = {
-        name: joined_claims(one.claims(document) for document in documents)
-        for name, one in claimants.items()
+        name: joined_claims(claimant.claims(document) for document in documents)
+        for name, claimant in claimants.items()
     }
     claims = {name: claim for name, claim in claims.items() if claim.evidence}
     if not claims:

@@ -60,7 +60,7 @@ class Launch:
 
     def of(self, *verdicts: Verdict) -> tuple[LaunchSetting, ...]:
         """Settings with one of these verdicts."""
-        return tuple(one for one in self.settings if one.verdict in verdicts)
+        return tuple(setting for setting in self.settings if setting.verdict in verdicts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

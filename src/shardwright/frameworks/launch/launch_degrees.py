@@ -40,10 +40,10 @@ def replicas(devices: int, **degrees: int) -> int:
     Raises:
         StrategyError: the degrees do not divide the devices.
     """
-    each = 1
+    product = 1
     for degree in degrees.values():
-        each *= max(degree, 1)
-    if devices % each:
+        product *= max(degree, 1)
+    if devices % product:
         degree_text = " x ".join(
             f"{name} {degree}" for name, degree in degrees.items() if degree > 1
         )
@@ -52,18 +52,18 @@ def replicas(devices: int, **degrees: int) -> int:
             hint="the CLUSTER that the launch is for",
             rule="grid.devices",
         )
-    return devices // each
+    return devices // product
 
 
 def own_options(runtime: Runtime, arguments: Arguments) -> Options:
     """Runtime options that a launch sets to other values than the runtime's defaults."""
-    found = dict(options_of(runtime, arguments))
-    return ordered(pair for pair in found.items() if pair not in runtime.own)
+    values = dict(options_of(runtime, arguments))
+    return ordered(pair for pair in values.items() if pair not in runtime.own)
 
 
 def idle_options(grid: Grid, model: Model) -> dict[str, str]:
     """Options without effect in a strategy, each with the reason."""
-    found = {
+    conditions = {
         "tp_overlap": (
             grid.tp == 1 or not grid.sp,
             "tensor parallelism is 1, or without sequence parallelism",
@@ -74,7 +74,7 @@ def idle_options(grid: Grid, model: Model) -> dict[str, str]:
         "remat": (grid.recompute is Recompute.FULL, "all of a layer is recomputed"),
         **dict.fromkeys(OF_EXPERTS, (not has_experts(model), "the model has no experts")),
     }
-    return {name: why for name, (holds, why) in found.items() if holds}
+    return {name: why for name, (holds, why) in conditions.items() if holds}
 
 
 def effective_options(options: Options, grid: Grid, model: Model) -> Options:
@@ -90,15 +90,15 @@ def with_idle(
     settings: Iterable[LaunchSetting], idle: Mapping[str, str]
 ) -> Iterator[LaunchSetting]:
     """Mark the settings of options without effect as idle, with the reason."""
-    for one in settings:
-        option = one.means.removeprefix("sets ")
+    for setting in settings:
+        option = setting.means.removeprefix("sets ")
         is_idle = (
-            one.verdict is Verdict.UNDERSTOOD
-            and option != one.means
+            setting.verdict is Verdict.UNDERSTOOD
+            and option != setting.means
             and option in idle
-            and one.value.lower() not in OFF
+            and setting.value.lower() not in OFF
         )
-        yield replace(one, verdict=Verdict.IDLE, means=idle[option]) if is_idle else one
+        yield replace(setting, verdict=Verdict.IDLE, means=idle[option]) if is_idle else setting
 
 
 def option_notes(runtime: Runtime) -> dict[str, str]:
@@ -157,10 +157,10 @@ def launch_of(
         global_batch=global_batch or grid.dp * grid.microbatch,
         seq_len=seq_len or 1,
     )
-    own = own_options(base, file_settings.arguments if arguments is None else arguments)
+    set_options = own_options(base, file_settings.arguments if arguments is None else arguments)
     # Options say whether ZeRO means anything on one device.
-    grid = canonical(replace(grid, options=own), facts=facts)
-    options = effective_options(own, grid, model)
+    grid = canonical(replace(grid, options=set_options), facts=facts)
+    options = effective_options(set_options, grid, model)
     settings = setting_verdicts(
         file_settings.arguments,
         understood={**option_notes(base), **table.understood},

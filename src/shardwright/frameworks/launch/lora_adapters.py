@@ -102,16 +102,16 @@ def adapters_of(rank: str, targets: str, model: Model) -> Adapters:
     )
     if set(products) == _PARTS.keys():
         return Adapters(train=f"lora:r{size}", notes=notes)
-    known = {
+    gemm_names = {
         operator.name
         for block in model.blocks
         for operator in block.operators
         if operator.kind in LINEAR
     }
     here = sorted(
-        one
-        for one in known
-        if any(one == product or one.endswith(f".{product}") for product in products)
+        name
+        for name in gemm_names
+        if any(name == product or name.endswith(f".{product}") for product in products)
     )
     if not here:
         raise DataError(

@@ -96,16 +96,16 @@ def compared_name(
     """
     if not all(name in arguments for name in names):
         return
-    said = tuple(arguments[name] for name in names)
-    value: object = said if len(names) > 1 else said[0]
+    values = tuple(arguments[name] for name in names)
+    value: object = values if len(names) > 1 else values[0]
     ours = [name for name, theirs in known.items() if theirs == value]
-    has = published_name(model, dict(known))
-    if ours or has is not None:
+    model_name = published_name(model, dict(known))
+    if ours or model_name is not None:
         alike = published_name(model, dict.fromkeys(ours, value)) is not None
         means = (
-            " ".join(map(str, has))
-            if isinstance(has, tuple)
-            else str(has or "none of the framework's models")
+            " ".join(map(str, model_name))
+            if isinstance(model_name, tuple)
+            else str(model_name or "none of the framework's models")
         )
         yield from (
             _verdict_setting(name, arguments[name], alike=alike, has=means) for name in names

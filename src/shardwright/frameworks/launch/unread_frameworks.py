@@ -48,4 +48,6 @@ _ALL: Final = (
         ),
     ),
 )
-NOT_READ: Final[Mapping[str, UnreadFramework]] = MappingProxyType({one.name: one for one in _ALL})
+NOT_READ: Final[Mapping[str, UnreadFramework]] = MappingProxyType(
+    {framework.name: framework for framework in _ALL}
+)

@@ -270,7 +270,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     )
     batch = micro * steps * replicas(devices, **degrees)
     file_settings = replace(file_settings, arguments={**settings, "global-batch-size": str(batch)})
-    own = (
+    core_runtime = (
         "megatron-bridge"
         if "use-megatron-bridge" in settings or "mixed-precision" in settings
         else USUAL_RUNTIME
@@ -280,7 +280,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         file_settings,
         model=model,
         devices=devices,
-        runtime=own if runtime in ("", FSDP) else runtime,
+        runtime=core_runtime if runtime in ("", FSDP) else runtime,
     )
     kind = settings.get("finetuning-type", "lora")
     adapters = adapters_of(
@@ -288,7 +288,9 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         settings.get("lora-target", "all"),
         model,
     )
-    launch_settings = tuple(one for one in launch.settings if one.name != "global-batch-size")
+    launch_settings = tuple(
+        setting for setting in launch.settings if setting.name != "global-batch-size"
+    )
     notes = (
         f"{micro} samples x {steps} microbatches x the replicas are {batch} samples a step",
         *adapters.notes,

@@ -123,33 +123,33 @@ def _degrees(values: Mapping[str, Any], devices: int) -> dict[str, tuple[int, in
         StrategyError: the product of the degrees is not the number of devices.
     """
     degrees = {(axis, place): values[f"{place}_{axis}"] for axis in AXES for place in PLACES}
-    found = {key: 1 if size in (None, -1) else size for key, size in degrees.items()}
-    known = prod(max(size, 1) for size in found.values())
+    sizes = {key: 1 if size in (None, -1) else size for key, size in degrees.items()}
+    product = prod(max(size, 1) for size in sizes.values())
     # By default replicas between slices and shards inside take the rest.
     unset = [key for key in (("fsdp", "ici"), ("data", "dcn")) if degrees[key] is None]
     left = [key for key, size in degrees.items() if size == -1][-1:] or unset[:1]
-    if left and devices % known == 0:
-        found[left[0]] = devices // known
-        known = devices
-    if known != devices:
+    if left and devices % product == 0:
+        sizes[left[0]] = devices // product
+        product = devices
+    if product != devices:
         raise StrategyError(
-            f"axes of {known} devices, the cluster has {devices}",
+            f"axes of {product} devices, the cluster has {devices}",
             hint="the CLUSTER of the launch",
             rule="grid.devices",
         )
-    return {axis: (found[axis, "ici"], found[axis, "dcn"]) for axis in AXES}
+    return {axis: (sizes[axis, "ici"], sizes[axis, "dcn"]) for axis in AXES}
 
 
 def _samples(values: Mapping[str, Any], devices: int) -> int:
     """Samples that all devices process at once; a device may have a fraction of a sample."""
-    each = values["device_samples"]
-    found = round(each * devices) if abs(each) <= MAX_SAMPLES else 0
-    if not 1 <= found <= MAX_SAMPLES:
+    device_samples = values["device_samples"]
+    samples = round(device_samples * devices) if abs(device_samples) <= MAX_SAMPLES else 0
+    if not 1 <= samples <= MAX_SAMPLES:
         raise DataError(
-            f"per_device_batch_size {each:g} on {devices} devices is no sample",
+            f"per_device_batch_size {device_samples:g} on {devices} devices is no sample",
             hint="such as 4, or 0.25",
         )
-    return found
+    return samples
 
 
 def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:

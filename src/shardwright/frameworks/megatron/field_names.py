@@ -49,5 +49,7 @@ def attention_backend(value: str) -> tuple[tuple[str, str], ...]:
 
 def without_section(name: str, sections: tuple[str, ...]) -> str:
     """Setting's name without the longest of these sections that it starts with."""
-    section = max((one for one in sections if name.startswith(one)), key=len, default="")
+    section = max(
+        (section for section in sections if name.startswith(section)), key=len, default=""
+    )
     return name.removeprefix(section)

@@ -139,18 +139,18 @@ def _stages(export: PlanToExport) -> dict[str, Any]:
 def _states(grid: Grid) -> dict[str, Any]:
     """Values of ZeRO, hybrid sharding and optimizer offload."""
     replicas = grid.dp * grid.cp
-    found: dict[str, Any] = {"is_sharded": grid.zero > 0}
+    values: dict[str, Any] = {"is_sharded": grid.zero > 0}
     if grid.zero in SHARDED:
-        found |= {"has_fsdp": True, "sharded_stage": grid.zero, "checkpoints": "fsdp_dtensor"}
+        values |= {"has_fsdp": True, "sharded_stage": grid.zero, "checkpoints": "fsdp_dtensor"}
     if grid.zero and grid.shard and grid.shard < replicas:
-        found["instances"] = replicas // grid.shard
+        values["instances"] = replicas // grid.shard
     if grid.offload:
-        found |= {
+        values |= {
             "is_offloaded": True,
             "is_precision_aware": True,
             "offload_share": grid.offload,
         }
-    return found
+    return values
 
 
 def _recomputed(grid: Grid, options: Mapping[str, str]) -> dict[str, Any]:
@@ -174,10 +174,12 @@ def option_flags(export: PlanToExport, *frameworks: str) -> Flags:
     if not export.grid.zero or _overlaps_only_gathers(export, *frameworks):
         apart.append("param_overlap")
     flags = flags_set(export, *frameworks, apart=(*apart, *MODULES.values()))
-    found = {name.replace("_", "-"): value for flag in flags for name, value in flag_pairs(flag)}
-    if CAPACITY in found:
-        found[CAPACITY] = f"{export.problem.job.expert_imbalance:g}"
-    return list(found.items())
+    arguments_by_name = {
+        name.replace("_", "-"): value for flag in flags for name, value in flag_pairs(flag)
+    }
+    if CAPACITY in arguments_by_name:
+        arguments_by_name[CAPACITY] = f"{export.problem.job.expert_imbalance:g}"
+    return list(arguments_by_name.items())
 
 
 def _overlaps_only_gathers(export: PlanToExport, *frameworks: str) -> bool:
@@ -224,9 +226,9 @@ def arguments(export: PlanToExport, *frameworks: str) -> Flags:
         "hidden_dropout": dropout,
         "fp8_format": "hybrid" if job.compute is Dtype.FP8 else None,
     }
-    own = model_flags(export.problem.model, length=job.sequence_length)
+    model = model_flags(export.problem.model, length=job.sequence_length)
     strategy, options = grid_flags(export, *frameworks), option_flags(export, *frameworks)
-    return list(dict([*own, *strategy, *written_arguments(numbers), *options]).items())
+    return list(dict([*model, *strategy, *written_arguments(numbers), *options]).items())
 
 
 def is_environment_variable(name: str) -> bool:

@@ -98,16 +98,19 @@ def read_arguments(
 ) -> Launch:
     """Convert a framework's settings to a launch, by way of Megatron-LM's arguments."""
     words = {
-        name: found
+        name: renamed
         for name, value in file_settings.arguments.items()
-        if (found := dialect.arguments_of(name, value)) is not None
+        if (renamed := dialect.arguments_of(name, value)) is not None
     }
-    said = {
-        name: value for found in words.values() for name, value in found if value.lower() not in OFF
+    written = {
+        name: value
+        for renamed in words.values()
+        for name, value in renamed
+        if value.lower() not in OFF
     }
-    mentioned = {name for found in words.values() for name, _ in found}
+    mentioned = {name for renamed in words.values() for name, _ in renamed}
     defaults = {name: value for name, value in dialect.defaults.items() if name not in mentioned}
-    arguments = dialect.completed({**DEFAULTS, **defaults, **said})
+    arguments = dialect.completed({**DEFAULTS, **defaults, **written})
     if "yaml-cfg" in arguments:
         raise DataError(
             f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the"
@@ -125,9 +128,9 @@ def read_arguments(
     grid = canonical(grid, facts=facts)
     options = _options(base, arguments, mentioned=mentioned if dialect.own_defaults else None)
     grid = replace(grid, options=effective_options(options, grid, model))
-    flags = {**option_notes(base), **priced_notes(said, SETTINGS.refused)}
-    of_model = _model_verdicts(arguments, said, model, length=length or 1)
-    settings = _verdicts(file_settings, words, said, flags, of_model)
+    flags = {**option_notes(base), **priced_notes(written, SETTINGS.refused)}
+    of_model = _model_verdicts(arguments, written, model, length=length or 1)
+    settings = _verdicts(file_settings, words, written, flags, of_model)
     broken = refused_arguments(
         arguments, layers=num_layers(model), older=base.base == "megatron-2021"
     )
@@ -139,7 +142,7 @@ def read_arguments(
         global_batch=batch,
         precision=number_format(arguments) or "fp32",
         dropout=has_dropout(arguments),
-        settings=tuple(_with_idle(settings, words, idle_arguments(said, grid))),
+        settings=tuple(_with_idle(settings, words, idle_arguments(written, grid))),
         notes=file_settings.notes,
         refused=tuple(broken) if dialect.refuses else (),
     )
@@ -184,8 +187,8 @@ def _verdicts(
 ) -> Iterator[LaunchSetting]:
     """Verdict on every setting of a launch, from the verdicts on its Megatron-LM arguments."""
     verdicts = {
-        one.name: one
-        for one in setting_verdicts(
+        setting.name: setting
+        for setting in setting_verdicts(
             said,
             understood={**flags, **SETTINGS.understood},
             model=model,
@@ -195,26 +198,28 @@ def _verdicts(
     }
     used = set()
     for name, value in file_settings.arguments.items():
-        of = [verdicts[one] for one, _ in words.get(name, ()) if one in verdicts]
-        used |= {one.name for one in of}
+        of = [verdicts[verdict] for verdict, _ in words.get(name, ()) if verdict in verdicts]
+        used |= {setting.name for setting in of}
         if of:
             yield replace(of[0], name=name, value=value)
         elif words.get(name):
             # What is off is at its default, whatever it is of.
-            (one,) = setting_verdicts(
+            (verdict,) = setting_verdicts(
                 {words[name][0][0]: value},
                 understood={**flags, **SETTINGS.understood},
                 ignored=SETTINGS.ignored,
                 unmodelled=SETTINGS.unmodelled,
             )
-            yield replace(one, name=name, value=value)
+            yield replace(verdict, name=name, value=value)
         else:
             yield LaunchSetting(
                 name=name,
                 value=value,
                 verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN,
             )
-    yield from (one for name, one in verdicts.items() if name not in used and name not in said)
+    yield from (
+        verdict for name, verdict in verdicts.items() if name not in used and name not in said
+    )
 
 
 def _with_idle(
@@ -223,13 +228,13 @@ def _with_idle(
     idle: Mapping[str, str],
 ) -> Iterator[LaunchSetting]:
     """Mark settings that have no effect in this launch as idle, with the reason."""
-    for one in settings:
-        why = [idle[name] for name, _ in words.get(one.name, ()) if name in idle]
-        off = one.value.lower() in OFF
+    for setting in settings:
+        why = [idle[name] for name, _ in words.get(setting.name, ()) if name in idle]
+        off = setting.value.lower() in OFF
         yield (
-            one
-            if not why or off or one.verdict is Verdict.UNKNOWN
-            else replace(one, verdict=Verdict.IDLE, means=why[0])
+            setting
+            if not why or off or setting.verdict is Verdict.UNKNOWN
+            else replace(setting, verdict=Verdict.IDLE, means=why[0])
         )
 
 
@@ -256,21 +261,21 @@ def _options(
             f"--recompute-modules {' '.join(unknown)[:60]}: not known here",
             hint=f"known: core_attn, {', '.join(MODULES)}",
         )
-    own = dict(runtime.own)
-    found = {
+    own_values = dict(runtime.own)
+    options = {
         name: value
         for name, value in options_of(runtime, arguments)
         if name not in MODULES.values()
     }
     if mentioned is not None:
-        known = {
+        mentioned_options = {
             option.removeprefix("sets ")
             for name, option in option_notes(runtime).items()
             if name in mentioned
         }
-        found = {name: value for name, value in found.items() if name in known}
-    found |= {MODULES[word]: "on" for word in modules if word in MODULES}
-    return ordered(pair for pair in found.items() if own.get(pair[0]) != pair[1])
+        options = {name: value for name, value in options.items() if name in mentioned_options}
+    options |= {MODULES[word]: "on" for word in modules if word in MODULES}
+    return ordered(pair for pair in options.items() if own_values.get(pair[0]) != pair[1])
 
 
 def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
@@ -286,7 +291,10 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
     layers, sparse = num_layers(model), has_experts(model)
     # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can
     # be.
-    refused = any(one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=layers))
+    refused = any(
+        violation.rule == REFUSED_LAYERS
+        for violation in refused_arguments(arguments, layers=layers)
+    )
     vpp, chunks = (
         (1, ()) if refused else pipeline_chunks(arguments, layers=layers, pp=pp, vpp=values["vpp"])
     )
@@ -351,7 +359,7 @@ def _model_verdicts(
     """Compare the launch's model arguments with MODEL; nothing if the launch has none."""
     if not written.keys() & SIZES:
         return
-    if any(not one.instead for one in model_shortfalls(model)):
+    if any(not shortfall.instead for shortfall in model_shortfalls(model)):
         # The sizes that every model has are compared all the same.
         yield from compared_sizes(written, SIZE_NAMES, model)
         for name in (MODEL_DEFAULTS.keys() & written.keys()) - SIZE_NAMES.keys():
@@ -362,25 +370,25 @@ def _model_verdicts(
         return
     wanted = dict(model_flags(model, length=length))
     for name, default in MODEL_DEFAULTS.items():
-        said, has = written.get(name), wanted.get(name, default)
-        has = "true" if name in wanted and has == "" else has
-        if said is None and (name in MODEL_LOOSE or _equal_values(default or "", has)):
+        value, expected = written.get(name), wanted.get(name, default)
+        expected = "true" if name in wanted and expected == "" else expected
+        if value is None and (name in MODEL_LOOSE or _equal_values(default or "", expected)):
             continue
-        if said is None and name in ("ffn-hidden-size", "kv-channels", "num-query-groups"):
+        if value is None and name in ("ffn-hidden-size", "kv-channels", "num-query-groups"):
             continue
-        alike = name in MODEL_LOOSE or _equal_values(default if said is None else said, has)
-        means = "" if alike else f"MODEL: {has or 'without it'}"
+        alike = name in MODEL_LOOSE or _equal_values(default if value is None else value, expected)
+        means = "" if alike else f"MODEL: {expected or 'without it'}"
         verdict = Verdict.OF_THE_MODEL if alike else Verdict.DIFFERENT
         yield LaunchSetting(
-            name=name, value="not said" if said is None else said, verdict=verdict, means=means
+            name=name, value="not said" if value is None else value, verdict=verdict, means=means
         )
 
 
-def _equal_values(one: str, other: str) -> bool:
+def _equal_values(left: str, right: str) -> bool:
     """True if two values are equal as text without spaces or as numbers."""
-    if one.replace(" ", "") == other.replace(" ", ""):
+    if left.replace(" ", "") == right.replace(" ", ""):
         return True
     try:
-        return float(one) == float(other)
+        return float(left) == float(right)
     except ValueError:
         return False

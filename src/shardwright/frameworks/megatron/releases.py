@@ -156,14 +156,14 @@ def release_of(arguments: Arguments) -> tuple[str, str, str]:
     after. Where no release has all, the newest argument decides: dropped arguments stay in scripts
     for long.
     """
-    known = [name for name in arguments if name in _BROUGHT or name in _DROPPED]
+    dated = [name for name in arguments if name in _BROUGHT or name in _DROPPED]
     first = max(
-        (name for name in known if name in _BROUGHT),
+        (name for name in dated if name in _BROUGHT),
         key=lambda name: _PLACE[_BROUGHT[name]],
         default="",
     )
     last = min(
-        (name for name in known if name in _DROPPED),
+        (name for name in dated if name in _DROPPED),
         key=lambda name: _PLACE[_DROPPED[name]],
         default="",
     )

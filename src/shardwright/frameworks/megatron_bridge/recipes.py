@@ -168,8 +168,8 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
 def _evidence(signature: Signature, document: Document) -> Claim:
     """Claim a file that starts from one of Megatron-Bridge's recipes."""
     function = document.settings.get(RECIPE, "").rpartition(".")[2]
-    own = function.endswith(("_config", *_COMMON)) and document.kind in signature.kinds
-    return Claim(own=(RECIPE,)) if own else NO_CLAIM
+    is_recipe = function.endswith(("_config", *_COMMON)) and document.kind in signature.kinds
+    return Claim(own=(RECIPE,)) if is_recipe else NO_CLAIM
 
 
 BRIDGE_RECIPE: Final = LaunchReader(
@@ -224,15 +224,15 @@ def _base_settings(recipe: str) -> Iterator[tuple[str, str]]:
         yield from _COMMON[function].items()
         return
     short = function.removesuffix("_config")
-    known = [name for name in RECIPES if short in (name, _SUFFIX.sub("", name))]
-    if len(known) != 1:
+    matching = [name for name in RECIPES if short in (name, _SUFFIX.sub("", name))]
+    if len(matching) != 1:
         raise DataError(
             f"Megatron-Bridge's recipe {recipe[:60]} is not known here"
-            if not known
-            else f"{recipe[:60]} is one of {', '.join(known)[:120]}",
+            if not matching
+            else f"{recipe[:60]} is one of {', '.join(matching)[:120]}",
             hint="the file of the recipe, with --set recipe=NAME",
         )
-    for name, value in zip(FIELDS, RECIPES[known[0]].split(), strict=True):
+    for name, value in zip(FIELDS, RECIPES[matching[0]].split(), strict=True):
         if name == "model.sequence-parallel":
             yield name, "true" if value == "1" else "false"
         elif value not in ("0", "none"):
@@ -241,7 +241,7 @@ def _base_settings(recipe: str) -> Iterator[tuple[str, str]]:
 
 def _verdicts(arguments: Arguments, launch: Launch, base: Arguments) -> Iterator[LaunchSetting]:
     """Verdict on every setting of a file, from the launch of its arguments."""
-    inner = {one.name: one for one in launch.settings if one.name not in base}
+    inner = {setting.name: setting for setting in launch.settings if setting.name not in base}
     for name, value in arguments.items():
         if name == RECIPE:
             yield LaunchSetting(
@@ -260,4 +260,4 @@ def _verdicts(arguments: Arguments, launch: Launch, base: Arguments) -> Iterator
             yield LaunchSetting(
                 name=name, value=value, verdict=Verdict.IGNORED, means="changes nothing here"
             )
-    yield from (one for name, one in inner.items() if name not in arguments)
+    yield from (verdict for name, verdict in inner.items() if name not in arguments)

@@ -74,7 +74,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
         *option_shortfalls(export, FRAMEWORK, names=(ASYNC,)),
     )
     yield from shortfalls
-    if all(one.instead for one in shortfalls):
+    if all(shortfall.instead for shortfall in shortfalls):
         megatron = dict(arguments(export, FRAMEWORK))
         learned = megatron.get("position-embedding-type") == "learned_absolute"
         if learned and megatron["max-position-embeddings"] != megatron["seq-length"]:
@@ -110,14 +110,16 @@ def _settings(export: PlanToExport) -> dict[str, str]:
     if runtime.framework == FRAMEWORK:
         fields |= dict(_switched_off(export))
         # What is not megatron there is fields out by rules of its own.
-        own = chosen(runtime, grid.options)
+        options = chosen(runtime, grid.options)
         fields |= {
             "comm_overlap.tp_comm_overlap": str(
-                own.tp_overlap is TpOverlap.FUSED and grid.tp > 1 and grid.sp
+                options.tp_overlap is TpOverlap.FUSED and grid.tp > 1 and grid.sp
             ),
-            "comm_overlap.overlap_p2p_comm": str(own.overlap_p2p and grid.vpp > 1),
-            "comm_overlap.overlap_grad_reduce": str(own.overlap_grad_reduce),
-            "comm_overlap.overlap_param_gather": str(own.overlap_param_gather and grid.zero > 0),
+            "comm_overlap.overlap_p2p_comm": str(options.overlap_p2p and grid.vpp > 1),
+            "comm_overlap.overlap_grad_reduce": str(options.overlap_grad_reduce),
+            "comm_overlap.overlap_param_gather": str(
+                options.overlap_param_gather and grid.zero > 0
+            ),
         }
     return fields
 

@@ -90,8 +90,12 @@ def _claim_with_megatron(signature: Signature, document: Document) -> Claim:
 
     DeepSpeed's arguments alone are those of any program that DeepSpeed starts.
     """
-    own, of_megatron = claim_of(signature, document), claim_of(MEGATRON_SIGNATURE, document)
-    return joined_claims((own, of_megatron)) if own.evidence and of_megatron.evidence else NO_CLAIM
+    deepspeed, of_megatron = claim_of(signature, document), claim_of(MEGATRON_SIGNATURE, document)
+    return (
+        joined_claims((deepspeed, of_megatron))
+        if deepspeed.evidence and of_megatron.evidence
+        else NO_CLAIM
+    )
 
 
 MEGATRON_DEEPSPEED: Final = dialect_reader(

@@ -275,8 +275,10 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         )
     refuse(file_settings.arguments, _CORE_REFUSED)
     settings = dict(file_settings.arguments)
-    own = USUAL_RUNTIME if runtime in ("", FSDP) else runtime
-    launch = read_arguments(_CORE, file_settings, model=model, devices=devices, runtime=own)
+    core_runtime = USUAL_RUNTIME if runtime in ("", FSDP) else runtime
+    launch = read_arguments(
+        _CORE, file_settings, model=model, devices=devices, runtime=core_runtime
+    )
     unset = {
         name: value
         for name, value in _CORE.defaults.items()

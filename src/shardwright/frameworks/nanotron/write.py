@@ -62,7 +62,7 @@ def _shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
     yield from job_shortfalls(export, Dtype.BF16, Dtype.FP16)
     yield from _grid_shortfalls(export.grid)
     # The division into stages is known for models that nanotron supports.
-    if all(one.instead for one in shortfalls):
+    if all(shortfall.instead for shortfall in shortfalls):
         yield from _stage_shortfalls(export)
     yield from other_framework_shortfalls(export, "nanotron")
 
@@ -97,7 +97,7 @@ def _model_shortfalls(model: Model) -> Iterator[Shortfall]:
         return
     yield from unsupported_attention_shortfalls(decoder)
     yield from unsupported_factor_shortfalls(decoder)
-    shape, own = decoder.core, model.settings
+    shape, settings = decoder.core, model.settings
     if shape.window:
         yield Shortfall(what=f"windows of {shape.window} positions", hint="attention over all")
     if shape.head_dim * shape.heads != model.hidden:
@@ -123,13 +123,13 @@ def _model_shortfalls(model: Model) -> Iterator[Shortfall]:
             what="biases behind attention, norms with biases or feed-forwards without gates",
             hint="a Llama or a Qwen 2",
         )
-    if own.rope_share != 1.0:
+    if settings.rope_share != 1.0:
         yield Shortfall(
-            what=f"rotary positions of {own.rope_share:g} of a head", hint="of all of it"
+            what=f"rotary positions of {settings.rope_share:g} of a head", hint="of all of it"
         )
-    if own.longer is not None:
+    if settings.longer is not None:
         yield Shortfall(
-            what=f"rotary positions made longer by {type(own.longer).__name__}",
+            what=f"rotary positions made longer by {type(settings.longer).__name__}",
             instead="positions as they were first trained",
         )
 
@@ -170,16 +170,16 @@ def _stage_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
         )
     if grid.pp == 1 or export.table is not None or grid.vpp > 1:
         return
-    own = own_stages(export.problem.model, grid.pp)
-    if min(own[:-1]) == 0:
+    own_layers = own_stages(export.problem.model, grid.pp)
+    if min(own_layers[:-1]) == 0:
         yield Shortfall(
-            what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own)}",
+            what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own_layers)}",
             hint="a smaller pp",
         )
-    elif own != export.chunks:
+    elif own_layers != export.chunks:
         yield Shortfall(
             what=f"stages of {_listed(export.chunks)} layers",
-            instead=f"stages by its own costs, {_listed(own)}",
+            instead=f"stages by its own costs, {_listed(own_layers)}",
         )
 
 
@@ -211,19 +211,19 @@ def own_stages(model: Model, pp: int) -> tuple[int, ...]:
 
 def _settings(export: PlanToExport) -> Iterator[Pair]:
     """Settings of a plan, by dotted name."""
-    known = tuple(written_settings(SETTINGS, _values(export)))
+    written = tuple(written_settings(SETTINGS, _values(export)))
     yield "general.project", "shardwright"
     yield "general.run", "%date_%jobid"
-    yield from in_section(known, "parallelism")
+    yield from in_section(written, "parallelism")
     for flag in flags_set(export, "nanotron"):
         yield from ((f"parallelism.{name}", value) for name, value in settings_of(flag))
     for name, value in _model(export):
         yield f"model.model_config.{name}", value
     yield "model.init_method.std", 0.02
-    yield from in_section(known, "model")
-    yield from in_section(known, "tokens")
+    yield from in_section(written, "model")
+    yield from in_section(written, "tokens")
     yield "tokens.train_steps", None
-    yield from in_section(known, "optimizer")
+    yield from in_section(written, "optimizer")
     yield from _optimizer(export)
 
 
@@ -245,7 +245,11 @@ def _values(export: PlanToExport) -> dict[str, Any]:
 def _model(export: PlanToExport) -> Iterator[Pair]:
     """Settings of the model configuration."""
     model = export.problem.model
-    decoder, own, length = decoder_of(model), model.settings, export.problem.job.sequence_length
+    decoder, settings, length = (
+        decoder_of(model),
+        model.settings,
+        export.problem.job.sequence_length,
+    )
     shape, up, qkv = decoder.core, decoder.first_operator("up"), decoder.first_operator("qkv")
     assert up is not None, "models without a feed-forward are refused"
     assert qkv is not None, "models without plain attention are refused"
@@ -258,9 +262,9 @@ def _model(export: PlanToExport) -> Iterator[Pair]:
     yield "num_attention_heads", shape.heads
     yield "num_key_value_heads", shape.kv_heads
     yield "attention_bias", len(qkv.parameters) > len(qkv.writes)
-    yield "hidden_act", own.activation or "silu"
-    yield "rms_norm_eps", own.eps
-    yield "rope_theta", own.rope_base
+    yield "hidden_act", settings.activation or "silu"
+    yield "rms_norm_eps", settings.eps
+    yield "rope_theta", settings.rope_base
     yield "rope_interleaved", False
     yield "max_position_embeddings", max(length, model.max_context or 0)
     yield "tie_word_embeddings", any(p.tied_to for o in head.operators for p in o.parameters)

@@ -108,7 +108,7 @@ _ARGUMENTS: Final = MappingProxyType(
 )
 """Arguments of the trainer functions -> fields of the strategy."""
 _TRAINER: Final = MappingProxyType(
-    {f"{one}.{name}": field for one in _TRAINERS for name, field in _ARGUMENTS.items()}
+    {f"{trainer}.{name}": field for trainer in _TRAINERS for name, field in _ARGUMENTS.items()}
 )
 _SWITCHES: Final = MappingProxyType(
     {
@@ -125,7 +125,7 @@ _SWITCHES: Final = MappingProxyType(
     }
 )
 """Canonical name -> Megatron-LM's switch."""
-_SHARED: Final = tuple(f"{one}." for one in _TRAINERS)
+_SHARED: Final = tuple(f"{trainer}." for trainer in _TRAINERS)
 _REST: Final = (
     *(
         "trainer.",
@@ -214,7 +214,7 @@ def canonical_name(name: str) -> str:
     section, _, rest = name.partition(".")
     if section.endswith("datamodule") and rest:
         return f"data.{rest}"
-    start = max((one for one in _SECTIONS if name.startswith(one)), key=len, default="")
+    start = max((section for section in _SECTIONS if name.startswith(section)), key=len, default="")
     return _SECTIONS[start] + name.removeprefix(start) if start else name
 
 
@@ -322,7 +322,7 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     )
     rank = settings.get("lora.dim", settings.get("peft.dim", ""))
     adapters = adapters_of(rank, settings.get("lora.target-modules", "all"), model)
-    launch_settings = tuple(one for one in launch.settings if one.name not in base)
+    launch_settings = tuple(setting for setting in launch.settings if setting.name not in base)
     notes = (*_notes(settings, base, devices), *adapters.notes)
     return replace(
         launch, settings=launch_settings, train=adapters.train, notes=(*launch.notes, *notes)
@@ -331,12 +331,12 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
 
 def _evidence(signature: Signature, document: Document) -> Claim:
     """Claim a file with a recipe's settings, or one that starts from a NeMo recipe."""
-    found = claim_of(signature, document)
+    claim = claim_of(signature, document)
     begun = document.kind is FileKind.PYTHON and document.settings.get(RECIPE, "").endswith(
         "_recipe"
     )
     return (
-        replace(found, own=(*found.own, RECIPE)) if begun else found if found.evidence else NO_CLAIM
+        replace(claim, own=(*claim.own, RECIPE)) if begun else claim if claim.evidence else NO_CLAIM
     )
 
 
@@ -378,12 +378,19 @@ def _base_settings(settings: Arguments) -> Iterator[tuple[str, str]]:
 
 def _trainer_defaults(settings: Arguments) -> Arguments:
     """Defaults of the shared trainer function that the recipe does not set itself."""
-    used = [one for one in _TRAINERS if any(f"{one}.{name}" in settings for name in _ARGUMENTS)]
+    used = [
+        trainer
+        for trainer in _TRAINERS
+        if any(f"{trainer}.{name}" in settings for name in _ARGUMENTS)
+    ]
     named = {field for key, field in _TRAINER.items() if key in settings} | {
         key.rpartition(".")[2] for key in settings if "strategy." in key
     }
     return {
-        name: value for one in used for name, value in _TRAINERS[one].items() if name not in named
+        name: value
+        for trainer in used
+        for name, value in _TRAINERS[trainer].items()
+        if name not in named
     }
 
 

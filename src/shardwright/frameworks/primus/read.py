@@ -140,7 +140,11 @@ SIGNATURE: Final = Signature(
 def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: str) -> Launch:
     """Convert Primus's settings to a launch of its back end."""
     section = next(
-        (one for one in _SECTIONS if any(name.startswith(one) for name in file_settings.arguments)),
+        (
+            section
+            for section in _SECTIONS
+            if any(name.startswith(section) for name in file_settings.arguments)
+        ),
         _SECTIONS[0],
     )
     filled = {
@@ -148,8 +152,8 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
         for name, value in file_settings.arguments.items()
     }
     notes = tuple(
-        f"assumed: {one[1]} is {one[2]}, its default in the file"
-        for one in _variables(file_settings.arguments, section)
+        f"assumed: {variable[1]} is {variable[2]}, its default in the file"
+        for variable in _variables(file_settings.arguments, section)
     )
     before = f"{section}overrides."
     overrides = {
@@ -220,7 +224,7 @@ def _variables(arguments: Arguments, section: str) -> Iterator[re.Match[str]]:
 
 def _verdicts(arguments: Arguments, launch: Launch, section: str) -> Iterator[LaunchSetting]:
     """Verdict on every setting of a file, from the back end's reader."""
-    inner = {one.name: one for one in launch.settings}
+    inner = {setting.name: setting for setting in launch.settings}
     own = {f"{section}overrides.{name}": reason for name, reason in _IGNORED.items()} | dict(
         _IGNORED
     )

@@ -103,8 +103,10 @@ def setting_table(
 
     def of(verdict: Verdict, reasons: Mapping[str, str]) -> Mapping[str, str]:
         """Name -> reason, of the rows with a verdict and of names without rows."""
-        own = {row.key: row.means for row in rows if row.verdict is verdict and row.means}
-        return MappingProxyType({**own, **by_name(reasons)})
+        reasons_of_rows = {
+            row.key: row.means for row in rows if row.verdict is verdict and row.means
+        }
+        return MappingProxyType({**reasons_of_rows, **by_name(reasons)})
 
     return SettingTable(
         version=version,
@@ -122,13 +124,13 @@ def values_of(table: SettingTable, arguments: Arguments) -> dict[str, Any]:
     Raises:
         DataError: a value does not have the form of its setting.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for row in table.rows:
         if row.key in arguments and row.field and row.verdict is Verdict.UNDERSTOOD:
-            found[row.field] = row.form.read(row.key, arguments[row.key])
+            values[row.field] = row.form.read(row.key, arguments[row.key])
         else:
-            found.setdefault(row.field, row.absent)
-    return found
+            values.setdefault(row.field, row.absent)
+    return values
 
 
 def written_settings(table: SettingTable, values: Mapping[str, Any]) -> Iterator[Pair]:

@@ -59,7 +59,7 @@ def setting_verdicts(
         ignored: name, or prefix that ends in ``*``, -> reason why the setting has no effect.
         unmodelled: name -> effect that is not counted.
     """
-    of_model = {one.name: one for one in model}
+    of_model = {setting.name: setting for setting in model}
     for name, value in arguments.items():
         if name in understood:
             yield LaunchSetting(
@@ -77,7 +77,7 @@ def setting_verdicts(
                 means=f"not counted: {unmodelled[name]}",
             )
         else:
-            names = (*understood, *of_model, *(one for one in ignored if not one.endswith("*")))
+            names = (*understood, *of_model, *(name for name in ignored if not name.endswith("*")))
             yield LaunchSetting(
                 name=name, value=value, verdict=Verdict.UNKNOWN, means=_near(name, names)
             )

@@ -94,12 +94,12 @@ def _is_builtin(state: ScriptState, statement: Statement, words: list[str]) -> b
         )
     elif head == "set":
         if "--" in words:
-            found = [
+            words_after = [
                 piece
                 for word in words[words.index("--") + 1 :]
                 for piece in expanded(word, state.variables)
             ]
-            state.variables.positional = called_with(tuple(found))
+            state.variables.positional = called_with(tuple(words_after))
     elif head == "unset":
         for word in words[1:]:
             state.variables.values.pop(word, None)
@@ -123,19 +123,21 @@ def _run_arithmetic(state: ScriptState, name: str, mark: str, text: str) -> None
         if mark == "="
         else f"({before if isinstance(before, str) and before else 0}) {mark[0]} ({text})"
     )
-    found = arithmetic(expression, state.variables)
-    if found is None:
+    number = arithmetic(expression, state.variables)
+    if number is None:
         state.variables.values.pop(name, None)
     else:
-        assign(state.variables, name, str(found))
+        assign(state.variables, name, str(number))
 
 
 def _command(state: ScriptState, statement: Statement, words: list[str]) -> None:
     """Run an external command: record its words, and files that it writes."""
-    found = [piece for word in words for piece in expanded(without_here(word), state.variables)]
-    head = PurePosixPath(found[0]).name if found else ""
+    expanded_words = [
+        piece for word in words for piece in expanded(without_here(word), state.variables)
+    ]
+    head = PurePosixPath(expanded_words[0]).name if expanded_words else ""
     target = (
-        _TARGET.search(" ".join(found))
+        _TARGET.search(" ".join(expanded_words))
         if statement.here is not None or ">" in statement.text
         else None
     )
@@ -154,7 +156,8 @@ def _command(state: ScriptState, statement: Statement, words: list[str]) -> None
             target[2]
             if target
             else next(
-                (word for word in found[1:] if head == "tee" and not word.startswith("-")), ""
+                (word for word in expanded_words[1:] if head == "tee" and not word.startswith("-")),
+                "",
             )
         )
         if name:
@@ -163,42 +166,42 @@ def _command(state: ScriptState, statement: Statement, words: list[str]) -> None
             state.piped = body
         return
     if head in ("echo", "printf") and target is not None:
-        _echo(state, found, target)
+        _echo(state, expanded_words, target)
         return
     if target is not None and head:
         state.written[target[2]] = head
     if (
-        found
+        expanded_words
         and (
-            found[0] in ("source", ".")
+            expanded_words[0] in ("source", ".")
             or head in ("bash", "sh", "eval")
-            or found[0] in state.functions
+            or expanded_words[0] in state.functions
         )
-        and _run_called_script(state, statement, found)
+        and _run_called_script(state, statement, expanded_words)
     ):
         return
     at = next(
         (
             n
-            for n, word in enumerate(found[:-2])
-            if PurePosixPath(word).name in ("bash", "sh") and found[n + 1] in ("-c", "-lc")
+            for n, word in enumerate(expanded_words[:-2])
+            if PurePosixPath(word).name in ("bash", "sh") and expanded_words[n + 1] in ("-c", "-lc")
         ),
         -1,
     )
-    if at >= 0 and _run_bash_text(state, found[:at], found[at + 2]):
+    if at >= 0 and _run_bash_text(state, expanded_words[:at], expanded_words[at + 2]):
         return
-    if found:
-        state.commands.append(tuple(found))
+    if expanded_words:
+        state.commands.append(tuple(expanded_words))
 
 
-def _echo(state: ScriptState, found: Sequence[str], target: re.Match[str]) -> None:
+def _echo(state: ScriptState, words: Sequence[str], target: re.Match[str]) -> None:
     """Record the file that `echo` or `printf` writes."""
-    end = next((n for n, word in enumerate(found) if word.startswith((">", "1>"))), len(found))
-    text = " ".join(word for word in found[1:end] if word not in ("-e", "-n", "-E")) + "\n"
+    end = next((n for n, word in enumerate(words) if word.startswith((">", "1>"))), len(words))
+    text = " ".join(word for word in words[1:end] if word not in ("-e", "-n", "-E")) + "\n"
     state.files[target[2]] = (state.files.get(target[2], "") if target[1] == ">>" else "") + text
 
 
-def _run_called_script(state: ScriptState, statement: Statement, found: Sequence[str]) -> bool:
+def _run_called_script(state: ScriptState, statement: Statement, command: Sequence[str]) -> bool:
     """Run a function, script or `eval` that a command starts; False if it starts none of these."""
     if state.depth >= _MAX_CALLS:
         tell(
@@ -208,27 +211,27 @@ def _run_called_script(state: ScriptState, statement: Statement, found: Sequence
             f"more than {_MAX_CALLS} calls inside each other are not followed",
         )
         return True
-    if found[0] in state.functions:
+    if command[0] in state.functions:
         _call(
             state,
-            tuple(found[1:]),
-            lambda: state.run(state, state.functions[found[0]].body),
+            tuple(command[1:]),
+            lambda: state.run(state, state.functions[command[0]].body),
             ends="return",
         )
         return True
-    if found[0] == "eval":
-        _call(state, None, lambda: run_text(state, " ".join(found[1:])), ends="")
+    if command[0] == "eval":
+        _call(state, None, lambda: run_text(state, " ".join(command[1:])), ends="")
         return True
-    script = next((n for n, word in enumerate(found) if n and not word.startswith("-")), 0)
-    if not script or "-c" in found[1:script] or "-lc" in found[1:script]:
+    script = next((n for n, word in enumerate(command) if n and not word.startswith("-")), 0)
+    if not script or "-c" in command[1:script] or "-lc" in command[1:script]:
         return False
-    name = found[script]
+    name = command[script]
     text = state.files.get(name) or state.sources(name)
     if text is None:
         state.missing[name] = statement.line
-        return found[0] in ("source", ".")
-    words = tuple(found[script + 1 :])
-    if found[0] in ("source", "."):
+        return command[0] in ("source", ".")
+    words = tuple(command[script + 1 :])
+    if command[0] in ("source", "."):
         _call(state, words or None, lambda: run_text(state, text), ends="return")
     else:
         _in_subshell(state, text, words)

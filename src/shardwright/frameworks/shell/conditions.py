@@ -39,11 +39,11 @@ def holds(text: str, variables: Variables) -> bool | None:
     if len(words) > _MAX_WORDS:
         return None
     parts, marks = _split(words, ("&&", "||"))
-    found = _command(parts[0], variables)
+    result = _command(parts[0], variables)
     for mark, part in zip(marks, parts[1:], strict=True):
-        other = _command(part, variables)
-        found = _both(found, other) if mark == "&&" else _either(found, other)
-    return found
+        part_result = _command(part, variables)
+        result = _both(result, part_result) if mark == "&&" else _either(result, part_result)
+    return result
 
 
 def matches(value: str, pattern: str) -> bool:
@@ -66,23 +66,29 @@ def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], li
     return parts, marks
 
 
-def _both(one: bool | None, other: bool | None) -> bool | None:
+def _both(left: bool | None, right: bool | None) -> bool | None:
     """Three-valued `and`: None is unknown."""
     return (
-        False if one is False or other is False else None if one is None or other is None else True
+        False
+        if left is False or right is False
+        else None
+        if left is None or right is None
+        else True
     )
 
 
-def _either(one: bool | None, other: bool | None) -> bool | None:
+def _either(left: bool | None, right: bool | None) -> bool | None:
     """Three-valued `or`: None is unknown."""
-    return True if one is True or other is True else None if one is None or other is None else False
+    return (
+        True if left is True or right is True else None if left is None or right is None else False
+    )
 
 
 def _command(words: Sequence[str], variables: Variables) -> bool | None:
     """Evaluate one command of a condition; None if it cannot be decided."""
     if words[:1] == ["!"]:
-        found = _command(words[1:], variables)
-        return None if found is None else not found
+        result = _command(words[1:], variables)
+        return None if result is None else not result
     if len(words) == 1:
         if words[0].startswith("((") and words[0].endswith("))"):
             number = arithmetic(_plain(words[0][2:-2], variables), variables)
@@ -103,13 +109,13 @@ def _plain(text: str, variables: Variables) -> str:
 
 def _tested(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
     """Evaluate the test inside the brackets; None if a part of it cannot be decided."""
-    found: bool | None = False
-    for either in _split_at(words, _OR):
-        each: bool | None = True
-        for part in _split_at(either, _AND):
-            each = _both(each, _atom(part, variables, patterns=patterns))
-        found = _either(found, each)
-    return found
+    result: bool | None = False
+    for alternative in _split_at(words, _OR):
+        conjunction: bool | None = True
+        for part in _split_at(alternative, _AND):
+            conjunction = _both(conjunction, _atom(part, variables, patterns=patterns))
+        result = _either(result, conjunction)
+    return result
 
 
 def _split_at(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
@@ -127,8 +133,8 @@ def _split_at(words: Sequence[str], at: Sequence[str]) -> list[list[str]]:
 def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
     """Evaluate one comparison or test of a value; None if it cannot be decided."""
     if words[:1] == ["!"]:
-        found = _atom(words[1:], variables, patterns=patterns)
-        return None if found is None else not found
+        result = _atom(words[1:], variables, patterns=patterns)
+        return None if result is None else not result
     if len(words) == 2 and words[0] == "-v":
         return bool(value_of(variables, words[1]))
     values = [one_word(word, variables) for word in words]

@@ -70,22 +70,24 @@ def expanded(
 
     The output of a command stays as ``$(...)``, and a variable without a value as ``$NAME``.
     """
-    found: list[str] = []
-    now, is_open = "", False
+    words: list[str] = []
+    open_word, is_open = "", False
     for piece, quote in _pieces(word):
         if quote == "'":
-            now, is_open = now + piece, True
+            open_word, is_open = open_word + piece, True
             continue
         values = list(_values(piece, variables, depth))
         if len(values) == 1 and isinstance(values[0], tuple) and split:
             # "${ARRAY[@]}" is as many words as it has members.
             members = (
-                values[0] if quote else tuple(one for member in values[0] for one in member.split())
+                values[0]
+                if quote
+                else tuple(word for member in values[0] for word in member.split())
             )
-            now, *rest = (now + members[0], *members[1:]) if members else (now,)
+            open_word, *rest = (open_word + members[0], *members[1:]) if members else (open_word,)
             for one in rest:
-                found.append(now)
-                now = one
+                words.append(open_word)
+                open_word = one
             is_open = is_open or bool(members)
             continue
         texts = [value if isinstance(value, str) else " ".join(value) for value in values]
@@ -95,23 +97,23 @@ def expanded(
                 hint="a script that starts one run",
             )
         if quote or not split:
-            now, is_open = now + "".join(texts), True
+            open_word, is_open = open_word + "".join(texts), True
             continue
         for text in texts:
             # The output of a command is unknown and counts as one word.
-            now, is_open = (
-                (now + text, True)
+            open_word, is_open = (
+                (open_word + text, True)
                 if text.startswith("$(")
-                else _split_open_word(text, now, is_open, found)
+                else _split_open_word(text, open_word, is_open, words)
             )
-    if now or is_open:
-        found.append(now)
-    if sum(map(len, found)) > MAX_VALUE:
+    if open_word or is_open:
+        words.append(open_word)
+    if sum(map(len, words)) > MAX_VALUE:
         raise DataError(
             f"a word of the script holds more than {MAX_VALUE:,} characters",
             hint="a script that starts one run",
         )
-    return tuple(found)
+    return tuple(words)
 
 
 def one_word(word: str, variables: Variables) -> str:
@@ -119,24 +121,26 @@ def one_word(word: str, variables: Variables) -> str:
     return " ".join(expanded(word, variables, split=False))
 
 
-def _split_open_word(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, bool]:
-    """Split an unquoted text at spaces: append complete words to `found`.
+def _split_open_word(
+    text: str, open_word: str, is_open: bool, words: list[str]
+) -> tuple[str, bool]:
+    """Split an unquoted text at spaces: append complete words to `words`.
 
     The result is the word that is still open, and whether there is one.
     """
     parts = text.split()
-    if text[:1].isspace() and (now or is_open):
-        found.append(now)
-        now, is_open = "", False
+    if text[:1].isspace() and (open_word or is_open):
+        words.append(open_word)
+        open_word, is_open = "", False
     for number, part in enumerate(parts):
         if number:
-            found.append(now)
-            now = ""
-        now, is_open = now + part, True
+            words.append(open_word)
+            open_word = ""
+        open_word, is_open = open_word + part, True
     if text[-1:].isspace() and parts:
-        found.append(now)
-        now, is_open = "", False
-    return now, is_open
+        words.append(open_word)
+        open_word, is_open = "", False
+    return open_word, is_open
 
 
 def _pieces(word: str) -> Iterator[tuple[str, str]]:
@@ -146,7 +150,7 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
 
     A default value, ``${A:-"b"}``, is one piece with its variable.
     """
-    now, quote, inside, n = "", "", 0, 0
+    current, quote, inside, n = "", "", 0, 0
     while n < len(word):
         letter = word[n]
         if (
@@ -154,22 +158,22 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
             and quote != "'"
             and (not quote or word[n + 1 : n + 2] in ('"', "\\", "$", "`"))
         ):
-            if now:
-                yield now, quote
+            if current:
+                yield current, quote
             yield word[n + 1 : n + 2], "'"
-            now, n = "", n + 2
+            current, n = "", n + 2
             continue
         if letter in "'\"" and quote in ("", letter) and not inside:
-            if now or quote:
-                yield now, quote
-            now, quote = "", "" if quote else letter
+            if current or quote:
+                yield current, quote
+            current, quote = "", "" if quote else letter
         else:
             inside += quote != "'" and word[n : n + 2] == "${"
             inside -= inside > 0 and letter == "}"
-            now += letter
+            current += letter
         n += 1
-    if now:
-        yield now, quote
+    if current:
+        yield current, quote
 
 
 def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
@@ -219,12 +223,12 @@ def _dollar_expansion(text: str, n: int, variables: Variables, depth: int) -> tu
         end = _end_of_bracket(text, n + 1, "{", "}")
         if end == n + 1 or depth > _MAX_DEPTH:
             return max(end, n + 2), text[n : max(end, n + 2)]
-        found = parameter_of(
+        value = parameter_of(
             text[n + 2 : end - 1],
             variables,
             lambda word: " ".join(expanded(word, variables, split=False, depth=depth + 1)),
         )
-        return end, text[n:end] if found is None else found
+        return end, text[n:end] if value is None else value
     end = n + 1
     if is_number(behind) or behind in "@*#":
         end += 1
@@ -236,8 +240,8 @@ def _dollar_expansion(text: str, n: int, variables: Variables, depth: int) -> tu
     name = text[n + 1 : end]
     if not name:
         return n, ""
-    found = scalar_of(variables, name)
-    return end, unknown_name(variables, name) if found is None else found
+    value = scalar_of(variables, name)
+    return end, unknown_name(variables, name) if value is None else value
 
 
 def _arithmetic_text(inside: str, original: str, variables: Variables, depth: int) -> str:
@@ -248,8 +252,8 @@ def _arithmetic_text(inside: str, original: str, variables: Variables, depth: in
         value if isinstance(value, str) else " ".join(value)
         for value in _values(inside, variables, depth + 1)
     )
-    found = arithmetic(plain, variables)
-    return original if found is None else str(found)
+    number = arithmetic(plain, variables)
+    return original if number is None else str(number)
 
 
 def _end_of_bracket(text: str, n: int, opens: str, closes: str) -> int:

@@ -112,17 +112,17 @@ def _with_default(
         return value
     if mark == "?":
         return unknown_name(variables, name)
-    found = filled(word)
+    default = filled(word)
     if mark == "=" and not is_number(name):
-        assign(variables, name, found)
-    return found
+        assign(variables, name, default)
+    return default
 
 
 def _changed(value: Value, rest: str, variables: Variables, filled: ExpandWord) -> Value | None:
     """Substring of a value, or the value with a pattern cut or replaced; None if unknown."""
     if isinstance(value, tuple):
-        made = [_changed(one, rest, variables, filled) for one in value[:1000]]
-        texts = tuple(one for one in made if isinstance(one, str))
+        made = [_changed(item, rest, variables, filled) for item in value[:1000]]
+        texts = tuple(text for text in made if isinstance(text, str))
         return texts if len(texts) == len(made) else None
     if len(value) > _MAX_MATCHED:
         return None
@@ -131,8 +131,8 @@ def _changed(value: Value, rest: str, variables: Variables, filled: ExpandWord) 
     part = _PART.fullmatch(rest)
     if part is not None:
         begin, length = (
-            arithmetic(filled(one).strip("() "), variables) if one else None
-            for one in part.groups()
+            arithmetic(filled(text).strip("() "), variables) if text else None
+            for text in part.groups()
         )
         if begin is None or (part[2] and length is None):
             return None
@@ -156,7 +156,7 @@ def _cut(value: str, mark: str, pattern: str) -> str:
     """
     places = range(len(value) + 1)
     if mark[0] == "#":
-        found = next(
+        place = next(
             (
                 n
                 for n in (places if len(mark) == 1 else reversed(places))
@@ -164,8 +164,8 @@ def _cut(value: str, mark: str, pattern: str) -> str:
             ),
             0,
         )
-        return value[found:]
-    found = next(
+        return value[place:]
+    place = next(
         (
             n
             for n in (reversed(places) if len(mark) == 1 else places)
@@ -173,4 +173,4 @@ def _cut(value: str, mark: str, pattern: str) -> str:
         ),
         len(value),
     )
-    return value[:found]
+    return value[:place]

@@ -94,14 +94,19 @@ class _Reader:
 
     def take_word(self) -> Statement:
         """Take the first word of the next statement; the rest stays as the next statement."""
-        one = self.rest.pop()
-        word = _head(one.text)
-        behind = one.text[len(word) :].lstrip()
+        statement = self.rest.pop()
+        word = _head(statement.text)
+        behind = statement.text[len(word) :].lstrip()
         if behind:
             self.rest.append(
-                Statement(text=behind, line=one.line, here=one.here, here_is_text=one.here_is_text)
+                Statement(
+                    text=behind,
+                    line=statement.line,
+                    here=statement.here,
+                    here_is_text=statement.here_is_text,
+                )
             )
-        return one
+        return statement
 
 
 def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
@@ -111,14 +116,15 @@ def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
         DataError: an `if`, a loop, a case or a function does not end, or ends without having begun.
     """
     reader = _Reader(rest=list(reversed(statements)))
-    found = _block(reader, frozenset(), 0)
+    nodes = _block(reader, frozenset(), 0)
     if reader.rest:
-        one = reader.next()
+        statement = reader.next()
         raise DataError(
-            f"line {one.line} of the script: `{_head(one.text)}` belongs to no `if`, loop or case",
+            f"line {statement.line} of the script: `{_head(statement.text)}` belongs to no `if`,"
+            " loop or case",
             hint="the whole script",
         )
-    return found
+    return nodes
 
 
 def _head(text: str) -> str:
@@ -133,22 +139,22 @@ def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...
             f"a script nested deeper than {MAX_NESTED}",
             hint="the script that starts the training alone",
         )
-    found: list[Node] = []
+    nodes: list[Node] = []
     while reader.rest:
         head = reader.peek()
         if head in ends or head in ("fi", "done", "esac", "}", "then", "do", "elif", "else"):
             break
         if ";;" in ends and reader.rest[-1].joint == ";;":
             break
-        found.append(_node(reader, depth))
-    return tuple(found)
+        nodes.append(_node(reader, depth))
+    return tuple(nodes)
 
 
 def _node(reader: _Reader, depth: int) -> Node:
     """Parse the next node."""
-    one = reader.rest[-1]
+    statement = reader.rest[-1]
     head = reader.peek()
-    function = _FUNCTION.fullmatch(one.text)
+    function = _FUNCTION.fullmatch(statement.text)
     if head == "if":
         return _if(reader, depth)
     if head in ("while", "until"):
@@ -162,8 +168,8 @@ def _node(reader: _Reader, depth: int) -> Node:
     if head == "{":
         reader.take_word()
         body = _block(reader, frozenset({"}"}), depth + 1)
-        _close(reader, "}", one.line, "{")
-        return Group(body=body, line=one.line, joint=one.joint)
+        _close(reader, "}", statement.line, "{")
+        return Group(body=body, line=statement.line, joint=statement.joint)
     return Simple(statement=reader.next())
 
 
@@ -178,12 +184,14 @@ def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
 
 def _if(reader: _Reader, depth: int) -> If:
     """Parse an `if` with its parts."""
-    one = reader.next()
+    statement = reader.next()
     parts: list[tuple[str | None, tuple[Node, ...]]] = []
-    condition: str | None = one.text[len("if") :].strip()
+    condition: str | None = statement.text[len("if") :].strip()
     while True:
         condition = (
-            _through(reader, condition, "then", one.line, "if") if condition is not None else None
+            _through(reader, condition, "then", statement.line, "if")
+            if condition is not None
+            else None
         )
         parts.append((condition, _block(reader, frozenset({"elif", "else", "fi"}), depth + 1)))
         head = reader.peek()
@@ -194,8 +202,8 @@ def _if(reader: _Reader, depth: int) -> If:
             condition = None
         else:
             break
-    _close(reader, "fi", one.line, "if")
-    return If(parts=tuple(parts), line=one.line, joint=one.joint)
+    _close(reader, "fi", statement.line, "if")
+    return If(parts=tuple(parts), line=statement.line, joint=statement.joint)
 
 
 def _through(reader: _Reader, condition: str, word: str, line: int, opened: str) -> str:
@@ -212,91 +220,93 @@ def _through(reader: _Reader, condition: str, word: str, line: int, opened: str)
 
 def _while(reader: _Reader, depth: int) -> Loop:
     """Parse a `while` or `until` loop."""
-    one = reader.next()
-    head = _head(one.text)
-    condition = _through(reader, one.text[len(head) :].strip(), "do", one.line, head)
+    statement = reader.next()
+    head = _head(statement.text)
+    condition = _through(reader, statement.text[len(head) :].strip(), "do", statement.line, head)
     body = _block(reader, frozenset({"done"}), depth + 1)
-    _close(reader, "done", one.line, head)
-    return Loop(name="", text=condition, body=body, line=one.line, until=head == "until")
+    _close(reader, "done", statement.line, head)
+    return Loop(name="", text=condition, body=body, line=statement.line, until=head == "until")
 
 
 def _for(reader: _Reader, depth: int) -> Loop:
     """Parse a `for` or `select` loop."""
-    one = reader.next()
-    head, _, rest = one.text.partition(" ")
+    statement = reader.next()
+    head, _, rest = statement.text.partition(" ")
     name, _, words = rest.strip().partition(" ")
-    _through(reader, "", "do", one.line, head)
+    _through(reader, "", "do", statement.line, head)
     body = _block(reader, frozenset({"done"}), depth + 1)
-    _close(reader, "done", one.line, head)
+    _close(reader, "done", statement.line, head)
     words = words.strip()
     return Loop(
         name=name,
         text=words[len("in") :].strip() if words.startswith("in") else '"$@"',
         body=body,
-        line=one.line,
+        line=statement.line,
     )
 
 
 def _case(reader: _Reader, depth: int) -> Case:
     """Parse a `case` with its parts."""
-    one = reader.next()
-    words = list(words_of(one.text))
+    statement = reader.next()
+    words = list(words_of(statement.text))
     if len(words) < 3 or words[2] != "in":
-        raise DataError(f"line {one.line}: `case` of the script has no `in`", hint="case WORD in")
-    behind = one.text.partition(" in")[2].strip() if len(words) > 3 else ""
+        raise DataError(
+            f"line {statement.line}: `case` of the script has no `in`", hint="case WORD in"
+        )
+    behind = statement.text.partition(" in")[2].strip() if len(words) > 3 else ""
     if behind:
-        reader.rest.append(Statement(text=behind, line=one.line, here=one.here))
+        reader.rest.append(Statement(text=behind, line=statement.line, here=statement.here))
     parts: list[tuple[tuple[str, ...], tuple[Node, ...]]] = []
     while reader.rest and reader.peek() != "esac":
-        patterns = _patterns(reader, one.line)
+        patterns = _patterns(reader, statement.line)
         body = _block(reader, frozenset({"esac", ";;"}), depth + 1)
         if patterns:
             parts.append((patterns, body))
-    _close(reader, "esac", one.line, "case")
-    return Case(word=words[1], parts=tuple(parts), line=one.line)
+    _close(reader, "esac", statement.line, "case")
+    return Case(word=words[1], parts=tuple(parts), line=statement.line)
 
 
 def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
     """Read the patterns of a case up to ``)``; the text behind it is the next statement."""
-    found: list[str] = []
+    patterns: list[str] = []
     while reader.rest:
-        one = reader.next()
-        text, closed, behind = one.text.partition(")")
+        statement = reader.next()
+        text, closed, behind = statement.text.partition(")")
         if text.strip():
-            found += [pattern.strip() for pattern in text.strip().removeprefix("(").split("|")]
+            patterns += [pattern.strip() for pattern in text.strip().removeprefix("(").split("|")]
         if closed:
             if behind.strip():
                 reader.rest.append(
                     Statement(
                         text=behind.strip(),
-                        line=one.line,
-                        here=one.here,
-                        here_is_text=one.here_is_text,
+                        line=statement.line,
+                        here=statement.here,
+                        here_is_text=statement.here_is_text,
                     )
                 )
-            return tuple(found)
-        if one.text.strip() and not (reader.rest and reader.rest[-1].joint == "|"):
+            return tuple(patterns)
+        if statement.text.strip() and not (reader.rest and reader.rest[-1].joint == "|"):
             raise DataError(
                 f"line {line}: a pattern of `case` of the script does not end",
                 hint="PATTERN) COMMANDS ;;",
             )
-        if not one.text.strip() and reader.peek() == "esac":
+        if not statement.text.strip() and reader.peek() == "esac":
             return ()
     raise DataError(f"line {line}: `case` of the script does not end", hint="the whole script")
 
 
 def _function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
     """Parse a function definition."""
-    one = reader.next()
+    statement = reader.next()
     name, behind = match[1] or match[3], (match[2] if match[1] else match[4]) or ""
     if behind.strip():
-        reader.rest.append(Statement(text=behind.strip(), line=one.line, here=one.here))
+        reader.rest.append(Statement(text=behind.strip(), line=statement.line, here=statement.here))
     if reader.peek() != "{":
         raise DataError(
-            f"line {one.line}: function {name[:40]} of the script has no body",
+            f"line {statement.line}: function {name[:40]} of the script has no body",
             hint="NAME() { COMMANDS; }",
         )
     reader.take_word()
     body = _block(reader, frozenset({"}"}), depth + 1)
-    _close(reader, "}", one.line, name[:40])
-    return Function(name=name, body=body, line=one.line)
+    _close(reader, "}", statement.line, name[:40])
+    return Function(name=name, body=body, line=statement.line)

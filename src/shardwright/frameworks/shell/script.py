@@ -123,9 +123,9 @@ def _goes_on(state: ScriptState, joint: str, text: str, line: int) -> bool:
 def _if(state: ScriptState, node: If) -> None:
     """Run the first part of an `if` whose condition holds; note an undecidable condition."""
     for condition, body in node.parts:
-        known = True if condition is None else holds(condition, state.variables)
-        if known is None:
-            rest = [one for _, other in node.parts for one in other]
+        condition_holds = True if condition is None else holds(condition, state.variables)
+        if condition_holds is None:
+            rest = [child for _, part_body in node.parts for child in part_body]
             tell(
                 state,
                 node.line,
@@ -134,10 +134,10 @@ def _if(state: ScriptState, node: If) -> None:
                 rest,
             )
             return
-        if known:
+        if condition_holds:
             _run(state, body)
             break
-    _leave_empty(state, [one for _, other in node.parts for one in other])
+    _leave_empty(state, [child for _, part_body in node.parts for child in part_body])
 
 
 def _leave_empty(state: ScriptState, nodes: Sequence[Node]) -> None:
@@ -162,7 +162,7 @@ def _loop(state: ScriptState, node: Loop) -> None:
                 node.body,
             )
             return
-        words = [one for word in words_of(node.text) for one in expanded(word, state.variables)]
+        words = [piece for word in words_of(node.text) for piece in expanded(word, state.variables)]
         if any("$(" in word or "`" in word or word.startswith("$") for word in words):
             tell(
                 state,
@@ -182,16 +182,16 @@ def _loop(state: ScriptState, node: Loop) -> None:
         _turn(state, node.body)
         return
     for turn in range(_MAX_TURNS + 1):
-        known = holds(node.text, state.variables)
-        if known is None or turn == _MAX_TURNS:
+        condition_holds = holds(node.text, state.variables)
+        if condition_holds is None or turn == _MAX_TURNS:
             why = (
                 "the condition is not known here"
-                if known is None
+                if condition_holds is None
                 else f"more than {_MAX_TURNS:,} turns"
             )
             tell(state, node.line, f"while {node.text}", f"{why}, it was not followed", node.body)
             return
-        if known == node.until or not _turn(state, node.body):
+        if condition_holds == node.until or not _turn(state, node.body):
             return
 
 
@@ -209,7 +209,7 @@ def _case(state: ScriptState, node: Case) -> None:
     """Run the first part of a `case` whose pattern matches; note an unknown word."""
     word = one_word(node.word, state.variables)
     if "$" in word or "`" in word:
-        bodies = [one for _, body in node.parts for one in body]
+        bodies = [child for _, body in node.parts for child in body]
         tell(
             state,
             node.line,
@@ -222,4 +222,4 @@ def _case(state: ScriptState, node: Case) -> None:
         if any(matches(word, one_word(pattern, state.variables)) for pattern in patterns):
             _run(state, body)
             break
-    _leave_empty(state, [one for _, body in node.parts for one in body])
+    _leave_empty(state, [child for _, body in node.parts for child in body])

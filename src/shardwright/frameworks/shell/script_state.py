@@ -75,16 +75,16 @@ def tell(state: ScriptState, line: int, text: str, why: str, body: Sequence[Node
 
 def assigned_names(nodes: Sequence[Node]) -> list[str]:
     """Names of the variables that nodes assign."""
-    found: list[str] = []
+    names: list[str] = []
     for node in nodes:
         if isinstance(node, Simple):
-            found += [
+            names += [
                 match[1]
                 for word in node.statement.text.split()
                 if (match := ASSIGNED.fullmatch(word))
             ]
         elif isinstance(node, If | Case):
-            found += [name for _, body in node.parts for name in assigned_names(body)]
+            names += [name for _, body in node.parts for name in assigned_names(body)]
         else:
-            found += assigned_names(node.body)
-    return found
+            names += assigned_names(node.body)
+    return names

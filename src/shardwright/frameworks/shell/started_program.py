@@ -116,14 +116,14 @@ def _program(words: Sequence[str]) -> int:
 
 def _launchers(words: Sequence[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """(name, words) of each launcher before the program."""
-    found: list[tuple[str, list[str]]] = []
+    launchers: list[tuple[str, list[str]]] = []
     for word in words:
         name = PurePosixPath(word).name
         if name in _LAUNCHERS or word == _TORCHRUN:
-            found.append(("torchrun" if word == _TORCHRUN else name, []))
-        elif found:
-            found[-1][1].append(word)
-    return tuple((name, tuple(rest)) for name, rest in found)
+            launchers.append(("torchrun" if word == _TORCHRUN else name, []))
+        elif launchers:
+            launchers[-1][1].append(word)
+    return tuple((name, tuple(rest)) for name, rest in launchers)
 
 
 def _arguments(words: Sequence[str]) -> tuple[str, ...]:

@@ -53,14 +53,16 @@ def statements_of(text: str) -> Iterator[Statement]:
                         f"the here-document {here[3][:40]} of the script does not end",
                         hint=f"a line {here[3][:40]}",
                     )
-                kept = [line.lstrip("\t") for line in lines[at:end]] if here[1] else lines[at:end]
-                body, at = "\n".join(kept) + "\n", end + 1
+                body_lines = (
+                    [line.lstrip("\t") for line in lines[at:end]] if here[1] else lines[at:end]
+                )
+                body, at = "\n".join(body_lines) + "\n", end + 1
             # A space that is escaped is no end of a line.
-            found = re.sub(r"(?<!\\)\s+$", "", piece.lstrip())
-            if found or joint == ";;":
+            stripped = re.sub(r"(?<!\\)\s+$", "", piece.lstrip())
+            if stripped or joint == ";;":
                 is_text = here is not None and bool(here[2])
                 yield Statement(
-                    text=found, line=begun, joint=joint, here=body, here_is_text=is_text
+                    text=stripped, line=begun, joint=joint, here=body, here_is_text=is_text
                 )
 
 
@@ -76,7 +78,7 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
     """
     pieces: list[tuple[str, str]] = []
     joint = ""
-    now: list[str] = []
+    current: list[str] = []
     quote, depth, begun = "", 0, at
     while at < len(lines):
         line, at = lines[at], at + 1
@@ -87,7 +89,7 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
                 if n + 1 == len(line):
                     goes_on = True
                     break
-                now.append(line[n : n + 2])
+                current.append(line[n : n + 2])
                 n += 2
                 continue
             if quote:
@@ -99,21 +101,21 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
             elif letter in "({":
                 depth += letter == "(" or line[n - 1 : n] == "$"
             elif letter in ")}":
-                depth -= depth > 0 and (letter == ")" or "${" in "".join(now[-200:]))
-            elif not depth and letter in ";|&" and not _is_within(now, line, n):
+                depth -= depth > 0 and (letter == ")" or "${" in "".join(current[-200:]))
+            elif not depth and letter in ";|&" and not _is_within(current, line, n):
                 mark = line[n : n + 2] if line[n : n + 2] in (";;", "&&", "||") else letter
-                pieces.append(("".join(now), joint))
-                now, joint = [], mark if mark in (";;", "&&", "||", "|") else ""
+                pieces.append(("".join(current), joint))
+                current, joint = [], mark if mark in (";;", "&&", "||", "|") else ""
                 n += len(mark)
                 continue
-            now.append(letter)
+            current.append(letter)
             n += 1
         if goes_on:
-            now.append(" ")
+            current.append(" ")
         elif quote or depth:
             # A list or a subshell in brackets keeps its line breaks.
-            now.append("\n")
-        elif joint in ("&&", "||", "|") and not "".join(now).strip() and at < len(lines):
+            current.append("\n")
+        elif joint in ("&&", "||", "|") and not "".join(current).strip() and at < len(lines):
             # A list goes on behind its mark.
             continue
         else:
@@ -124,7 +126,7 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
             " not end",
             hint="the whole script",
         )
-    return [*pieces, ("".join(now), joint)], at
+    return [*pieces, ("".join(current), joint)], at
 
 
 def _is_within(now: list[str], line: str, n: int) -> bool:

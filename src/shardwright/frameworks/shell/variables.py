@@ -81,10 +81,10 @@ def value_of(variables: Variables, name: str) -> Value | None:
 
 def scalar_of(variables: Variables, name: str) -> Value | None:
     """Value of ``$NAME``: the variable, or the first item of an array."""
-    found = value_of(variables, name)
-    if isinstance(found, tuple) and name not in ("@", "*"):
-        return found[0] if found else ""
-    return found
+    value = value_of(variables, name)
+    if isinstance(value, tuple) and name not in ("@", "*"):
+        return value[0] if value else ""
+    return value
 
 
 def unknown_name(variables: Variables, name: str) -> str:

@@ -160,20 +160,22 @@ TORCHTITAN: Final = LaunchReader(
 
 def _canonical(arguments: Arguments) -> Iterator[tuple[str, str]]:
     """Settings under their canonical names, with tokens converted to samples."""
-    found = {canonical_name(name): value for name, value in arguments.items()}
-    length = count(found, "training.seq-len", 1) or 1
-    for name, value in found.items():
+    settings = {canonical_name(name): value for name, value in arguments.items()}
+    length = count(settings, "training.seq-len", 1) or 1
+    for name, value in settings.items():
         yield name, value
         if name in _TOKENS:
             yield (
                 _TOKENS[name],
-                value if value.startswith("-") else str(max(count(found, name) // length, 1)),
+                value if value.startswith("-") else str(max(count(settings, name) // length, 1)),
             )
 
 
 def canonical_name(name: str) -> str:
     """Canonical name of a setting from a Python file or an older release."""
-    before = max((one for one in _SECTIONS if name.startswith(one)), key=len, default="")
+    before = max(
+        (section for section in _SECTIONS if name.startswith(section)), key=len, default=""
+    )
     return _SECTIONS.get(before, "") + name.removeprefix(before)
 
 
@@ -279,13 +281,13 @@ def _grid_of_order_table(rows: str, grid: Grid, *, model: Model, batch: int) -> 
     """
     for name in GRID_SCHEDULES:
         try:
-            found = replace(grid, schedule=name)
-            plan = plan_of(found, model=model, global_batch=batch)
+            candidate = replace(grid, schedule=name)
+            plan = plan_of(candidate, model=model, global_batch=batch)
             if (
                 isinstance(plan.orders[0], NamedOrder)
                 and schedule_csv(plan).split() == rows.split()
             ):
-                return found
+                return candidate
         except (ShardwrightError, AssertionError, ValueError):
             continue
     raise DataError(

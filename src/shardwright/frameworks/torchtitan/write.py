@@ -77,9 +77,9 @@ def _job_shortfalls(export: PlanToExport) -> Iterator[Shortfall]:
     """Shortfalls of the model and the job."""
     problem = export.problem
     if flavor(problem.model) is None:
-        known = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
+        modules = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
         yield Shortfall(
-            what=f"{problem.model.name}: its registries ({known}) have no model of these sizes",
+            what=f"{problem.model.name}: its registries ({modules}) have no model of these sizes",
             hint="a published size",
         )
     yield from hyperparameter_shortfalls(problem.model, FLAVORS)
@@ -157,20 +157,20 @@ def _is_v(export: PlanToExport) -> bool:
 
 def _stages(export: PlanToExport) -> list[list[str]]:
     """Names of torchtitan's modules in each chunk."""
-    found, at = [], 0
+    chunks, at = [], 0
     for layers in export.chunks:
-        found.append([f"layers.{i}" for i in range(at, at + layers)])
+        chunks.append([f"layers.{i}" for i in range(at, at + layers)])
         at += layers
-    found[0].insert(0, "tok_embeddings")
-    found[-1] += ["norm", "lm_head"]
-    return found
+    chunks[0].insert(0, "tok_embeddings")
+    chunks[-1] += ["norm", "lm_head"]
+    return chunks
 
 
 def _values(export: PlanToExport) -> dict[str, Any]:
     """Value of each field of the settings table, from the plan."""
     grid, batch = export.grid, export.problem.job.global_batch
     replicate, shards = fsdp2_degrees(grid)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "replicate": replicate,
         "shards": shards,
         "sharded_stage": 3 if grid.zero == 3 else 2,
@@ -183,11 +183,11 @@ def _values(export: PlanToExport) -> dict[str, Any]:
         "local_batch": batch // grid.dp if grid.pp > 1 else grid.microbatch,
     }
     if grid.pp == 1:
-        return found
+        return values
     # 1F1B of one microbatch is GPipe's order, which PyTorch's 1F1B refuses.
-    one = batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
-    named = SCHEDULES.get("gpipe" if one else grid.schedule)
-    return found | {
+    is_one_microbatch = batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
+    named = SCHEDULES.get("gpipe" if is_one_microbatch else grid.schedule)
+    return values | {
         "pp": grid.pp,
         "order_name": (AS_A_V if _is_v(export) else LOOP) if _has_table(export) else named,
         "pipeline_samples": grid.microbatch,
@@ -204,9 +204,9 @@ def _fields(export: PlanToExport, section: str) -> list[str]:
 def _module(export: PlanToExport) -> str:
     """Text of the configuration's Python module."""
     grid = export.grid
-    found = flavor(export.problem.model)
-    assert found is not None, "a model without a flavor is refused"
-    module, name = found
+    registry_entry = flavor(export.problem.model)
+    assert registry_entry is not None, "a model without a flavor is refused"
+    module, name = registry_entry
     runtime = export.problem.runtime
     compiled = (
         runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"

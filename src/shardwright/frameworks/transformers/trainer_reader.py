@@ -71,7 +71,10 @@ def files_of(*settings: str, own: Mapping[str, Arguments] | None = None) -> tupl
     """
     return (
         NamedFile(setting="deepspeed", holds="the stage of ZeRO", own=frozenset(own or {})),
-        *(NamedFile(setting=one, holds="what is trained, and the batch") for one in settings),
+        *(
+            NamedFile(setting=setting, holds="what is trained, and the batch")
+            for setting in settings
+        ),
     )
 
 
@@ -134,10 +137,10 @@ def trainer_reader(
 
     def evidence(signature: Signature, document: Document) -> Claim:
         """Claim on a file, with the settings that identify a YAML file."""
-        found = claim_of(signature, document)
+        claim = claim_of(signature, document)
         if document.kind is not FileKind.YAML:
-            return found
-        return replace(found, shared=(*found.shared, *sorted(in_yaml & document.settings.keys())))
+            return claim
+        return replace(claim, shared=(*claim.shared, *sorted(in_yaml & document.settings.keys())))
 
     return LaunchReader(
         name=names.framework,
@@ -190,7 +193,7 @@ def read_trainer(
         table=_table(names, file_settings.arguments),
         arguments=runtime_settings(settings, placed),
     )
-    told = (
+    all_notes = (
         *default_notes(unset, names.source),
         *notes,
         *placed.notes,
@@ -200,26 +203,29 @@ def read_trainer(
     )
     return replace(
         launch,
-        settings=tuple(replace(one, name=named.get(one.name, one.name)) for one in launch.settings),
+        settings=tuple(
+            replace(setting, name=named.get(setting.name, setting.name))
+            for setting in launch.settings
+        ),
         train=adapters.train,
         possible=names.possible,
-        notes=(*launch.notes, *told),
+        notes=(*launch.notes, *all_notes),
     )
 
 
 def judged_settings(names: TrainerNames, file_settings: FileSettings) -> dict[str, LaunchSetting]:
     """Verdicts on settings under a framework's names; those not understood are left out."""
     table = _table(names, file_settings.arguments)
-    found = setting_verdicts(
+    verdicts = setting_verdicts(
         file_settings.arguments,
         understood=table.understood,
         ignored=table.ignored,
         unmodelled=table.unmodelled,
     )
     return {
-        one.name: one
-        for one in found
-        if one.verdict is not Verdict.UNKNOWN or one.means.startswith("not counted")
+        setting.name: setting
+        for setting in verdicts
+        if setting.verdict is not Verdict.UNKNOWN or setting.means.startswith("not counted")
     }
 
 
@@ -290,7 +296,7 @@ def _named_deepspeed(settings: dict[str, str], names: TrainerNames) -> tuple[str
     """
     name = settings.get("deepspeed", "").strip()
     if name.lower() in OFF | {"true"} or any(
-        one.startswith("zero-optimization.") for one in settings
+        setting.startswith("zero-optimization.") for setting in settings
     ):
         return ()
     known = names.deepspeed_files.get(name) or names.deepspeed_files.get(name.rpartition("/")[2])

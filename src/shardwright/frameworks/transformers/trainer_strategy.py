@@ -146,10 +146,10 @@ def _under_fsdp(
     settings: Arguments, grid: Grid, batch: int, fsdp_words: list[str], *, node_devices: int
 ) -> TrainerStrategy:
     """Strategy of a launch with FSDP; priced as DeepSpeed's ZeRO with offload or Ulysses."""
-    kept = settings.get("fsdp.reshard-after-forward", "true")
+    reshard = settings.get("fsdp.reshard-after-forward", "true")
     named = next(
         (word for word in fsdp_words if word in STRATEGIES),
-        settings.get("fsdp.sharding-strategy", kept),
+        settings.get("fsdp.sharding-strategy", reshard),
     )
     # FSDP shards over context parallelism too.
     shards = count(settings, "dp-shard") * grid.cp
@@ -284,8 +284,8 @@ def strategy_settings(
         ),
     }
     for name, value in settings.items():
-        own = names.get(name, name)
-        if value and own.startswith("!"):
-            yield own[1:].replace("-", "_"), str(value != "true").lower()
+        own_name = names.get(name, name)
+        if value and own_name.startswith("!"):
+            yield own_name[1:].replace("-", "_"), str(value != "true").lower()
         elif value:
-            yield own.replace("-", "_"), value
+            yield own_name.replace("-", "_"), value

@@ -76,8 +76,11 @@ def _microbatch(settings: Arguments, *, dp: int, cp: int) -> tuple[int, str]:
         # Each device has so many tokens of a microbatch, and a group of sequence parallelism as
         # many times more.
         tokens = count(settings, f"{_A}ppo-max-token-len-per-gpu", 16384) * cp
-        found = max(tokens // max(_sample_tokens(settings), 1), 1)
-        return found, f"a microbatch of up to {tokens:,} tokens is {found} of the longest samples"
+        samples = max(tokens // max(_sample_tokens(settings), 1), 1)
+        return (
+            samples,
+            f"a microbatch of up to {tokens:,} tokens is {samples} of the longest samples",
+        )
     if f"{_A}ppo-micro-batch-size-per-gpu" in settings:
         return count(settings, f"{_A}ppo-micro-batch-size-per-gpu", 1), ""
     if f"{_A}ppo-micro-batch-size" in settings:
@@ -109,19 +112,21 @@ def _normalize_actor(settings: dict[str, str], devices: int) -> tuple[str, ...]:
     size = settings.get("fsdp-size", "-1")
     ulysses = max(count(settings, "ulysses", 1), 1)
     if not size.startswith("-") and count({"fsdp-size": size}, "fsdp-size") < devices:
-        each = max(count({"fsdp-size": size}, "fsdp-size"), 1)
-        settings["dp-replicate"] = str(devices // each) if each > 1 else "1"
-        settings["fsdp"] = "full_shard" if each > 1 else ""
+        shard_size = max(count({"fsdp-size": size}, "fsdp-size"), 1)
+        settings["dp-replicate"] = str(devices // shard_size) if shard_size > 1 else "1"
+        settings["fsdp"] = "full_shard" if shard_size > 1 else ""
     else:
         settings["fsdp"] = "full_shard"
     if settings.get("lora-rank", "0") == "0":
         settings.pop("lora-rank", None)
     dp = replicas(devices, sp=ulysses)
     micro, note = _microbatch(settings, dp=dp, cp=ulysses)
-    each = max(count(settings, "actor-rollout-ref.rollout.n", 1), 1)
+    samples_per_prompt = max(count(settings, "actor-rollout-ref.rollout.n", 1), 1)
     settings |= {
         "per-device-train-batch-size": str(micro),
-        "train-batch-size": str(count(settings, f"{_A}ppo-mini-batch-size", 256) * each),
+        "train-batch-size": str(
+            count(settings, f"{_A}ppo-mini-batch-size", 256) * samples_per_prompt
+        ),
         "seq-len": str(_sample_tokens(settings)),
         "packing": "true",
     }
@@ -337,7 +342,7 @@ def _megatron_arguments(name: str, value: str) -> tuple[tuple[str, str], ...] | 
 
     None for settings of other phases.
     """
-    section = next((one for one in (_T, _O, f"{_A}megatron.") if name.startswith(one)), "")
+    section = next((prefix for prefix in (_T, _O, f"{_A}megatron.") if name.startswith(prefix)), "")
     if name in ("micro-batch-size", "global-batch-size", "seq-length"):
         return ((name, value),)
     if not section or "override-" in name.removeprefix(section):
@@ -420,10 +425,12 @@ def _on_megatron(
     }
     dp = replicas(devices, **degrees)
     micro, note = _microbatch(settings, dp=dp, cp=degrees["cp"])
-    each = max(count(settings, "actor-rollout-ref.rollout.n", 1), 1)
+    samples_per_prompt = max(count(settings, "actor-rollout-ref.rollout.n", 1), 1)
     sizes = {
         "micro-batch-size": str(micro),
-        "global-batch-size": str(count(settings, f"{_A}ppo-mini-batch-size", 256) * each),
+        "global-batch-size": str(
+            count(settings, f"{_A}ppo-mini-batch-size", 256) * samples_per_prompt
+        ),
         "seq-length": str(_sample_tokens(settings)),
     }
     launch = read_arguments(
@@ -449,7 +456,9 @@ def _on_megatron(
     )
     verdicts_on = judged_settings(_FSDP, file_settings)
     launch_settings = tuple(
-        verdicts_on.get(one.name, one) for one in launch.settings if one.name not in sizes
+        verdicts_on.get(setting.name, setting)
+        for setting in launch.settings
+        if setting.name not in sizes
     )
     return replace(
         launch, settings=launch_settings, train=adapters.train, notes=(*launch.notes, *notes)

@@ -58,8 +58,8 @@ class Launcher:
 
 def job_name(export: PlanToExport) -> str:
     """Job name for a scheduler: a DNS label from the model's name that starts with a letter."""
-    found = dns_label(export.problem.model.name)
-    return found if found[:1].isalpha() else dns_label(f"plan-{found}")
+    name = dns_label(export.problem.model.name)
+    return name if name[:1].isalpha() else dns_label(f"plan-{name}")
 
 
 def dns_label(text: str) -> str:
