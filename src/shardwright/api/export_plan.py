@@ -128,7 +128,7 @@ def _launched(
             hint="drop --launcher",
             rule="export.launch",
         )
-    launch = PlacedExport(given=given, placement=placement, files=files, start=start, image=image)
+    launch = PlacedExport(export=given, placement=placement, files=files, start=start, image=image)
     why = launcher.refused(launch)
     if why:
         raise StrategyError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -154,7 +154,29 @@ def _positional(words: Sequence[str]) -> tuple[str, ...]:
     return tuple(words[:first])
 
 
-def with_best_command(documents: Sequence[Document], framework: str) -> list[Document]:
+def documents_of_files(
+    files: Iterable[tuple[str, str]],
+    given: Mapping[str, str],
+    framework: str = "",
+    sources: Sources | None = None,
+) -> list[Document]:
+    """Parse the (name, text) of files into documents, with the best command of each script alone.
+
+    Args:
+        given: values of a script's variables.
+        framework: framework whose claims choose the command; empty = all.
+        sources: function from a file's name to the text of scripts that a script reads.
+    """
+    return [
+        document
+        for name, text in files
+        for document in _with_best_command(
+            list(documents_of(text, name, given, sources)), framework
+        )
+    ]
+
+
+def _with_best_command(documents: Sequence[Document], framework: str) -> list[Document]:
     """Keep of a script's commands only the one with the strongest claim of a framework.
 
     Of equal claims, the command with most settings is kept. Other documents are kept.

@@ -27,9 +27,8 @@ from shardwright.frameworks.named_files import FileLookup, with_named_files
 from shardwright.frameworks.read_documents import (
     ARGUMENTS,
     CONFIGURATION_SUFFIXES,
-    documents_of,
+    documents_of_files,
     read_text,
-    with_best_command,
 )
 from shardwright.frameworks.registry import READERS, claimants
 from shardwright.frameworks.settings.verdicts import Verdict
@@ -114,13 +113,7 @@ def launch_of_files(
         return texts.get(Path(name).name) or beside(name)
 
     variables = {**_function_named(files, given or {}, framework), **(given or {})}
-    documents = [
-        document
-        for name, text in files
-        for document in with_best_command(
-            list(documents_of(text, name, variables, sources)), framework
-        )
-    ]
+    documents = documents_of_files(files, variables, framework, sources)
     reader = _reader(documents, framework)
     read = with_named_files(_launch_documents(documents, reader), _claimants(reader), sources)
     merged = _merged(read, _claimants(reader))
@@ -169,16 +162,11 @@ def _function_named(
         for name, text in files
         if Path(name).suffix.lower() not in CONFIGURATION_SUFFIXES
     ]
-    documents = [
-        document
-        for name, text in scripts
-        for document in with_best_command(list(documents_of(text, name, given)), framework)
-    ]
     return {
-        name: one.settings[name]
-        for one in documents
+        name: document.settings[name]
+        for document in documents_of_files(scripts, given, framework)
         for name in CHOICES
-        if name in one.settings and one.settings[name].isidentifier()
+        if name in document.settings and document.settings[name].isidentifier()
     }
 
 
@@ -270,12 +258,8 @@ def settings_of_files(files: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     Raises:
         DataError: a file cannot be read.
     """
-    documents = [
-        document
-        for file, text in files
-        for document in with_best_command(list(documents_of(text, file, {})), "")
-    ]
-    return {name: value for one in documents for name, value in one.settings.items()}
+    documents = documents_of_files(files, {})
+    return {name: value for document in documents for name, value in document.settings.items()}
 
 
 def _reader(documents: Sequence[Document], framework: str) -> LaunchReader:

@@ -31,7 +31,7 @@ from shardwright.strategy.grid.grid import Grid, Recompute
 _DEGREES: Final = "parallelism-config.parallelism-config-"
 _LAUNCH: Final = "accelerate."
 _SWITCHES: Final = {"use-fsdp": "FSDP", "use-deepspeed": "DEEPSPEED", "multi-gpu": "MULTI_GPU"}
-"""Flags of ``accelerate launch`` -> ``distributed_type`` of deepspeed_name YAML."""
+"""Flags of ``accelerate launch`` -> ``distributed_type`` of Accelerate's YAML."""
 _PROCESSES: Final = frozenset({"num-processes", "num-machines"})
 """Flags with which the command needs no file: one process a device, each with the whole model."""
 _TABLE: Final = replace(SETTINGS, ignored=IGNORED)
@@ -164,7 +164,7 @@ def _named_in_file(name: str) -> str:
 def _sharding_strategy(arguments: Arguments) -> str:
     """Value of the setting that holds FSDP's sharding strategy, of FSDP 1 or FSDP 2."""
     reshard = arguments.get("fsdp-config.fsdp-reshard-after-forward", "true")
-    # FSDP 1's files have deepspeed_name strategies under either name.
+    # FSDP 1's files have the sharding strategy under either name.
     return arguments.get("fsdp-config.fsdp-sharding-strategy", reshard)
 
 
@@ -174,8 +174,6 @@ def _under_deepspeed(
     """Convert Accelerate's settings to a DeepSpeed launch plus Accelerate's own settings.
 
     Settings of DeepSpeed's own configuration take precedence over Accelerate's.
-
-    DeepSpeed's accelerate_launch configuration takes precedence over Accelerate's settings.
     """
     arguments = dict(file_settings.arguments)
     for accelerate_name, deepspeed_name in (

@@ -182,7 +182,7 @@ def _deepspeed_file(export: PlanToExport) -> tuple[ExportFile, ...]:
     """DeepSpeed's configuration file for Ulysses; nothing for other plans."""
     if not _uses_deepspeed(export.grid):
         return ()
-    # It makes DeepSpeed's groups of a sequence itself, from its configuration file.
+    # Accelerate makes DeepSpeed's sequence groups itself, from Accelerate's own file.
     configuration = {
         key: value
         for key, value in write.configuration(export).items()

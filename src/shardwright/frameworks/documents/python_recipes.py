@@ -166,7 +166,7 @@ def _builds_configuration(node: Function) -> bool:
 def _launched_function(
     tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str
 ) -> str:
-    """Name of the function that a file runs, or that no other calls; empty = module-level code."""
+    """Name of the function that a file runs, or that no other calls; empty = module code."""
     outside = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
     calls = [child for node in outside for child in ast.walk(node) if isinstance(child, ast.Call)]
     if any(

@@ -89,7 +89,7 @@ def one_line(text: str) -> str:
 
 
 def in_quotes(line: str) -> str:
-    """Escape a line for use inside Python's triple quotes."""
+    """Replace backslashes and double quotes of a line, for use inside Python's triple quotes."""
     return line.replace("\\", "/").replace('"', "'")
 
 

@@ -14,7 +14,7 @@ Name = TypeVar("Name")
 
 
 def published_name(model: Model, names: Mapping[str, Name]) -> Name | None:
-    """Target's name of a model; None if no name model has the same blocks.
+    """Target's name of a model; None if no known model has the same blocks.
 
     Args:
         names: catalog name -> the target's name.

@@ -8,6 +8,7 @@ examples/deepspeed (https://llamafactory.readthedocs.io/en/latest/advanced/argum
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -31,7 +32,6 @@ from shardwright.frameworks.transformers.trainer_reader import (
 from shardwright.frameworks.transformers.trainer_strategy import FSDP, is_on
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
 
 _STAGE: Final = "zero-optimization.stage"
 _OVERLAP: Final = "zero-optimization.overlap-comm"
@@ -300,11 +300,6 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     )
 
 
-def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """A grid as LLaMA-Factory's settings."""
-    return settings_if_supported(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
-
-
 _DEGREES: Final = {"tp": "tensor-model", "pp": "pipeline-model", "cp": "context"}
 LLAMA_FACTORY: Final = LaunchReader(
     name="llama-factory",
@@ -313,6 +308,6 @@ LLAMA_FACTORY: Final = LaunchReader(
     includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
     signature=_SIGNATURE,
     read=_read,
-    settings_of=_settings_of,
+    settings_of=partial(settings_if_supported, _TRAINER),
     own_name=lambda name: name.replace("-", "_"),
 )

@@ -186,16 +186,13 @@ def _verdicts(
     model: Iterable[LaunchSetting],
 ) -> Iterator[LaunchSetting]:
     """Verdict on every setting of a launch, from the verdicts on its Megatron-LM arguments."""
-    verdicts = {
-        setting.name: setting
-        for setting in setting_verdicts(
-            said,
-            understood={**flags, **SETTINGS.understood},
-            model=model,
-            ignored=SETTINGS.ignored,
-            unmodelled=SETTINGS.unmodelled,
-        )
-    }
+    judge = partial(
+        setting_verdicts,
+        understood={**flags, **SETTINGS.understood},
+        ignored=SETTINGS.ignored,
+        unmodelled=SETTINGS.unmodelled,
+    )
+    verdicts = {setting.name: setting for setting in judge(said, model=model)}
     used = set()
     for name, value in file_settings.arguments.items():
         of = [verdicts[verdict] for verdict, _ in words.get(name, ()) if verdict in verdicts]
@@ -203,13 +200,8 @@ def _verdicts(
         if of:
             yield replace(of[0], name=name, value=value)
         elif words.get(name):
-            # What is off is at its default, whatever it is of.
-            (verdict,) = setting_verdicts(
-                {words[name][0][0]: value},
-                understood={**flags, **SETTINGS.understood},
-                ignored=SETTINGS.ignored,
-                unmodelled=SETTINGS.unmodelled,
-            )
+            # An argument that is off has its default, which has a verdict of its own.
+            (verdict,) = judge({words[name][0][0]: value})
             yield replace(verdict, name=name, value=value)
         else:
             yield LaunchSetting(

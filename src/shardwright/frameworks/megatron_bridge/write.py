@@ -109,7 +109,7 @@ def _settings(export: PlanToExport) -> dict[str, str]:
         fields["model.virtual_pipeline_model_parallel_size"] = str(grid.vpp)
     if runtime.framework == FRAMEWORK:
         fields |= dict(_switched_off(export))
-        # What is not megatron there is fields out by rules of its own.
+        # Megatron-Bridge derives fields that are not set by rules of its own.
         options = chosen(runtime, grid.options)
         fields |= {
             "comm_overlap.tp_comm_overlap": str(

@@ -8,6 +8,7 @@ docs/source_en/Megatron-SWIFT/Command-line-parameters.md and swift/config
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -32,8 +33,6 @@ from shardwright.frameworks.transformers.trainer_reader import (
 )
 from shardwright.frameworks.transformers.trainer_strategy import FSDP
 from shardwright.model.ir.model_graph import Model
-from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
 
 _STAGE: Final = "zero-optimization.stage"
 _OPTIMIZER: Final = "zero-optimization.offload-optimizer.device"
@@ -296,11 +295,6 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     return replace(launch, train=adapters.train, notes=(*launch.notes, *notes, *adapters.notes))
 
 
-def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """A grid as ms-swift's settings."""
-    return settings_if_supported(_TRAINER, grid, runtime=runtime, global_batch=global_batch)
-
-
 _QUIET: Final = ("attention-dropout", "hidden-dropout")
 """Defaults that describe the model."""
 MS_SWIFT: Final = LaunchReader(
@@ -310,6 +304,6 @@ MS_SWIFT: Final = LaunchReader(
     includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer", "megatron"}),
     signature=SIGNATURE,
     read=_read,
-    settings_of=_settings_of,
+    settings_of=partial(settings_if_supported, _TRAINER),
     own_name=lambda name: name.replace("-", "_"),
 )

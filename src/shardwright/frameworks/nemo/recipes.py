@@ -395,7 +395,7 @@ def _trainer_defaults(settings: Arguments) -> Arguments:
 
 
 def _notes(settings: Arguments, base: Arguments, devices: int) -> Iterator[str]:
-    """Notes on the recipe's settings, and on a number of devices that is not the cluster's."""
+    """Notes on the settings of the base recipe, and on a number of devices unlike the cluster's."""
     if base:
         named = ", ".join(f"{name} {value}" for name, value in base.items())
         yield (

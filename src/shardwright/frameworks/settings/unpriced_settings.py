@@ -67,5 +67,5 @@ def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
 
 
 def priced_notes(arguments: Arguments, table: Mapping[str, Refusal]) -> dict[str, str]:
-    """Note for each setting of `table` that was not refused: it is as priced."""
+    """Note "as it is priced" for each setting in `table`, whose value `refuse` accepted."""
     return {name: "as it is priced" for name in arguments if name in table}

@@ -80,7 +80,7 @@ Node = Simple | If | Loop | Case | Function | Group
 
 @dataclass(slots=True)
 class _Reader:
-    """Statements that are still to be read, the last one first."""
+    """Queue of the statements that are still to be parsed, the next one at the end."""
 
     rest: list[Statement]
 

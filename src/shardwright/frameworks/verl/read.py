@@ -12,6 +12,7 @@ the step itself does not change.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -38,7 +39,6 @@ from shardwright.frameworks.transformers.trainer_reader import (
 from shardwright.frameworks.transformers.trainer_strategy import FSDP, is_on
 from shardwright.model.ir.model_graph import Model
 from shardwright.runtime.launch_arguments import Arguments
-from shardwright.strategy.grid.grid import Grid
 
 DOCS: Final = "https://verl.readthedocs.io/en/latest/examples/config.html"
 _A: Final = "actor-rollout-ref.actor."
@@ -99,6 +99,16 @@ def _device_count_notes(settings: Arguments, devices: int) -> tuple[str, ...]:
     return (f"the launch is for {named} devices, the cluster has {devices}",)
 
 
+def _notes(settings: Arguments, devices: int, microbatch_note: str) -> tuple[str, ...]:
+    """Notes on the priced phase, the length of samples, microbatches and the number of devices."""
+    lengths = (
+        f"samples are counted at their longest, {_sample_tokens(settings)} tokens of prompt and"
+        " response"
+    )
+    microbatch = (microbatch_note,) if microbatch_note else ()
+    return (_RL, lengths, *microbatch, *_device_count_notes(settings, devices))
+
+
 def _normalize_actor(settings: dict[str, str], devices: int) -> tuple[str, ...]:
     """Rewrite the actor's FSDP settings to canonical names in place, and return notes."""
     strategy = settings.get(f"{_A}strategy", "fsdp").lower()
@@ -130,11 +140,7 @@ def _normalize_actor(settings: dict[str, str], devices: int) -> tuple[str, ...]:
         "seq-len": str(_sample_tokens(settings)),
         "packing": "true",
     }
-    lengths = (
-        f"samples are counted at their longest, {_sample_tokens(settings)} tokens of prompt and"
-        " response"
-    )
-    return (_RL, lengths, *((note,) if note else ()), *_device_count_notes(settings, devices))
+    return _notes(settings, devices, note)
 
 
 _OF_RL: Final = by_name(
@@ -409,11 +415,6 @@ def _read(file_settings: FileSettings, *, model: Model, devices: int, runtime: s
     )
 
 
-def _settings_of(grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-    """A grid as verl's settings."""
-    return settings_if_supported(_FSDP, grid, runtime=runtime, global_batch=global_batch)
-
-
 def _on_megatron(
     file_settings: FileSettings, *, model: Model, devices: int, runtime: str
 ) -> Launch:
@@ -443,17 +444,7 @@ def _on_megatron(
     rank = settings.get(f"{_M}lora.rank", settings.get(f"{_M}lora-rank", "0"))
     targets = settings.get(f"{_M}lora.target-modules", settings.get(f"{_M}target-modules", "all"))
     adapters = adapters_of("" if rank.lower() in OFF else rank, targets, model)
-    lengths = (
-        f"samples are counted at their longest, {_sample_tokens(settings)} tokens of prompt and"
-        " response"
-    )
-    notes = (
-        _RL,
-        lengths,
-        *((note,) if note else ()),
-        *_device_count_notes(settings, devices),
-        *adapters.notes,
-    )
+    notes = (*_notes(settings, devices, note), *adapters.notes)
     verdicts_on = judged_settings(_FSDP, file_settings)
     launch_settings = tuple(
         verdicts_on.get(setting.name, setting)
@@ -472,6 +463,6 @@ VERL: Final = LaunchReader(
     target="megatron",
     signature=SIGNATURE,
     read=_read,
-    settings_of=_settings_of,
+    settings_of=partial(settings_if_supported, _FSDP),
     own_name=lambda name: name.replace("-", "_"),
 )

@@ -66,7 +66,7 @@ def stage_devices(lane: Lane, chunk: int) -> frozenset[int]:
 
 
 def _shared_device_violations(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
-    """Check that lanes which share a device are in the same order."""
+    """Check that any two lanes on one device belong to the same pipeline order."""
     owner: dict[int, tuple[int, str]] = {}
     for i, order in enumerate(plan.orders):
         for name in order.lanes:

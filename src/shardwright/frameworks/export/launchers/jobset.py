@@ -35,7 +35,7 @@ def _refused(launch: PlacedExport) -> str:
 def _file(launch: PlacedExport) -> ExportFile:
     """JobSet manifest that starts an export."""
     jobs = list(node_runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
-    name = job_name(launch.given)
+    name = job_name(launch.export)
     document = {
         "apiVersion": API,
         "kind": "JobSet",
@@ -49,7 +49,7 @@ def _file(launch: PlacedExport) -> ExportFile:
         },
     }
     notes = (
-        f"{title(launch.given)}. Made by Shardwright.",
+        f"{title(launch.export)}. Made by Shardwright.",
         f"kubectl apply -f {FILE}: a pod a node, rank 0 in {_first_pod_host(launch, 0)}.",
         pods.NOTE,
     )
@@ -68,7 +68,7 @@ def _replicated_job_name(number: int) -> str:
 
 def _first_pod_host(launch: PlacedExport, number: int) -> str:
     """Host name of the first pod of a replicated job."""
-    name = job_name(launch.given)
+    name = job_name(launch.export)
     return f"{name}-{_replicated_job_name(number)}-0-0.{name}"
 
 
@@ -114,6 +114,4 @@ def _script(launch: PlacedExport) -> str:
         master=_first_pod_host(launch, 0),
         port=str(DEFAULT_PORT),
     )
-    return "".join(
-        f"{line}\n" for line in (*exports, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"')
-    )
+    return pods.shell_script(exports, launch)

@@ -31,7 +31,7 @@ class PlacedExport:
         image: container image; empty = not given.
     """
 
-    given: PlanToExport
+    export: PlanToExport
     placement: RankPlacement
     files: tuple[ExportFile, ...]
     start: ExportFile

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from shardwright.frameworks.export.launchers.launcher import (
@@ -44,7 +45,7 @@ def file_map(launch: PlacedExport) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": job_name(launch.given)},
+        "metadata": {"name": job_name(launch.export)},
         "data": {file.name: file.text for file in launch.files},
     }
 
@@ -52,7 +53,7 @@ def file_map(launch: PlacedExport) -> dict[str, Any]:
 def volumes(launch: PlacedExport) -> list[dict[str, Any]]:
     """Volumes of a pod: the export's files, and memory shared by the ranks of a node."""
     return [
-        {"name": "plan", "configMap": {"name": job_name(launch.given)}},
+        {"name": "plan", "configMap": {"name": job_name(launch.export)}},
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
 
@@ -68,6 +69,13 @@ def volume_mounts() -> list[dict[str, Any]]:
 def devices(node: PlacedNode) -> dict[str, int]:
     """Resource limit for all devices of a node, so that no other pod runs there."""
     return {RESOURCES[node.kind.accelerator.vendor]: node.kind.num_devices}
+
+
+def shell_script(exports: Iterable[str], launch: PlacedExport) -> str:
+    """Shell text that runs `exports` and then the export's start script with all arguments."""
+    return "".join(
+        f"{line}\n" for line in (*exports, f'exec bash {MOUNT}/{launch.start.name} "$@"')
+    )
 
 
 def variables(values: dict[str, object]) -> list[dict[str, str]]:

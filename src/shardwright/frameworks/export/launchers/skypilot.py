@@ -71,14 +71,14 @@ def _file(launch: PlacedExport) -> ExportFile:
         **({"image_id": f"docker:{launch.image}"} if launch.image else {}),
     }
     document = {
-        "name": job_name(launch.given),
+        "name": job_name(launch.export),
         "num_nodes": len(nodes),
         "workdir": ".",
         "resources": resources,
         "run": _script(launch),
     }
     notes = (
-        f"{title(launch.given)}. Made by Shardwright.",
+        f"{title(launch.export)}. Made by Shardwright.",
         (
             f"sky launch {FILE} in this folder, which is copied to every node; a setup section"
             " installs the framework."

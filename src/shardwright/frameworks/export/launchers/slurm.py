@@ -46,7 +46,9 @@ def _components(launch: PlacedExport) -> list[tuple[PlacedNode, ...]]:
 def _head(launch: PlacedExport) -> Iterator[str]:
     """Head of the batch script: comments and #SBATCH options."""
     yield "#!/bin/bash"
-    yield f"# {title(launch.given)}. Made by Shardwright: starts {launch.start.name} on every node."
+    yield (
+        f"# {title(launch.export)}. Made by Shardwright: starts {launch.start.name} on every node."
+    )
     yield (
         f"# In the folder where the training runs: FOLDER=/this/folder sbatch /this/folder/{FILE};"
         " all nodes see both."
@@ -60,7 +62,7 @@ def _head(launch: PlacedExport) -> Iterator[str]:
         if number:
             yield "#SBATCH hetjob"
         else:
-            yield f"#SBATCH --job-name={job_name(launch.given)}"
+            yield f"#SBATCH --job-name={job_name(launch.export)}"
         if len(components) > 1:
             yield (
                 f"# {one_line(nodes[0].kind.accelerator.name)}: add the site's --constraint or"

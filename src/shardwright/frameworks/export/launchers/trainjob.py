@@ -51,7 +51,7 @@ def _file(launch: PlacedExport) -> ExportFile:
     document = {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "TrainJob",
-        "metadata": {"name": job_name(launch.given)},
+        "metadata": {"name": job_name(launch.export)},
         "spec": {
             "runtimeRef": {
                 "apiGroup": GROUP,
@@ -75,7 +75,7 @@ def _file(launch: PlacedExport) -> ExportFile:
         },
     }
     notes = (
-        f"{title(launch.given)}. Made by Shardwright.",
+        f"{title(launch.export)}. Made by Shardwright.",
         (
             f"kubectl apply -f {FILE}: a pod a node of the runtime {RUNTIME}, whose PET_"
             " variables number them."
@@ -95,9 +95,7 @@ TRAINJOB: Final = Launcher(
 
 def _script(launch: PlacedExport) -> str:
     """Shell script of a pod: sets the node's variables and runs the start script."""
-    node_counts = node_variables(
+    exports = node_variables(
         node="$PET_NODE_RANK", master="$PET_MASTER_ADDR", port="$PET_MASTER_PORT"
     )
-    return "".join(
-        f"{line}\n" for line in (*node_counts, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"')
-    )
+    return pods.shell_script(exports, launch)
