@@ -13,6 +13,7 @@ from shardwright.units import MAX_INTEGER_BITS
 
 MAX_DEPTH: Final = 30
 MAX_SETTINGS: Final = 5_000
+_HINT: Final = "a configuration file of a framework"
 
 
 def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
@@ -59,9 +60,7 @@ def _document(text: str, suffix: str, name: str) -> Any:
     except ShardwrightError as error:
         raise DataError(error.message, hint=error.hint) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{name[:60]}: {str(error)[:200]}", hint="a configuration file of a framework"
-        ) from None
+        raise DataError(f"{name[:60]}: {str(error)[:200]}", hint=_HINT) from None
 
 
 def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
@@ -69,7 +68,7 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
     if depth > MAX_DEPTH:
         raise DataError(
             f"a configuration nested deeper than {MAX_DEPTH}",
-            hint="a configuration file of a framework",
+            hint=_HINT,
         )
     if isinstance(document, Mapping):
         settings: dict[str, str] = {}
@@ -79,11 +78,11 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
             if len(settings) > MAX_SETTINGS:
                 raise DataError(
                     f"a configuration of more than {MAX_SETTINGS:,} settings",
-                    hint="a configuration file of a framework",
+                    hint=_HINT,
                 )
         return settings
     if not before:
-        raise DataError("a configuration without names", hint="a configuration file of a framework")
+        raise DataError("a configuration without names", hint=_HINT)
     if document is None or document is False:
         return {before: "false"} if document is False else {}
     if document is True:
@@ -96,16 +95,12 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
 def _text(value: object, name: str) -> str:
     """Text of a setting's value; DataError if a number is too long."""
     if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
-        raise DataError(
-            f"the number of {name[:60]} is too long", hint="a configuration file of a framework"
-        )
+        raise DataError(f"the number of {name[:60]} is too long", hint=_HINT)
     # Of a table or a list inside a list, numbers may still be too long.
     try:
         return str(value)
     except ValueError:
-        raise DataError(
-            f"a number of {name[:60]} is too long", hint="a configuration file of a framework"
-        ) from None
+        raise DataError(f"a number of {name[:60]} is too long", hint=_HINT) from None
 
 
 def tree_of(text: str, name: str) -> ast.Module:
@@ -126,7 +121,7 @@ def tree_of(text: str, name: str) -> ast.Module:
         ):
             raise DataError(
                 f"{name[:60]}: a number in line {node.lineno} is too long",
-                hint="a configuration file of a framework",
+                hint=_HINT,
             )
     return tree
 

@@ -24,6 +24,7 @@ MAX_DOCUMENTS: Final = 50
 MAX_CONTAINERS: Final = 200
 MAX_DEPTH: Final = 20
 MAX_DEVICES: Final = 10**7
+_HINT: Final = "the manifest of one job"
 _SHELLS: Final = ("bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash")
 _VARIABLE: Final = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]{0,100})\)")
 _ACCELERATOR: Final = re.compile(
@@ -96,7 +97,7 @@ def manifest_of(text: str, suffix: str, name: str, *, given: Mapping[str, str]) 
             if len(containers) > MAX_CONTAINERS:
                 raise DataError(
                     f"{name[:60]}: more than {MAX_CONTAINERS} containers",
-                    hint="the manifest of one job",
+                    hint=_HINT,
                 )
     if not any(container.script for container in containers):
         raise DataError(
@@ -119,9 +120,7 @@ def _objects(text: str, suffix: str, name: str) -> Iterator[Any]:
 
     parts = [text] if suffix == ".json" else re.split(r"^---.*$", text, flags=re.MULTILINE)
     if len(parts) > MAX_DOCUMENTS:
-        raise DataError(
-            f"{name[:60]}: more than {MAX_DOCUMENTS} documents", hint="the manifest of one job"
-        )
+        raise DataError(f"{name[:60]}: more than {MAX_DOCUMENTS} documents", hint=_HINT)
     for part in parts:
         if not part.strip():
             continue
@@ -146,9 +145,7 @@ def _containers(
     `replicas` is the number of copies of that part.
     """
     if depth > MAX_DEPTH:
-        raise DataError(
-            f"a manifest nested deeper than {MAX_DEPTH}", hint="the manifest of one job"
-        )
+        raise DataError(f"a manifest nested deeper than {MAX_DEPTH}", hint=_HINT)
     containers: list[Container] = []
     if isinstance(value, list):
         return [

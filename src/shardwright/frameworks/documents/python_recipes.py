@@ -260,15 +260,19 @@ def _call(state: _Traversal, function: Function, arguments: Values, depth: int) 
     _block(state, function.body, known, depth + 1)
 
 
+def _count_step(state: _Traversal) -> None:
+    """Count a step of the traversal; DataError after `MAX_STEPS`."""
+    state.steps += 1
+    if state.steps > MAX_STEPS:
+        raise DataError(
+            f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone"
+        )
+
+
 def _block(state: _Traversal, body: Sequence[ast.stmt], known: Values, depth: int) -> bool:
     """Follow statements in order; True if one of them returned."""
     for node in body:
-        state.steps += 1
-        if state.steps > MAX_STEPS:
-            raise DataError(
-                f"a Python file of more than {MAX_STEPS:,} steps",
-                hint="the file of the recipe alone",
-            )
+        _count_step(state)
         if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.If):
@@ -392,11 +396,7 @@ def _text(value: object) -> str:
 
 def _collect(state: _Traversal, node: ast.expr, known: Values, depth: int) -> None:
     """Add the settings of all calls inside an expression to the state, the outermost last."""
-    state.steps += 1
-    if state.steps > MAX_STEPS:
-        raise DataError(
-            f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone"
-        )
+    _count_step(state)
     if depth > 4 * MAX_DEPTH:
         raise DataError("expressions nested too deep", hint="a recipe of the framework")
     if isinstance(node, ast.Lambda):

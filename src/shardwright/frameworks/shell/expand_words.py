@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from shardwright.errors import DataError
@@ -91,11 +91,7 @@ def expanded(
             is_open = is_open or bool(members)
             continue
         texts = [value if isinstance(value, str) else " ".join(value) for value in values]
-        if sum(map(len, texts)) > MAX_VALUE:
-            raise DataError(
-                f"a word of the script holds more than {MAX_VALUE:,} characters",
-                hint="a script that starts one run",
-            )
+        _require_length(texts)
         if quote or not split:
             open_word, is_open = open_word + "".join(texts), True
             continue
@@ -108,12 +104,17 @@ def expanded(
             )
     if open_word or is_open:
         words.append(open_word)
-    if sum(map(len, words)) > MAX_VALUE:
+    _require_length(words)
+    return tuple(words)
+
+
+def _require_length(texts: Sequence[str]) -> None:
+    """Check that texts together have at most `MAX_VALUE` characters."""
+    if sum(map(len, texts)) > MAX_VALUE:
         raise DataError(
             f"a word of the script holds more than {MAX_VALUE:,} characters",
             hint="a script that starts one run",
         )
-    return tuple(words)
 
 
 def one_word(word: str, variables: Variables) -> str:

@@ -109,6 +109,14 @@ def _notes(settings: Arguments, devices: int, microbatch_note: str) -> tuple[str
     return (_RL, lengths, *microbatch, *_device_count_notes(settings, devices))
 
 
+def _normalize_formats(settings: dict[str, str], devices: int) -> None:
+    """Rewrite number formats and a LoRA rank of 0 to canonical settings in place."""
+    normalize_dtypes(settings, devices)
+    settings["bf16"] = "false" if settings["weights"] == "bf16" else "true"
+    if settings.get("lora-rank", "0") == "0":
+        settings.pop("lora-rank", None)
+
+
 def _normalize_actor(settings: dict[str, str], devices: int) -> tuple[str, ...]:
     """Rewrite the actor's FSDP settings to canonical names in place, and return notes."""
     strategy = settings.get(f"{_A}strategy", "fsdp").lower()
@@ -117,8 +125,7 @@ def _normalize_actor(settings: dict[str, str], devices: int) -> tuple[str, ...]:
             f"actor.strategy {strategy[:40]} is not priced here", hint="fsdp, fsdp2 or megatron"
         )
     settings.setdefault("weights", "fp32")
-    normalize_dtypes(settings, devices)
-    settings["bf16"] = "false" if settings["weights"] == "bf16" else "true"
+    _normalize_formats(settings, devices)
     size = settings.get("fsdp-size", "-1")
     ulysses = max(count(settings, "ulysses", 1), 1)
     if not size.startswith("-") and count({"fsdp-size": size}, "fsdp-size") < devices:
@@ -127,8 +134,6 @@ def _normalize_actor(settings: dict[str, str], devices: int) -> tuple[str, ...]:
         settings["fsdp"] = "full_shard" if shard_size > 1 else ""
     else:
         settings["fsdp"] = "full_shard"
-    if settings.get("lora-rank", "0") == "0":
-        settings.pop("lora-rank", None)
     dp = replicas(devices, sp=ulysses)
     micro, note = _microbatch(settings, dp=dp, cp=ulysses)
     samples_per_prompt = max(count(settings, "actor-rollout-ref.rollout.n", 1), 1)
@@ -265,11 +270,8 @@ _FSDP: Final = TrainerNames(
 
 def _normalize_fine_tuning(settings: dict[str, str], devices: int) -> tuple[str, ...]:
     """Rewrite the settings of supervised fine-tuning in place, and return notes."""
-    normalize_dtypes(settings, devices)
-    settings["bf16"] = "false" if settings["weights"] == "bf16" else "true"
+    _normalize_formats(settings, devices)
     settings["fsdp"] = "full_shard"
-    if settings.get("lora-rank", "0") == "0":
-        settings.pop("lora-rank", None)
     return _device_count_notes(settings, devices)
 
 
