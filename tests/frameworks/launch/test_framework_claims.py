@@ -10,10 +10,10 @@ import pytest
 from shardwright.errors import DataError
 from shardwright.frameworks.launch.framework_claims import included_frameworks
 from shardwright.frameworks.launch.unread_frameworks import NOT_READ
+from shardwright.frameworks.read_documents import documents_of
 from shardwright.frameworks.read_launch import (
     ARGUMENTS,
     LEAST_UNDERSTOOD,
-    documents_of,
     launch_of_files,
 )
 from shardwright.frameworks.registry import claimants
